@@ -1,0 +1,1 @@
+"""Workloads, run twice: in virtual time (sim) and in real time (Locust)."""

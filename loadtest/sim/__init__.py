@@ -1,0 +1,1 @@
+"""Discrete-event simulation of a server that runs the real policies."""

@@ -1,0 +1,1 @@
+"""What client and server must agree on: encode and decode, side by side. Pure."""

@@ -1,0 +1,1 @@
+"""The Twisted server: turns admission decisions into HTTP and bytes."""

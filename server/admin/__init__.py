@@ -1,0 +1,1 @@
+"""The admin listener: pages and JSON API."""

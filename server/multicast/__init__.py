@@ -1,0 +1,1 @@
+"""UDP multicast: when a file is hot, it is sent once."""

@@ -1,0 +1,84 @@
+"""The `tidegate` command: finds each subcommand in its own room, and loads only that one.
+
+`tidegate get` must not pay for SQLAlchemy, nor `tidegate serve` for the progress bar, and neither
+room may import the other; so this module knows names, not code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+#: Command (words as typed) -> (where it lives, one line of help).
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "serve": ("server.cli:serve", "Serve a directory, admitting downloads by policy."),
+    "config": ("server.cli_config:config", "Check or show the configuration."),
+    "ticket": ("server.cli_ticket:ticket", "Issue preference tickets."),
+    "get": ("client.cli:get", "Download, waiting politely and verifying what arrives."),
+    "simulate": ("loadtest.sim.cli:simulate", "Try policies in virtual time."),
+    "multicast": ("server.multicast.cli:multicast", "Send files to many receivers at once."),
+    "mirror init": ("server.mirror.cli:init", "Make the keys of a mirror channel."),
+    "mirror publish": ("server.mirror.cli:publish", "Generate one update for all mirrors."),
+    "mirror follow": ("client.mirror.cli:follow", "Keep a directory in step with a channel."),
+    "mirror status": ("client.mirror.cli:status", "Show which mirrors are current."),
+    "admin": ("client.cli_admin:admin", "Ask or steer a running server."),
+}
+GROUPS: Mapping[str, str] = {"mirror": "Keep mirrors in step with one origin."}
+
+
+class LazyGroup(click.Group):
+    """A click group whose commands are imported when they are asked for."""
+
+    def __init__(self, name: str, prefix: str = "", help: str | None = None) -> None:
+        super().__init__(name=name, help=help)
+        self._prefix = prefix
+
+    def _words(self) -> list[str]:
+        rest = [key[len(self._prefix) :] for key in COMMANDS if key.startswith(self._prefix)]
+        return list(dict.fromkeys(words.split(" ")[0] for words in rest))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return self._words()
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        key = self._prefix + cmd_name
+        if key in COMMANDS:
+            module, _, attribute = COMMANDS[key][0].partition(":")
+            command = getattr(importlib.import_module(module), attribute)
+            assert isinstance(command, click.Command)
+            return command
+        if key in GROUPS:
+            return LazyGroup(cmd_name, key + " ", GROUPS[key])
+        return None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for word in self._words():
+            key = self._prefix + word
+            rows.append((word, COMMANDS[key][1] if key in COMMANDS else GROUPS[key]))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _version() -> str:
+    try:
+        return version("tidegate")
+    except PackageNotFoundError:
+        return "0 (run from a checkout)"
+
+
+cli = LazyGroup("tidegate", help="Serve a release on release day; fetch it without a fight.")
+cli = click.version_option(_version(), prog_name="tidegate")(cli)
+
+
+def main() -> None:
+    """Run the command line; exit with the subcommand's status."""
+    sys.exit(cli(prog_name="tidegate"))
+
+
+if __name__ == "__main__":
+    main()
