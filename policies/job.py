@@ -1,0 +1,273 @@
+"""The words of admission: a job, the three answers to it, and what every policy can do.
+
+Laws that hold for all policies:
+
+- Time enters as `now` (seconds, Unix time, never running backwards); randomness as a
+  `random.Random` given when the policy is built. A policy never sleeps: `advance` says when it
+  wants to be called again.
+- A slot is held by a *lease*, never by a connection. All range requests of one client for one
+  file, and its resume after a broken connection, ride on one lease.
+- A *ticket* is a place in the queue, known by its number. Numbers grow and are never used twice.
+- A refusal is a value. A policy raises only for a caller's mistake (an unknown lease).
+
+Rates are bytes per second, sizes are bytes, times are seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One client's wish for one representation.
+
+    `client` and `file` are opaque keys; the pair names the download, so a second offer of the
+    same pair is the same job. `size_bytes` is the whole representation and decides small or
+    large; `remaining_bytes` is what this client still wants of it (less after a resume).
+    `rate_bytes_s` is what the client can take, `inf` where nobody knows. `present` says that the
+    client waits inside its request and can start the instant it is called.
+    """
+
+    client: str
+    file: str
+    size_bytes: int
+    remaining_bytes: int
+    weight: float = 1.0
+    rate_bytes_s: float = math.inf
+    present: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """When a waiting job is expected to start, as seconds from now, and its 90 % bound."""
+
+    expected_s: float
+    p90_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Start now. `joined` is true when the job rides on a lease that already ran."""
+
+    lease: int
+    ticket: int | None = None
+    joined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Come back in `retry_after_s` seconds; `ticket` and `place` where the policy keeps places.
+
+    `place` counts from 1 (next to start). `ready` means the ticket may start as soon as a slot
+    is free. `estimate` is None where the policy makes no promise (FCFS, Reserve).
+    """
+
+    retry_after_s: float
+    ticket: int | None = None
+    place: int | None = None
+    ready: bool = False
+    estimate: Estimate | None = None
+
+
+class Reason(enum.StrEnum):
+    """Why a job is refused; also the last part of the problem type that tells the client."""
+
+    TICKET_EXPIRED = "ticket-expired"
+    TICKET_USED = "ticket-used"
+    TICKET_FOREIGN = "ticket-foreign"
+    TOO_MANY_CONNECTIONS = "too-many-connections"
+    TOO_MANY_TICKETS = "too-many-tickets"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """No, and why. `retry_after_s` where asking again later can help."""
+
+    reason: Reason
+    retry_after_s: float | None = None
+
+
+Decision = Admit | Wait | Refuse
+
+
+class TicketState(enum.StrEnum):
+    """The life of a ticket: waiting -> ready -> started -> done, or out on the way."""
+
+    WAITING = "waiting"
+    READY = "ready"
+    STARTED = "started"
+    DONE = "done"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True)
+class TicketRow:
+    """What must survive a crash of one ticket; also what the journal and the admin page show."""
+
+    number: int
+    client: str
+    file: str
+    size_bytes: int
+    remaining_bytes: int
+    weight: float
+    issued_s: float
+    state: TicketState
+    changed_s: float
+    polls: int = 0
+    early_polls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """One running (or paused, or idle) download as others may see it."""
+
+    lease: int
+    ticket: int | None
+    client: str
+    file: str
+    size_bytes: int
+    remaining_bytes: int
+    large: bool
+    started_s: float
+    connections: int
+    paused: bool
+    rate_bytes_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What the passing of time has decided; the caller must act on all of it, in this order.
+
+    `pause`/`resume`: leases whose senders must stop or go on. `idled_out`: leases that ended
+    because nobody used them. `expired`: tickets that left the queue unclaimed. `call`: tickets of
+    clients that are present and may start now, best first: offer each again at once (or
+    `withdraw` it if its client has left). `wake_at`: the latest time for the next call.
+    """
+
+    pause: tuple[int, ...] = ()
+    resume: tuple[int, ...] = ()
+    idled_out: tuple[int, ...] = ()
+    expired: tuple[int, ...] = ()
+    call: tuple[int, ...] = ()
+    wake_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of admission at a glance. Totals count since the policy was built."""
+
+    policy: str
+    mode: str
+    slots: int
+    large_slots: int
+    small_active: int
+    large_active: int
+    paused: int
+    waiting: int
+    ready: int
+    ready_target: int
+    offers_total: int
+    admitted_small_total: int
+    admitted_large_total: int
+    completed_total: int
+    tickets_issued_total: int
+    tickets_expired_total: int
+    no_show_fraction: float
+    early_polls_total: int
+    refused_total: int
+    last_wait: Estimate | None
+    eta_within_p90: float | None
+    eta_median_error: float | None
+
+
+class AdmissionPolicy(Protocol):
+    """Who may start now. One object decides for one server; it is not thread-safe."""
+
+    name: str
+
+    def admit_small(self, now: float) -> bool:
+        """Whether a small job that ends within this very instant may go; counts it if so.
+
+        For bodies that leave in one write: they hold their slot for no time at all, so no lease
+        is made. False means: `offer` it like any other.
+        """
+        ...
+
+    def offer(self, job: Job, now: float, ticket: int | None = None) -> Decision:
+        """Ask to start `job`; `ticket` is the number from a token that was already verified.
+
+        Without a ticket, the place that the same client holds for the same file is found again.
+        Admit opens a connection on the lease (see `detach`).
+        """
+        ...
+
+    def progress(self, lease: int, now: float, remaining_bytes: int, rate_bytes_s: float) -> None:
+        """Tell how far a lease is and what its client took lately while nothing held it back."""
+        ...
+
+    def detach(self, lease: int, now: float, remaining_bytes: int) -> None:
+        """One connection of the lease has ended; the lease idles once it has none."""
+        ...
+
+    def release(self, lease: int, now: float, done: bool) -> None:
+        """The lease is over (`done`: every byte arrived): its slot is free."""
+        ...
+
+    def withdraw(self, ticket: int, now: float) -> None:
+        """The ticket's owner has left, or an operator took it out. Unknown numbers are ignored."""
+        ...
+
+    def absent(self, ticket: int, now: float) -> None:
+        """The client no longer waits inside its request, but may come back: keep its place."""
+        ...
+
+    def promote(self, ticket: int, now: float) -> bool:
+        """An operator moves a waiting ticket to the head of the ready list; False if unknown."""
+        ...
+
+    def observe(self, goodput_bytes_s: float, link_busy: bool, now: float) -> None:
+        """What left the server lately in all, and whether the link (or its cap) was full."""
+        ...
+
+    def advance(self, now: float) -> Advance:
+        """Let time pass. Call it after every batch of the calls above, and at `wake_at`."""
+        ...
+
+    def estimate(self, ticket: int, now: float) -> Estimate | None:
+        """When this waiting ticket is expected to start; None for an unknown one."""
+        ...
+
+    def ticket(self, number: int) -> TicketRow | None:
+        """The ticket as it stands; None when it was never issued or is long over."""
+        ...
+
+    def tickets(self) -> Iterable[TicketRow]:
+        """All waiting and ready tickets in the order of their turn."""
+        ...
+
+    def leases(self) -> Sequence[LeaseView]:
+        """All leases."""
+        ...
+
+    def changes(self) -> list[TicketRow]:
+        """Tickets that changed since the last call, for the journal (at most one row each)."""
+        ...
+
+    def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
+        """Take up tickets from a journal; numbers below `next_number` are never issued again.
+
+        STARTED rows return as the next to start: their lease died with the process. Also used for
+        one ticket that the journal lost but whose signed token proves it.
+        """
+        ...
+
+    def snapshot(self, now: float) -> Snapshot:
+        """The state at a glance."""
+        ...
