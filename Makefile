@@ -1,0 +1,56 @@
+# Two commands matter: `make run` serves ./release, `make test` checks everything.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+PACKAGES := policies protocol server client loadtest
+UV := uv==0.13.9
+COMPILE := uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links \
+	--python-version 3.11 --no-header
+
+.PHONY: run test lint types layers unit lock clean
+
+run: $(VENV)/.run
+	$(BIN)/tidegate serve release --sample
+
+$(VENV)/bin/python:
+	@tools/need-venv "$(PYTHON)"
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run: requirements/run.txt setup.cfg | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/run.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.test: requirements/test.txt setup.cfg | $(VENV)/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/test.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@ $(VENV)/.run
+
+# pytest comes last, so that its summary is the last thing on the screen.
+test: $(VENV)/.test
+	tools/need-debian
+	$(MAKE) --no-print-directory lint types layers
+	$(MAKE) --no-print-directory unit
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+layers: $(VENV)/.test
+	$(BIN)/lint-imports --no-logo
+
+unit: $(VENV)/.test
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
+
+# Written anew after a change of setup.cfg; a test fails while they differ.
+lock: $(VENV)/bin/python
+	$(BIN)/python -m pip install -q $(UV)
+	$(BIN)/$(COMPILE) setup.cfg requirements/build.in -o requirements/run.txt
+	$(BIN)/$(COMPILE) --extra test --extra loadtest --extra postgres \
+		setup.cfg requirements/build.in -o requirements/test.txt
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

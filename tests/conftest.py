@@ -1,0 +1,27 @@
+"""Rules for the whole suite: in CI a skipped test is a failed one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadline: a shared machine may stall for longer than any honest limit.
+settings.register_profile(
+    "tidegate", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tidegate")
+
+IN_CI = bool(os.environ.get("CI"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turn a skip into a failure in CI: a missing tool must be noticed there."""
+    report = yield
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI, where nothing may be skipped: {report.longrepr}"
+    return report

@@ -1,0 +1,51 @@
+"""The walls of DESIGN: who may import whom, checked on the real import graph."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_import_contracts_hold() -> None:
+    """The contracts of setup.cfg, as `make layers` runs them."""
+    result = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command as c; c()"],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_command_line_loads_only_the_room_it_needs() -> None:
+    """`tidegate --help` and `tidegate get` pay neither for the database nor for the server."""
+    probe = (
+        "import sys, click.testing, tidegate\n"
+        "r = click.testing.CliRunner().invoke(tidegate.cli, ['get', '--help'])\n"
+        "assert r.exit_code == 0, r.output\n"
+        "bad = {'sqlalchemy', 'server', 'loadtest', 'policies'} & set(sys.modules)\n"
+        "assert not bad, bad\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_every_command_of_the_table_can_be_loaded() -> None:
+    """A name in the lazy table that leads nowhere would be found by a user first."""
+    probe = (
+        "import click.testing, tidegate\n"
+        "for words in tidegate.COMMANDS:\n"
+        "    r = click.testing.CliRunner().invoke(tidegate.cli, [*words.split(), '--help'])\n"
+        "    assert r.exit_code == 0, (words, r.output, r.exception)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
