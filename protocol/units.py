@@ -1,0 +1,103 @@
+"""Sizes, rates and durations as people write them, and back.
+
+`20KB` is 20 000 bytes and `20KiB` 20 480; `100Mbit` is 12 500 000 bytes per second, and so is
+`12.5MB` or `12.5MB/s`; `90s`, `15m`, `7d` are durations. A bare number is bytes, bytes per second,
+or seconds. Inside the code there are only bytes and seconds.
+"""
+
+from __future__ import annotations
+
+import re
+
+from protocol.errors import ProtocolError
+
+_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z/]*)\s*\Z")
+_PREFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_DURATIONS = {"": 1.0, "ms": 0.001, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_DURATIONS |= {"d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
+
+
+class BadUnit(ProtocolError):
+    """A size, rate or duration that cannot be read."""
+
+    code = "bad-unit"
+
+
+def _split(text: str, kind: str, example: str) -> tuple[float, str]:
+    match = _NUMBER.match(text)
+    if match is None:
+        raise BadUnit(f"{text!r} is not a {kind}; write it like {example}.")
+    return float(match.group(1)), match.group(2)
+
+
+def _scale(unit: str) -> int | None:
+    unit = unit.lower()
+    return _PREFIXES.get(unit, _BINARY.get(unit))
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `1234`, `20KB`, `20k`, `1.5GiB`; raises `BadUnit`."""
+    number, unit = _split(text, "size", "20KB or 4MiB")
+    base = unit[:-1] if unit[-1:] in ("B", "b") else unit
+    scale = _scale(base)
+    if scale is None or unit.endswith("bit"):
+        raise BadUnit(f"{text!r} is not a size; write it like 20KB or 4MiB.")
+    return round(number * scale)
+
+
+def parse_rate(text: str) -> int:
+    """Bytes per second from `100Mbit`, `100Mbit/s`, `100Mbps`, `12.5MB/s`; raises `BadUnit`."""
+    number, unit = _split(text, "rate", "100Mbit or 12MB/s")
+    bare = unit.removesuffix("/s")
+    for suffix in ("bit", "bits", "bps"):
+        if bare.endswith(suffix):
+            scale = _scale(bare.removesuffix(suffix))
+            if scale is not None:
+                return round(number * scale / 8)
+    base = bare[:-1] if bare[-1:] in ("B", "b") else bare
+    scale = _scale(base)
+    if scale is None:
+        raise BadUnit(f"{text!r} is not a rate; write it like 100Mbit or 12MB/s.")
+    return round(number * scale)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from `90`, `90s`, `15m`, `1.5h`, `7d`, `250ms`; raises `BadUnit`."""
+    number, unit = _split(text, "duration", "90s, 15m or 7d")
+    scale = _DURATIONS.get(unit.lower())
+    if scale is None:
+        raise BadUnit(f"{text!r} is not a duration; write it like 90s, 15m or 7d.")
+    return number * scale
+
+
+def _shortest(number: float, unit: str) -> str:
+    prefixes = iter(("", "k", "M", "G", "T"))
+    prefix = next(prefixes)
+    while number >= 999.5 and prefix != "T":
+        number, prefix = number / 1000, next(prefixes)
+    digits = f"{number:.0f}" if number >= 9.95 or not prefix else f"{number:.1f}"
+    return f"{digits} {prefix}{unit}"
+
+
+def format_size(size_bytes: float) -> str:
+    """`1.4 GB`: decimal prefixes, no more digits than anybody reads."""
+    return _shortest(size_bytes, "B")
+
+
+def format_rate(rate_bytes_s: float) -> str:
+    """`100 Mbit/s`: what networks are sold in."""
+    return _shortest(rate_bytes_s * 8, "bit/s")
+
+
+def format_duration(duration_s: float) -> str:
+    """`45 s`, `14 min`, `2 h 5 min`: as precise as anybody wants to read."""
+    if duration_s < 90:
+        return f"{max(0, round(duration_s))} s"
+    minutes = round(duration_s / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+    return f"{round(hours / 24)} d"
