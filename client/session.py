@@ -1,0 +1,215 @@
+"""Reads an HTTP answer and says what it means; the only reader of status codes in the client.
+
+Pure: a status, header fields and (for errors) the start of the body go in, a value comes out.
+`Body` means bytes follow that belong at `start`; everything else is a word of `client.visit` or a
+redirect. Sources: RFC 9110 (15, 14.4), RFC 9457, RFC 6585 (429), and Tidegate's own fields.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from client.visit import Answer, ComeBack, Failed, Granted, Reason, Refused
+
+#: Problem types (last part) that mean: the ticket is no good, ask without it.
+TICKET_FAULTS = frozenset(
+    {"ticket-forged", "ticket-expired", "ticket-foreign", "ticket-used", "bad-ticket"}
+)
+
+
+class Fields:
+    """Response header fields, names without case; the first value wins, `all` gives every one."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Sequence[tuple[str, str]]) -> None:
+        self._rows: dict[str, list[str]] = {}
+        for name, value in rows:
+            self._rows.setdefault(name.lower(), []).append(value)
+
+    def get(self, name: str) -> str | None:
+        values = self._rows.get(name.lower())
+        return values[0] if values else None
+
+    def all(self, name: str) -> list[str]:
+        return self._rows.get(name.lower(), [])
+
+    @classmethod
+    def of(cls, mapping: Mapping[str, str]) -> Fields:
+        return cls(list(mapping.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The answer carries bytes [start, end) of a file of `size_bytes` (None: not told).
+
+    `whole` is true for a 200: the server sends all of it, whatever range was asked for.
+    `etag` is a strong validator or None. `granted` goes to the visit.
+    """
+
+    start: int
+    end: int | None
+    size_bytes: int | None
+    whole: bool
+    etag: str | None
+    modified: str | None
+    encoded: bool
+    granted: Granted
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """Ask at `location` instead (still to be resolved against the request's URL)."""
+
+    location: str
+    granted: Granted
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """416: the range lies outside the file, which has `size_bytes` (None: not told)."""
+
+    size_bytes: int | None
+
+
+Meaning = Body | Redirect | OutOfRange | Answer
+
+_CONTENT_RANGE = re.compile(r"^\s*bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)\s*$", re.IGNORECASE)
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
+
+
+def read(status: int, fields: Fields, problem: bytes = b"", unix_s: float = 0.0) -> Meaning:
+    """What an answer means.
+
+    `problem` is the (start of the) body of an error answer, `unix_s` the wall clock for a
+    Retry-After that is a date. Never raises: nonsense becomes `Failed`.
+    """
+    if status == 200:
+        return _body(fields, 0, _length(fields), _length(fields), whole=True)
+    if status == 206:
+        match = _CONTENT_RANGE.match(fields.get("content-range") or "")
+        if match is None or match[1] is None:
+            return Failed("the server sent a part of the file without saying which")
+        size = None if match[3] == "*" else int(match[3])
+        start, end = int(match[1]), int(match[2]) + 1
+        if end <= start or (size is not None and end > size):
+            return Failed("the server sent an impossible Content-Range")
+        return _body(fields, start, end, size, whole=False)
+    if status in _REDIRECTS:
+        location = fields.get("location")
+        if location is None:
+            return Failed(f"the server answered {status} without a Location")
+        return Redirect(location, _granted(fields))
+    if status == 416:
+        match = _CONTENT_RANGE.match(fields.get("content-range") or "")
+        known = match is not None and match[1] is None and match[3] != "*"
+        return OutOfRange(int(match[3]) if match is not None and known else None)
+    return _no(status, fields, _problem(fields, problem), unix_s)
+
+
+def _no(status: int, fields: Fields, problem: dict[str, object], unix_s: float) -> Answer:
+    kind = str(problem.get("type", "")).rstrip("/").rpartition("/")[2]
+    text = _sentence(problem) or f"the server answered {status}"
+    if kind in TICKET_FAULTS:
+        return Refused(Reason.REFUSED, text, ticket_fault=True)
+    if status in (503, 429):
+        retry_after_s = retry_after(fields.get("retry-after"), unix_s)
+        return ComeBack(
+            retry_after_s,
+            fields.get("tidegate-ticket"),
+            _whole(fields.get("tidegate-place")),
+            _number(fields.get("tidegate-wait-expected")),
+            _number(fields.get("tidegate-wait-p90")),
+            (fields.get("tidegate-status") or "").strip().lower() == "ready",
+            text,
+        )
+    if status in (404, 410):
+        return Refused(Reason.NOT_FOUND, _sentence(problem) or "the file is not there")
+    if status in (401, 403, 407, 451) or kind == "pass-required":
+        default = {401: "the server wants a name and password", 407: "the proxy wants a login"}
+        return Refused(
+            Reason.REFUSED,
+            _sentence(problem) or default.get(status, f"the server refuses the file ({status})"),
+        )
+    if status >= 500 or status in (408, 425):
+        return Failed(text)
+    return Refused(Reason.PROTOCOL, text)
+
+
+def retry_after(value: str | None, unix_s: float) -> float | None:
+    """Seconds to wait from Retry-After (RFC 9110, 10.2.3): a number or a date; None if neither."""
+    if value is None:
+        return None
+    value = value.strip()
+    if re.fullmatch(r"\d{1,9}(\.\d{1,6})?", value):
+        return float(value)
+    from email.utils import parsedate_to_datetime  # rarely needed, and dear to import
+
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - unix_s)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def is_error(status: int) -> bool:
+    """Whether the body explains an error instead of being the file."""
+    return status >= 400
+
+
+def _body(
+    fields: Fields, start: int, end: int | None, size: int | None, *, whole: bool
+) -> Body | Failed:
+    encoded = (fields.get("content-encoding") or "identity").strip().lower() != "identity"
+    etag = (fields.get("etag") or "").strip()
+    strong = etag if len(etag) >= 2 and etag.startswith('"') and etag.endswith('"') else None
+    if (fields.get("content-type") or "").lower().startswith("multipart/byteranges") and not whole:
+        return Failed("the server sent several ranges where one was asked for")
+    return Body(
+        start,
+        None if encoded else end,
+        None if encoded else size,
+        whole,
+        strong,
+        fields.get("last-modified"),
+        encoded,
+        _granted(fields),
+    )
+
+
+def _granted(fields: Fields) -> Granted:
+    return Granted(fields.get("tidegate-ticket"), _whole(fields.get("tidegate-lease-connections")))
+
+
+def _length(fields: Fields) -> int | None:
+    if fields.get("transfer-encoding") is not None:
+        return None
+    return _whole(fields.get("content-length"))
+
+
+def _problem(fields: Fields, body: bytes) -> dict[str, object]:
+    if "problem+json" not in (fields.get("content-type") or ""):
+        return {}
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _sentence(problem: dict[str, object]) -> str:
+    words = problem.get("detail") or problem.get("title") or ""
+    # What a server says ends on a terminal: no control characters, not a novel.
+    return "".join(c for c in str(words) if c.isprintable())[:300].rstrip(".")
+
+
+def _whole(value: str | None) -> int | None:
+    value = (value or "").strip()
+    return int(value) if re.fullmatch(r"\d{1,18}", value) else None
+
+
+def _number(value: str | None) -> float | None:
+    value = (value or "").strip()
+    return float(value) if re.fullmatch(r"\d{1,9}(\.\d{1,9})?", value) else None

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.session import Body, Fields, OutOfRange, Redirect, read, retry_after
+from client.visit import ComeBack, Failed, Granted, Reason, Refused
+
+WAITING = {
+    "Retry-After": "12",
+    "Tidegate-Ticket": "tok",
+    "Tidegate-Place": "3",
+    "Tidegate-Wait-Expected": "11.5",
+    "Tidegate-Wait-P90": "20",
+    "Tidegate-Status": "waiting",
+    "Content-Type": "application/problem+json",
+}
+
+
+def problem(kind: str, detail: str) -> bytes:
+    return json.dumps({"type": f"https://example.org/problems/{kind}", "detail": detail}).encode()
+
+
+def test_a_part_says_where_it_belongs() -> None:
+    fields = Fields.of({"Content-Range": "bytes 10-19/100", "ETag": '"x"', "Tidegate-Ticket": "l"})
+    meaning = read(206, fields)
+    assert meaning == Body(10, 20, 100, False, '"x"', None, False, Granted("l"))
+
+
+def test_a_whole_file_is_told_apart_from_a_part() -> None:
+    meaning = read(200, Fields.of({"Content-Length": "7", "ETag": 'W/"x"'}))
+    assert isinstance(meaning, Body)
+    assert (meaning.whole, meaning.size_bytes, meaning.etag) == (True, 7, None)
+
+
+@pytest.mark.parametrize(
+    "value", ["bytes 5-4/10", "bytes 0-10/10", "bytes */10", "items 0-1/2", ""]
+)
+def test_an_impossible_part_is_a_failure(value: str) -> None:
+    assert isinstance(read(206, Fields.of({"Content-Range": value})), Failed)
+
+
+def test_a_wait_carries_everything_the_server_told() -> None:
+    meaning = read(503, Fields.of(WAITING), problem("waiting", "You are number 3."))
+    assert meaning == ComeBack(12, "tok", 3, 11.5, 20, False, "You are number 3")
+
+
+@pytest.mark.parametrize("kind", ["ticket-forged", "ticket-expired", "ticket-used"])
+def test_a_bad_ticket_is_the_tickets_fault(kind: str) -> None:
+    fields = Fields.of({"Content-Type": "application/problem+json"})
+    meaning = read(403, fields, problem(kind, "Bad ticket."))
+    assert meaning == Refused(Reason.REFUSED, "Bad ticket", ticket_fault=True)
+
+
+def test_plain_refusals() -> None:
+    none = Fields([])
+    assert isinstance(missing := read(404, none), Refused)
+    assert missing.reason is Reason.NOT_FOUND
+    assert isinstance(denied := read(403, none), Refused)
+    assert denied.reason is Reason.REFUSED
+    assert isinstance(read(500, none), Failed)
+    assert isinstance(read(429, none), ComeBack)
+
+
+def test_redirects_and_ranges_past_the_end() -> None:
+    assert read(302, Fields.of({"Location": "/x"})) == Redirect("/x", Granted())
+    assert isinstance(read(302, Fields([])), Failed)
+    assert read(416, Fields.of({"Content-Range": "bytes */99"})) == OutOfRange(99)
+    assert read(416, Fields([])) == OutOfRange(None)
+
+
+def test_retry_after_is_seconds_or_a_date() -> None:
+    assert retry_after("120", 0) == 120
+    assert retry_after("Thu, 01 Jan 1970 00:02:00 GMT", 30) == 90
+    assert retry_after("Thu, 01 Jan 1970 00:02:00 GMT", 900) == 0
+    assert retry_after("soon", 0) is None
+    assert retry_after(None, 0) is None
+
+
+def test_what_a_server_says_cannot_drive_the_terminal() -> None:
+    fields = Fields.of({"Content-Type": "application/problem+json"})
+    meaning = read(404, fields, problem("x", "gone\x1b[2J now"))
+    assert isinstance(meaning, Refused)
+    assert "\x1b" not in meaning.text
+
+
+@settings(max_examples=100)
+@given(
+    st.integers(100, 999),
+    st.dictionaries(
+        st.sampled_from(["Retry-After", "Content-Range", "Content-Length", "Location", "ETag"]),
+        st.text(max_size=30),
+    ),
+    st.binary(max_size=40),
+)
+def test_no_answer_whatsoever_raises(status: int, fields: dict[str, str], body: bytes) -> None:
+    read(status, Fields.of({**fields, "Content-Type": "application/problem+json"}), body, 1e9)

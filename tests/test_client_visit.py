@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.visit import (
+    POLITE,
+    Answer,
+    Ask,
+    ComeBack,
+    Failed,
+    GiveUp,
+    Granted,
+    HoldOn,
+    Manners,
+    Reason,
+    Refused,
+    Visit,
+    WaitUntil,
+)
+
+
+def visit(manners: Manners = POLITE) -> Visit:
+    found = Visit(manners, Random(1), 0.0)
+    assert found.begin(0.0) == Ask()
+    return found
+
+
+def test_a_ticket_is_shown_at_every_later_attempt() -> None:
+    one = visit()
+    assert one.headers() == [("Tidegate-Wait", "ticket")]
+    one.answered(0.0, ComeBack(10, ticket="abc", place=3))
+    assert one.headers() == [("Tidegate-Wait", "ticket"), ("Tidegate-Ticket", "abc")]
+    assert one.place == 3
+    one.answered(12.0, Granted("lease", 4))
+    assert ("Tidegate-Ticket", "lease") in one.headers()
+    assert one.waited_s == 12.0
+
+
+def test_a_client_without_tickets_sends_and_keeps_none() -> None:
+    one = visit(Manners(tickets=False))
+    one.answered(0.0, ComeBack(1, ticket="abc"))
+    assert one.headers() == []
+
+
+def test_a_refused_ticket_is_dropped_and_asked_for_afresh_once() -> None:
+    one = visit()
+    one.answered(0.0, ComeBack(1, ticket="old"))
+    bad = Refused(Reason.REFUSED, "the ticket has expired", ticket_fault=True)
+    assert one.answered(1.0, bad) == Ask()
+    assert one.ticket is None
+    assert isinstance(one.answered(1.0, bad), GiveUp)
+
+
+def test_admitted_clients_hold_on_within_the_lease() -> None:
+    assert visit().answered(1.0, Granted(None, 2)) == HoldOn(2)
+
+
+def test_failures_back_off_and_end() -> None:
+    one = visit(Manners(jitter=0.0, max_failures=4))
+    waits = []
+    now = 0.0
+    for _ in range(3):
+        action = one.answered(now, Failed("reset"))
+        assert isinstance(action, WaitUntil)
+        waits.append(action.at - now)
+        now = action.at
+    assert waits == [1.0, 2.0, 4.0]
+    assert one.answered(now, Failed("reset")) == GiveUp(Reason.NETWORK, "reset")
+
+
+def test_busy_without_a_time_never_ends_the_visit() -> None:
+    one = visit(Manners(max_failures=3))
+    for turn in range(20):
+        assert isinstance(one.answered(turn * 100.0, ComeBack()), WaitUntil)
+
+
+def test_a_client_that_will_not_wait_says_so_at_once() -> None:
+    action = visit(Manners(max_wait_s=20, jitter=0)).answered(0.0, ComeBack(30))
+    assert isinstance(action, GiveUp)
+    assert action.reason is Reason.WAITED_TOO_LONG
+
+
+def test_the_impolite_come_back_when_they_please() -> None:
+    one = visit(Manners(obeys_retry_after=False, own_retry_s=15.0, jitter=0.0))
+    assert one.answered(0.0, ComeBack(60)) == WaitUntil(15.0, "the server is busy", ComeBack(60))
+
+
+answers: st.SearchStrategy[Answer] = st.one_of(
+    st.builds(Granted, st.none() | st.text(max_size=3), st.none() | st.integers(1, 9)),
+    st.builds(ComeBack, st.none() | st.floats(0, 1e4), st.none() | st.text(max_size=3)),
+    st.builds(Failed, st.just("x")),
+    st.builds(Refused, st.sampled_from(Reason), st.just("no"), st.booleans()),
+)
+
+
+@settings(max_examples=100)
+@given(st.lists(answers, max_size=30), st.integers())
+def test_nobody_comes_back_before_they_were_told_to(turns: list[Answer], seed: int) -> None:
+    one = Visit(POLITE, Random(seed), 0.0)
+    one.begin(0.0)
+    now = 0.0
+    for answer in turns:
+        action = one.answered(now, answer)
+        if isinstance(action, WaitUntil):
+            if isinstance(answer, ComeBack) and answer.retry_after_s is not None:
+                assert action.at >= now + answer.retry_after_s
+            assert action.at >= now
+            now = action.at
+            one.due(now)
