@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.backing import FileBacking, RingBacking
+from client.failures import LocalProblem
+from client.journal import Identity, Journal
+from client.sink import Pieces, Sink
+from client.spans import Spans
+
+DATA = Random(5).randbytes(1000)
+
+
+class Memory:
+    """A backing in memory."""
+
+    def __init__(self) -> None:
+        self.data = bytearray(2000)
+
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        self.data[offset : offset + len(data)] = data
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self.data[offset : offset + length])
+
+    def close(self) -> None:
+        pass
+
+
+def pieces(length: int) -> Pieces:
+    parts = [DATA[at : at + length] for at in range(0, len(DATA), length)]
+    return Pieces(length, "sha256", tuple(hashlib.sha256(part).digest() for part in parts))
+
+
+def sink(length: int = 100) -> Sink:
+    digest = ("sha256", hashlib.sha256(DATA).digest())
+    return Sink(Memory(), len(DATA), pieces=pieces(length), digest=digest)
+
+
+writes = st.lists(
+    st.tuples(st.integers(0, 999), st.integers(1, 400), st.integers(0, 3), st.booleans()),
+    max_size=25,
+)
+
+
+@settings(max_examples=100)
+@given(writes, st.sampled_from([7, 100, 333, 5000]))
+def test_any_order_ends_with_every_byte_right_and_liars_named(
+    turns: list[tuple[int, int, int, bool]], length: int
+) -> None:
+    one = sink(length)
+    lied = False
+    for offset, count, source, honest in turns:
+        data = DATA[offset : offset + count]
+        if not honest:
+            data, source = bytes(255 - byte for byte in data), 9
+        fresh = one.write_at(offset, data, source)
+        lied = lied or (not honest and fresh > 0)
+        one.check()
+    for _ in range(3):
+        for start, end in one.missing():
+            one.write_at(start, DATA[start:end], 1)
+        one.check()
+    assert one.complete
+    assert one.right()
+    assert bytes(one.backing.read(0, 1000)) == DATA
+    assert one.culprits <= {9}
+    assert bool(one.culprits) == lied
+
+
+def test_overlapping_writes_count_once() -> None:
+    one = sink()
+    assert one.write_at(0, DATA[:50]) == 50
+    assert one.write_at(25, DATA[25:75]) == 25
+    assert one.received_bytes == 100
+    assert one.missing() == [(75, 1000)]
+    assert one.by_source == {0: 75}
+
+
+def test_bytes_outside_the_file_are_refused() -> None:
+    with pytest.raises(ValueError, match="outside"):
+        sink().write_at(990, b"x" * 11)
+
+
+def test_a_digest_learnt_late_is_checked_too() -> None:
+    one = Sink(Memory(), len(DATA))
+    one.write_at(0, DATA)
+    assert one.right()
+    one.use_digest(("sha256", hashlib.sha256(b"other").digest()))
+    assert not one.right()
+
+
+def test_a_ring_moves_over_the_file() -> None:
+    ring = RingBacking(100)
+    ring.write(50, DATA[50:100])
+    ring.write(0, DATA[:50])
+    assert ring.read(0, 100) == DATA[:100]
+    with pytest.raises(ValueError, match="window"):
+        ring.write(90, DATA[90:110])
+    ring.passed = 60
+    ring.write(100, DATA[100:160])
+    assert ring.read(60, 500) == DATA[60:160]
+
+
+def test_a_journal_remembers_what_arrived(tmp_path: Path) -> None:
+    path = tmp_path / "f.tidegate-part.journal"
+    journal = Journal(path)
+    assert journal.identity is None
+    journal.start(Identity(1000, {"http://a/": '"x"'}, "sha256:00"), Spans(), set())
+    journal.note(Spans([(0, 300), (400, 500)]), {0})
+    journal.note(Spans([(0, 200), (400, 600)]), {0, 1})
+    with pytest.raises(LocalProblem, match="another download"):
+        Journal(path)
+    journal.close()
+    with path.open("a") as file:
+        file.write("+ 700 8")
+    again = Journal(path)
+    assert again.identity is not None
+    assert again.identity.validators == {"http://a/": '"x"'}
+    assert list(again.have) == [(0, 200), (400, 600)]
+    assert again.checked == {0, 1}
+    again.remove()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("junk", [b"", b"{}", b"\xff\xfe\n+ 1 2\n", b'{"size": "x"}\n', b"[1]\n"])
+def test_a_spoilt_journal_is_no_journal(tmp_path: Path, junk: bytes) -> None:
+    path = tmp_path / "j"
+    path.write_bytes(junk)
+    journal = Journal(path)
+    assert journal.identity is None
+    journal.close()
+
+
+def test_a_folder_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
+    with pytest.raises(LocalProblem, match="the folder does not exist"):
+        FileBacking(tmp_path / "no" / "file")
+
+
+def test_a_part_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "x").symlink_to("/etc/passwd")
+    with pytest.raises(LocalProblem, match="symbolic link"):
+        FileBacking(tmp_path / "x")
