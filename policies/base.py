@@ -1,0 +1,232 @@
+"""What all policies share: the slot pool, the life of a lease, and the counts.
+
+A policy of its own says how many slots there are (`slot_count`), how many of them large jobs may
+take (`large_cap`), and what happens to a large job (`_offer_large`). State lives in `Hall`, so
+that another policy, or the same one with other settings, takes it over whole.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from policies.job import (
+    Admit,
+    Advance,
+    Decision,
+    Estimate,
+    Job,
+    LeaseView,
+    Reason,
+    Refuse,
+    Snapshot,
+    TicketRow,
+    Wait,
+)
+from policies.settings import PolicySettings
+from policies.slots import Lease, SlotPool
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts since the first policy of this server was built; they survive a switch."""
+
+    offers: int = 0
+    admitted_small: int = 0
+    admitted_large: int = 0
+    completed: int = 0
+    tickets_issued: int = 0
+    tickets_expired: int = 0
+    early_polls: int = 0
+    refused: int = 0
+
+
+@dataclass(slots=True)
+class Hall:
+    """All state of admission that outlives the policy that made it."""
+
+    pool: SlotPool = field(default_factory=SlotPool)
+    tally: Tally = field(default_factory=Tally)
+
+
+class BasePolicy:
+    """Leases and counts; keeps no places. Subclasses add who may start."""
+
+    name = "base"
+
+    def __init__(
+        self, settings: PolicySettings, rng: random.Random, hall: Hall | None = None
+    ) -> None:
+        self.settings = settings
+        self.hall = hall if hall is not None else Hall()
+        self._rng = rng
+        self._pool = self.hall.pool
+        self._leases = self._pool.leases
+        self._tally = self.hall.tally
+        self._slots = settings.slots
+
+    # -- what a policy decides -------------------------------------------------------------
+
+    @property
+    def mode(self) -> str:
+        """The mode in one word, for policies that change it."""
+        return self.name
+
+    @property
+    def large_cap(self) -> int:
+        """Slots that large jobs may hold at once."""
+        return self._slots
+
+    def is_large(self, job: Job) -> bool:
+        """Large jobs are those that may have to wait for small ones (paper A: 20 KB)."""
+        return job.size_bytes >= self.settings.small_below_bytes
+
+    def large_free(self) -> int:
+        """Slots that a large job could take this instant."""
+        pool = self._pool
+        return min(self.large_cap - pool.large_active, self._slots - len(pool))
+
+    def _offer_large(self, job: Job, now: float, ticket: int | None) -> Decision:
+        if self.large_free() > 0:
+            return self._start(job, now, None, True)
+        return Wait(self._plain_retry_s())
+
+    def _plain_retry_s(self) -> float:
+        return self.settings.busy_retry_s
+
+    # -- the seam ----------------------------------------------------------------------------
+
+    def admit_small(self, now: float) -> bool:
+        """See `AdmissionPolicy.admit_small`."""
+        if len(self._leases) < self._slots:
+            self._tally.admitted_small += 1
+            return True
+        return False
+
+    def offer(self, job: Job, now: float, ticket: int | None = None) -> Decision:
+        """See `AdmissionPolicy.offer`."""
+        self._tally.offers += 1
+        lease = self._pool.find(job.client, job.file)
+        if lease is not None:
+            return self._join(lease)
+        if self.is_large(job):
+            return self._offer_large(job, now, ticket)
+        if len(self._leases) < self._slots:
+            return self._start(job, now, None, False)
+        return Wait(self.settings.busy_retry_s)
+
+    def progress(self, lease: int, now: float, remaining_bytes: int, rate_bytes_s: float) -> None:
+        """See `AdmissionPolicy.progress`."""
+        held = self._leases[lease]
+        held.remaining_bytes = remaining_bytes
+        held.rate_bytes_s = rate_bytes_s
+
+    def detach(self, lease: int, now: float, remaining_bytes: int) -> None:
+        """See `AdmissionPolicy.detach`."""
+        held = self._leases[lease]
+        held.remaining_bytes = remaining_bytes
+        self._pool.detach(held, now, self.settings.lease_idle_s)
+
+    def release(self, lease: int, now: float, done: bool) -> None:
+        """See `AdmissionPolicy.release`."""
+        self._close(self._leases[lease], now, done)
+
+    def withdraw(self, ticket: int, now: float) -> None:
+        """See `AdmissionPolicy.withdraw`."""
+
+    def absent(self, ticket: int, now: float) -> None:
+        """See `AdmissionPolicy.absent`."""
+
+    def promote(self, ticket: int, now: float) -> bool:
+        """See `AdmissionPolicy.promote`."""
+        return False
+
+    def observe(self, goodput_bytes_s: float, link_busy: bool, now: float) -> None:
+        """See `AdmissionPolicy.observe`."""
+
+    def advance(self, now: float) -> Advance:
+        """See `AdmissionPolicy.advance`."""
+        idled = self._end_idle(now)
+        return Advance(idled_out=idled, wake_at=self._pool.next_idle())
+
+    def estimate(self, ticket: int, now: float) -> Estimate | None:
+        """See `AdmissionPolicy.estimate`."""
+        return None
+
+    def ticket(self, number: int) -> TicketRow | None:
+        """See `AdmissionPolicy.ticket`."""
+        return None
+
+    def tickets(self) -> Iterable[TicketRow]:
+        """See `AdmissionPolicy.tickets`."""
+        return ()
+
+    def leases(self) -> Sequence[LeaseView]:
+        """See `AdmissionPolicy.leases`."""
+        return [lease.view() for lease in self._leases.values()]
+
+    def changes(self) -> list[TicketRow]:
+        """See `AdmissionPolicy.changes`."""
+        return []
+
+    def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
+        """See `AdmissionPolicy.restore`."""
+
+    def snapshot(self, now: float) -> Snapshot:
+        """See `AdmissionPolicy.snapshot`."""
+        pool, tally = self._pool, self._tally
+        return Snapshot(
+            policy=self.name,
+            mode=self.mode,
+            slots=self._slots,
+            large_slots=self.large_cap,
+            small_active=pool.small_active,
+            large_active=pool.large_active,
+            paused=sum(lease.paused for lease in self._leases.values()),
+            waiting=0,
+            ready=0,
+            ready_target=0,
+            offers_total=tally.offers,
+            admitted_small_total=tally.admitted_small,
+            admitted_large_total=tally.admitted_large,
+            completed_total=tally.completed,
+            tickets_issued_total=tally.tickets_issued,
+            tickets_expired_total=tally.tickets_expired,
+            no_show_fraction=0.0,
+            early_polls_total=tally.early_polls,
+            refused_total=tally.refused,
+            last_wait=None,
+            eta_within_p90=None,
+            eta_median_error=None,
+        )
+
+    # -- the life of a lease -----------------------------------------------------------------
+
+    def _join(self, lease: Lease) -> Decision:
+        if lease.connections >= self.settings.connections_per_lease:
+            return self._refuse(Reason.TOO_MANY_CONNECTIONS, self.settings.busy_retry_s)
+        self._pool.attach(lease)
+        return Admit(lease.id, lease.ticket, joined=True)
+
+    def _start(self, job: Job, now: float, ticket: int | None, large: bool) -> Admit:
+        lease = self._pool.open(job, now, ticket, large)
+        if large:
+            self._tally.admitted_large += 1
+        else:
+            self._tally.admitted_small += 1
+        return Admit(lease.id, ticket)
+
+    def _close(self, lease: Lease, now: float, done: bool) -> None:
+        self._pool.close(lease)
+        self._tally.completed += done
+
+    def _end_idle(self, now: float) -> tuple[int, ...]:
+        idled = self._pool.idled_out(now)
+        for lease in idled:
+            self._close(lease, now, False)
+        return tuple(lease.id for lease in idled)
+
+    def _refuse(self, reason: Reason, retry_after_s: float | None = None) -> Refuse:
+        self._tally.refused += 1
+        return Refuse(reason, retry_after_s)

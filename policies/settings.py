@@ -1,0 +1,265 @@
+"""Every setting of admission: its type, bounds, unit, default and what it does.
+
+The one source for the command line, the configuration file, the admin form, the API, the manual
+and the simulator. `json_schema_extra` of a field carries `unit` (for people and parsers: `slots`,
+`bytes`, `bytes/s`, `s`, `fraction`, `ratio`, `tickets`, `count`) and `policies` (who reads it).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+ALL = ("fcfs", "reserve", "ticket", "fair", "adaptive")
+QUEUED = ("ticket", "fair", "adaptive")
+RESERVING = ("reserve", "ticket", "adaptive")
+
+
+def _about(unit: str, *policies: str) -> dict[str, Any]:
+    return {"unit": unit, "policies": list(policies or ALL)}
+
+
+class PolicySettings(BaseModel):
+    """What an operator may turn; the defaults are those that the simulator found to serve best."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    slots: int = Field(
+        36,
+        ge=1,
+        le=1_000_000,
+        description="Downloads that may run at once, the reserved ones included. Fair and "
+        "Adaptive start from it and go up to slots_max while the link has room.",
+        json_schema_extra=_about("slots"),
+    )
+    reserve_small: int = Field(
+        6,
+        ge=0,
+        le=999_999,
+        description="Slots out of `slots` that large downloads never take.",
+        json_schema_extra=_about("slots", *RESERVING, "fair"),
+    )
+    slots_max: int = Field(
+        4096,
+        ge=1,
+        le=1_000_000,
+        description="The most downloads at once (running or paused) when the policy adapts the "
+        "number of slots to the link.",
+        json_schema_extra=_about("slots", "fair", "adaptive"),
+    )
+    small_below_bytes: int = Field(
+        20_000,
+        ge=0,
+        le=1 << 40,
+        description="A file below this size is small: it never waits behind large ones.",
+        json_schema_extra=_about("bytes", *RESERVING, "fair"),
+    )
+    connections_per_lease: int = Field(
+        8,
+        ge=1,
+        le=1024,
+        description="Parallel connections (byte ranges) that one download may use.",
+        json_schema_extra=_about("count"),
+    )
+    lease_idle_s: float = Field(
+        20.0,
+        ge=0.0,
+        le=86_400.0,
+        description="How long a download that lost its connection keeps its slot for a resume.",
+        json_schema_extra=_about("s"),
+    )
+    busy_retry_s: float = Field(
+        15.0,
+        gt=0.0,
+        le=86_400.0,
+        description="Come-back time when every slot is busy and no ticket is given.",
+        json_schema_extra=_about("s", "fcfs", "reserve", "adaptive"),
+    )
+    come_back_s: float | None = Field(
+        None,
+        gt=0.0,
+        le=86_400.0,
+        description="Fixed come-back time for large downloads; empty: the estimated time of "
+        "their turn (Reserve, which has no turns, then uses busy_retry_s).",
+        json_schema_extra=_about("s", "reserve", *QUEUED),
+    )
+    retry_min_s: float = Field(
+        2.0,
+        gt=0.0,
+        le=3_600.0,
+        description="Shortest estimated come-back time.",
+        json_schema_extra=_about("s", *QUEUED),
+    )
+    retry_max_s: float = Field(
+        300.0,
+        gt=0.0,
+        le=86_400.0,
+        description="Longest estimated come-back time; a longer wait is told in several visits.",
+        json_schema_extra=_about("s", *QUEUED),
+    )
+    retry_jitter: float = Field(
+        0.05,
+        ge=0.0,
+        le=1.0,
+        description="Come-back times are lengthened at random by up to this part of themselves, "
+        "so that clients told together do not return together.",
+        json_schema_extra=_about("fraction", *QUEUED),
+    )
+    ready_list: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="Tickets that may start as soon as a slot is free; empty: as many as there "
+        "are slots for large downloads. Grown by 1 / (1 - no-shows).",
+        json_schema_extra=_about("tickets", *QUEUED),
+    )
+    ready_grow_s: float = Field(
+        5.0,
+        gt=0.0,
+        le=3_600.0,
+        description="While slots stay free although tickets wait, the ready list grows by a "
+        "tenth each time this long has passed; it shrinks back as the slots fill.",
+        json_schema_extra=_about("s", *QUEUED),
+    )
+    ticket_ttl_s: float = Field(
+        45.0,
+        gt=0.0,
+        le=86_400.0,
+        description="How long a ready ticket stays good, counted from the promised return.",
+        json_schema_extra=_about("s", *QUEUED),
+    )
+    tickets_per_client: int = Field(
+        32,
+        ge=1,
+        le=100_000,
+        description="Waiting tickets that one client may hold, one a file.",
+        json_schema_extra=_about("tickets", *QUEUED),
+    )
+    tickets_max: int = Field(
+        2_000_000,
+        ge=1,
+        le=100_000_000,
+        description="Waiting tickets in all; beyond, clients are asked to come back without one.",
+        json_schema_extra=_about("tickets", *QUEUED),
+    )
+    early_polls_free: int = Field(
+        2,
+        ge=0,
+        le=1_000,
+        description="Visits before the promised return that are forgiven for each ticket.",
+        json_schema_extra=_about("count", *QUEUED),
+    )
+    early_tolerance_s: float = Field(
+        1.0,
+        ge=0.0,
+        le=60.0,
+        description="A visit this much before the promised return still counts as on time.",
+        json_schema_extra=_about("s", *QUEUED),
+    )
+    early_penalty_s: float = Field(
+        1.0,
+        ge=0.0,
+        le=3_600.0,
+        description="Each further early visit moves the promised return by this.",
+        json_schema_extra=_about("s", *QUEUED),
+    )
+    early_penalty_max_s: float = Field(
+        15.0,
+        ge=0.0,
+        le=86_400.0,
+        description="All early visits together move one promised return by no more than this.",
+        json_schema_extra=_about("s", *QUEUED),
+    )
+    class_weights: dict[str, Annotated[float, Field(ge=0.01, le=1_000.0)]] = Field(
+        default={"silver": 2.0, "gold": 4.0},
+        max_length=64,
+        description="Preference classes: a class with weight 4 enters the queue at a quarter of "
+        "its length.",
+        json_schema_extra=_about("ratio", *QUEUED),
+    )
+    bandwidth_bytes_s: float | None = Field(
+        None,
+        gt=0.0,
+        le=1e12,
+        description="What the link carries; empty: measured.",
+        json_schema_extra=_about("bytes/s", "fair", "adaptive"),
+    )
+    ageing: float = Field(
+        0.02,
+        ge=0.0,
+        le=1.0,
+        description="How fast a waiting download gains rank on shorter ones: per second, this "
+        "part of what the link carries in a second is taken off its size. Strong ageing makes "
+        "small downloads slow.",
+        json_schema_extra=_about("fraction", "fair"),
+    )
+    max_pause_s: float = Field(
+        10.0,
+        gt=0.0,
+        le=86_400.0,
+        description="A started download is never paused longer than this at a stretch (tools "
+        "that read with a time-out, such as pip with 15 s, give up beyond).",
+        json_schema_extra=_about("s", "fair"),
+    )
+    min_run_s: float = Field(
+        0.25,
+        gt=0.0,
+        le=3_600.0,
+        description="Once resumed because of max_pause_s, a download runs at least this long.",
+        json_schema_extra=_about("s", "fair"),
+    )
+    overbook: float = Field(
+        1.1,
+        ge=1.0,
+        le=10.0,
+        description="Downloads run together until their own speeds add up to this many times "
+        "the link, so that one that falters leaves no gap.",
+        json_schema_extra=_about("ratio", "fair", "adaptive"),
+    )
+    small_wait_fraction: float = Field(
+        0.02,
+        gt=0.0,
+        le=1.0,
+        description="Adaptive reserves slots for small downloads once this part of them met a "
+        "busy server.",
+        json_schema_extra=_about("fraction", "adaptive"),
+    )
+    overload_wait_fraction: float = Field(
+        0.10,
+        gt=0.0,
+        le=1.0,
+        description="Adaptive gives tickets once this part of the large downloads had to wait.",
+        json_schema_extra=_about("fraction", "adaptive"),
+    )
+    calm_s: float = Field(
+        60.0,
+        ge=1.0,
+        le=86_400.0,
+        description="Adaptive steps back by one mode after this long without need for it.",
+        json_schema_extra=_about("s", "adaptive"),
+    )
+    slots_step_s: float = Field(
+        1.0,
+        ge=0.05,
+        le=3_600.0,
+        description="How often Adaptive may change the number of slots.",
+        json_schema_extra=_about("s", "adaptive"),
+    )
+
+    @model_validator(mode="after")
+    def _agree(self) -> PolicySettings:
+        if self.reserve_small >= self.slots:
+            raise ValueError(
+                f"reserve_small ({self.reserve_small}) leaves no slot for large downloads: "
+                f"lower it below slots ({self.slots})"
+            )
+        if self.retry_min_s > self.retry_max_s:
+            raise ValueError(
+                f"retry_min_s ({self.retry_min_s}) is above retry_max_s ({self.retry_max_s})"
+            )
+        return self
+
+    def weight_of(self, preference: str | None) -> float:
+        """The weight of a preference class; 1 for none or one that is not configured."""
+        return 1.0 if preference is None else self.class_weights.get(preference, 1.0)

@@ -1,0 +1,148 @@
+"""The slot pool: leases, who holds them, and when an unused one is given up.
+
+Laws: a lease holds one slot from `open` to `close`, however many connections ride on it; there is
+at most one lease for each (client, file); the counts of small and large leases always equal what
+the table holds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+from policies.job import Job, LeaseView
+
+
+class Lease:
+    """One admitted download. Only the pool changes the fields that are counted."""
+
+    __slots__ = (
+        "cap_bytes_s",
+        "client",
+        "connections",
+        "file",
+        "id",
+        "idle_at",
+        "key",
+        "large",
+        "paused",
+        "rate_bytes_s",
+        "remaining_bytes",
+        "resumed_s",
+        "size_bytes",
+        "started_bytes",
+        "started_s",
+        "stopped_s",
+        "ticket",
+        "weight",
+    )
+
+    def __init__(self, number: int, job: Job, now: float, ticket: int | None, large: bool) -> None:
+        self.id = number
+        self.ticket = ticket
+        self.client = job.client
+        self.file = job.file
+        self.size_bytes = job.size_bytes
+        self.remaining_bytes = job.remaining_bytes
+        self.started_bytes = job.remaining_bytes
+        self.large = large
+        self.started_s = now
+        self.connections = 1
+        self.weight = job.weight
+        self.cap_bytes_s = job.rate_bytes_s
+        self.rate_bytes_s = 0.0
+        self.idle_at = math.inf
+        #: Rank among the running (Fair): lower goes first.
+        self.key = 0.0
+        self.paused = False
+        #: Since when it is paused, and since when it runs, in the present stretch.
+        self.stopped_s = now
+        self.resumed_s = now
+
+    def view(self) -> LeaseView:
+        """The lease as others may see it."""
+        return LeaseView(
+            lease=self.id,
+            ticket=self.ticket,
+            client=self.client,
+            file=self.file,
+            size_bytes=self.size_bytes,
+            remaining_bytes=self.remaining_bytes,
+            large=self.large,
+            started_s=self.started_s,
+            connections=self.connections,
+            paused=self.paused,
+            rate_bytes_s=self.rate_bytes_s,
+        )
+
+
+class SlotPool:
+    """All leases of one server. It knows no limits: policies compare its counts with theirs."""
+
+    __slots__ = ("_by_key", "_idle", "_next", "large_active", "leases")
+
+    def __init__(self) -> None:
+        self.leases: dict[int, Lease] = {}
+        self._by_key: dict[tuple[str, str], Lease] = {}
+        self._idle: list[tuple[float, int]] = []
+        self._next = 1
+        self.large_active = 0
+
+    def __len__(self) -> int:
+        return len(self.leases)
+
+    @property
+    def small_active(self) -> int:
+        """Leases of small jobs."""
+        return len(self.leases) - self.large_active
+
+    def find(self, client: str, file: str) -> Lease | None:
+        """The lease this download already has."""
+        return self._by_key.get((client, file))
+
+    def open(self, job: Job, now: float, ticket: int | None, large: bool) -> Lease:
+        """Give the job a slot, with one connection on it."""
+        lease = Lease(self._next, job, now, ticket, large)
+        self._next += 1
+        self.leases[lease.id] = lease
+        self._by_key[(job.client, job.file)] = lease
+        self.large_active += large
+        return lease
+
+    def attach(self, lease: Lease) -> None:
+        """One more connection rides on the lease."""
+        lease.connections += 1
+        lease.idle_at = math.inf
+
+    def detach(self, lease: Lease, now: float, idle_s: float) -> None:
+        """One connection has ended; without any, the lease lasts `idle_s` more."""
+        lease.connections = max(0, lease.connections - 1)
+        if lease.connections == 0:
+            lease.idle_at = now + idle_s
+            heapq.heappush(self._idle, (lease.idle_at, lease.id))
+
+    def close(self, lease: Lease) -> None:
+        """The slot is free again."""
+        del self.leases[lease.id]
+        del self._by_key[(lease.client, lease.file)]
+        self.large_active -= lease.large
+
+    def idled_out(self, now: float) -> list[Lease]:
+        """Leases that nobody has used for too long by now; they stay open until closed."""
+        out = []
+        while self._idle and self._idle[0][0] <= now:
+            deadline, number = heapq.heappop(self._idle)
+            lease = self.leases.get(number)
+            if lease is not None and lease.idle_at == deadline:
+                out.append(lease)
+        return out
+
+    def next_idle(self) -> float | None:
+        """When the next unused lease runs out, None if all are in use."""
+        while self._idle:
+            deadline, number = self._idle[0]
+            lease = self.leases.get(number)
+            if lease is not None and lease.idle_at == deadline:
+                return deadline
+            heapq.heappop(self._idle)
+        return None
