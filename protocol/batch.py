@@ -1,0 +1,192 @@
+"""The update file of a mirror channel: everything that turns one published tree into the next.
+
+Layout: an 8-byte magic, then sections, each one type byte, an 8-byte big-endian length and that
+many bytes: one `H` (header, JSON), any number of `R` (changes: 4-byte raw size, then a zstd frame
+of JSON lines in manifest order), any number of `G` (a group of contents, `protocol.batch_group`),
+one `E` (32 bytes: SHA-256 of everything before it). A snapshot is the update from version 0, the
+tree that is not there. Nothing here touches a file: bytes come and go through callables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+from protocol.compress import DELTA_LEVEL, pack, unpack
+from protocol.errors import BadManifest
+from protocol.tree import check_number, check_sha256, decode_row, encode_row
+
+MAGIC = b"TGUPD\x00\x01\n"
+#: Raised when a reader of the old format could misread the new one.
+FORMAT = 1
+_SECTION = struct.Struct(">cQ")
+_RAW_SIZE = struct.Struct(">I")
+_HEADER_LIMIT_BYTES = 1 << 16
+_ROWS_FLUSH_BYTES = 1 << 20
+_ROWS_LIMIT_BYTES = _ROWS_FLUSH_BYTES + (1 << 16)
+_HASH_CHUNK_BYTES = 1 << 20
+
+ReadAt = Callable[[int, int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What an update is for.
+
+    `from_version` 0 means "from nothing". `before` and `after` are manifest digests.
+    `window_bytes` is the most content (reference and result together) one group may ask for.
+    """
+
+    channel: str
+    from_version: int
+    to_version: int
+    before: str
+    after: str
+    window_bytes: int
+    format: int = FORMAT
+
+
+def decode_header(data: bytes) -> Header:
+    try:
+        fields = json.loads(data)
+        if not isinstance(fields, dict):
+            raise TypeError
+        found = check_number(fields.get("format"), "format")
+        if found != FORMAT:
+            raise BadManifest(
+                f"The update is of format {found} and this program reads format {FORMAT}: "
+                "install a newer Tidegate on this mirror.",
+                code="too-old",
+            )
+        header = Header(**{name: fields[name] for name in Header.__slots__})
+    except (ValueError, TypeError, KeyError, RecursionError) as fault:
+        raise BadManifest("The header of the update cannot be read.") from fault
+    if not isinstance(header.channel, str):
+        raise BadManifest("The header of the update names no channel.")
+    check_sha256(header.before)
+    check_sha256(header.after)
+    check_number(header.from_version, "version")
+    check_number(header.to_version, "version", 1)
+    check_number(header.window_bytes, "window", 0, 1 << 40)
+    return header
+
+
+class UpdateWriter:
+    """Writes an update in order: `rows` as they come, then `group`s, then `close`."""
+
+    def __init__(self, write: Callable[[bytes], object], header: Header) -> None:
+        self._write = write
+        self._hasher = hashlib.sha256()
+        self._rows: list[bytes] = []
+        self._rows_bytes = 0
+        self.length_bytes = 0
+        self._put(MAGIC)
+        self._section(b"H", json.dumps(asdict(header), separators=(",", ":")).encode("ascii"))
+
+    @property
+    def sha256(self) -> str:
+        """Digest of all bytes written so far."""
+        return self._hasher.hexdigest()
+
+    def row(self, row: list[object]) -> None:
+        """Add one change (`protocol.tree_diff`), in manifest order."""
+        line = encode_row(row)
+        if self._rows_bytes + len(line) > _ROWS_FLUSH_BYTES:
+            self._flush_rows()
+        self._rows.append(line)
+        self._rows_bytes += len(line)
+
+    def group(self, data: bytes) -> None:
+        """Add one encoded group of contents; no row may follow."""
+        self._flush_rows()
+        self._section(b"G", data)
+
+    def close(self) -> None:
+        """Write the end section; the digest and length of the whole are final then."""
+        self._flush_rows()
+        self._section(b"E", self._hasher.digest())
+
+    def _flush_rows(self) -> None:
+        if self._rows:
+            raw = b"".join(self._rows)
+            self._section(b"R", _RAW_SIZE.pack(len(raw)) + pack(raw, DELTA_LEVEL))
+            self._rows.clear()
+            self._rows_bytes = 0
+
+    def _section(self, kind: bytes, data: bytes) -> None:
+        self._put(_SECTION.pack(kind, len(data)))
+        self._put(data)
+
+    def _put(self, data: bytes) -> None:
+        self._hasher.update(data)
+        self.length_bytes += len(data)
+        self._write(data)
+
+
+class Update:
+    """An update file that can be read anywhere: `read(offset, length)` returns those bytes.
+
+    Opening it walks the section heads only. Call `verify` before trusting any of it unless the
+    file's digest was already checked against signed metadata.
+    """
+
+    def __init__(self, read: ReadAt, length_bytes: int) -> None:
+        self._read = read
+        self._length_bytes = length_bytes
+        self._sections: list[tuple[bytes, int, int]] = []
+        if read(0, len(MAGIC)) != MAGIC:
+            raise BadManifest("This is not an update file of this format.")
+        offset = len(MAGIC)
+        while offset < length_bytes:
+            kind, length = _SECTION.unpack(self._exactly(offset, _SECTION.size))
+            offset += _SECTION.size
+            if length > length_bytes - offset:
+                raise BadManifest("The update file is truncated; fetch it again.")
+            self._sections.append((kind, offset, length))
+            offset += length
+        kinds = b"".join(kind for kind, _, _ in self._sections)
+        if not kinds.startswith(b"H") or kinds[-1:] != b"E" or kinds[1:-1].lstrip(b"R").strip(b"G"):
+            raise BadManifest("The update file is truncated or its parts are out of order.")
+        _, offset, length = self._sections[0]
+        if length > _HEADER_LIMIT_BYTES:
+            raise BadManifest("The header of the update is too long.")
+        self.header = decode_header(self._exactly(offset, length))
+
+    def verify(self) -> None:
+        """Check the end section against every byte before it."""
+        _, end, length = self._sections[-1]
+        hasher = hashlib.sha256()
+        body = end - _SECTION.size
+        for offset in range(0, body, _HASH_CHUNK_BYTES):
+            hasher.update(self._exactly(offset, min(_HASH_CHUNK_BYTES, body - offset)))
+        if self._exactly(end, length) != hasher.digest():
+            raise BadManifest("The update file is damaged; fetch it again.")
+
+    def rows(self) -> Iterator[list[object]]:
+        """The changes, in manifest order; may be asked for again and again."""
+        for kind, offset, length in self._sections:
+            if kind != b"R":
+                continue
+            data = self._exactly(offset, length)
+            if length < _RAW_SIZE.size:
+                raise BadManifest("A part of the update is too short.")
+            (raw_bytes,) = _RAW_SIZE.unpack_from(data)
+            if raw_bytes > _ROWS_LIMIT_BYTES:
+                raise BadManifest("A part of the update is larger than the format allows.")
+            for line in unpack(data[_RAW_SIZE.size :], raw_bytes).splitlines():
+                yield decode_row(line)
+
+    def groups(self) -> Iterator[bytes]:
+        """The encoded groups of contents, one in memory at a time."""
+        for kind, offset, length in self._sections:
+            if kind == b"G":
+                yield self._exactly(offset, length)
+
+    def _exactly(self, offset: int, length: int) -> bytes:
+        data = self._read(offset, length)
+        if len(data) != length:
+            raise BadManifest("The update file is truncated; fetch it again.")
+        return data

@@ -1,0 +1,173 @@
+"""Groups of contents: many new contents encoded together against the old ones they resemble.
+
+One zstd frame spans the whole group, so a function moved to another file, or a table repeated in
+ten, is found wherever it stood; the frame's reference is the group's old contents one after the
+other. A group never needs more than the window, whatever the tree's size: what is larger is cut,
+each part against the stretch of the old content that lies about the same place.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from protocol.compress import DELTA_LEVEL, WHOLE_LEVEL, pack, pack_against, unpack
+from protocol.errors import BadManifest
+from protocol.tree import Entry, check_number, check_path
+from protocol.tree_diff import Content
+
+Codec = Literal["raw", "zstd"]
+_HEAD = struct.Struct(">II")
+_HEAD_LIMIT_BYTES = 64 << 20
+#: Below this saving a reference is not worth reading at every mirror.
+_WORTH = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch of one file: `[offset, offset + length)` of the file at `path`, in bytes."""
+
+    path: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parts of the new tree (`outs`), and parts of the old one to encode them against (`refs`)."""
+
+    outs: tuple[Part, ...]
+    refs: tuple[Part, ...]
+    codec: Codec = "zstd"
+
+    @property
+    def out_bytes(self) -> int:
+        return sum(part.length for part in self.outs)
+
+    @property
+    def ref_bytes(self) -> int:
+        return sum(part.length for part in self.refs)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup:
+    """A group with the digests of the whole files behind its parts, for whoever reads them."""
+
+    outs: tuple[tuple[Part, Entry], ...]
+    refs: tuple[tuple[Part, Entry], ...]
+
+
+def plan_groups(
+    contents: Iterable[Content], window_bytes: int, *, delta: bool = True
+) -> Iterator[PlannedGroup]:
+    """Cut `contents` into groups of at most `window_bytes` (results and references together)."""
+    half = max(1, window_bytes // 2)
+    outs: list[tuple[Part, Entry]] = []
+    refs: dict[str, tuple[Part, Entry]] = {}
+    filled = referred = 0
+    for content in contents:
+        entry = content.entry
+        reference = content.reference if delta else None
+        wanted = 0 if reference is None else reference.size_bytes
+        if entry.size_bytes > half or wanted > half:
+            yield from _cut(entry, reference, window_bytes)
+            continue
+        if outs and (filled + entry.size_bytes > half or referred + wanted > half):
+            yield PlannedGroup(tuple(outs), tuple(refs.values()))
+            outs, refs, filled, referred = [], {}, 0, 0
+        outs.append((Part(entry.path, 0, entry.size_bytes), entry))
+        filled += entry.size_bytes
+        if reference is not None and wanted and reference.path not in refs:
+            refs[reference.path] = (Part(reference.path, 0, wanted), reference)
+            referred += wanted
+    if outs:
+        yield PlannedGroup(tuple(outs), tuple(refs.values()))
+
+
+def _cut(entry: Entry, reference: Entry | None, window_bytes: int) -> Iterator[PlannedGroup]:
+    step = max(1, window_bytes // 4)
+    reach = max(1, window_bytes - step)
+    offset = 0
+    while offset < entry.size_bytes or offset == 0:
+        length = min(step, entry.size_bytes - offset)
+        refs: tuple[tuple[Part, Entry], ...] = ()
+        if reference is not None and reference.size_bytes:
+            middle = (offset + length / 2) / max(1, entry.size_bytes) * reference.size_bytes
+            start = int(min(max(0, middle - reach / 2), max(0, reference.size_bytes - reach)))
+            stretch = Part(reference.path, start, min(reach, reference.size_bytes - start))
+            refs = ((stretch, reference),)
+        yield PlannedGroup(((Part(entry.path, offset, length), entry),), refs)
+        offset += step
+
+
+def encode_group(outs: tuple[Part, ...], refs: tuple[Part, ...], old: bytes, new: bytes) -> bytes:
+    """Encode `new` (the outs joined) against `old` (the refs joined), or alone where as small."""
+    codec: Codec = "zstd"
+    payload = pack_against(old, new, DELTA_LEVEL) if old else b""
+    if not old or len(payload) > _WORTH * len(new) / 2:
+        whole = pack(new, WHOLE_LEVEL)
+        if not old or len(payload) > _WORTH * len(whole):
+            payload, refs = whole, ()
+    if len(payload) >= len(new):
+        payload, refs, codec = new, (), "raw"
+    rows = [[_row(part) for part in outs], [_row(part) for part in refs], codec]
+    head = json.dumps(rows, separators=(",", ":")).encode("ascii")
+    packed = pack(head, DELTA_LEVEL)
+    return _HEAD.pack(len(packed), len(head)) + packed + payload
+
+
+def decode_group(
+    data: bytes, window_bytes: int, read_old: Callable[[Part], bytes | None]
+) -> tuple[Group, bytes | None]:
+    """Read a group back: its parts and their joined bytes.
+
+    `read_old` gives the bytes of a reference, or None when this mirror no longer has them; the
+    second value is None then. The bytes must still be checked against the manifest's digests.
+    """
+    group, payload = _decode_head(data, window_bytes)
+    old: list[bytes] = []
+    for part in group.refs:
+        stretch = read_old(part)
+        if stretch is None or len(stretch) != part.length:
+            return group, None
+        old.append(stretch)
+    size = group.out_bytes
+    if group.codec == "raw":
+        if len(payload) != size:
+            raise BadManifest("A group of the update has the wrong length; fetch it again.")
+        return group, payload
+    return group, unpack(payload, size, b"".join(old))
+
+
+def _decode_head(data: bytes, window_bytes: int) -> tuple[Group, bytes]:
+    if len(data) < _HEAD.size:
+        raise BadManifest("A group of the update is too short.")
+    packed, raw = _HEAD.unpack_from(data)
+    if raw > _HEAD_LIMIT_BYTES or packed > len(data) - _HEAD.size:
+        raise BadManifest("The head of a group of the update is impossible.")
+    head = unpack(data[_HEAD.size : _HEAD.size + packed], raw)
+    try:
+        outs, refs, codec = json.loads(head)
+        group = Group(tuple(map(_part, outs)), tuple(map(_part, refs)), codec)
+    except (ValueError, TypeError, RecursionError) as fault:
+        raise BadManifest("The head of a group of the update cannot be read.") from fault
+    if codec not in ("raw", "zstd"):
+        raise BadManifest("A group of the update is encoded in an unknown way.")
+    if group.out_bytes + group.ref_bytes > window_bytes:
+        raise BadManifest("A group of the update is larger than its header promised.")
+    return group, data[_HEAD.size + packed :]
+
+
+def _row(part: Part) -> list[object]:
+    # Almost every part is a whole file from its start: spell only what is not.
+    return [part.path, part.length] if not part.offset else [part.path, part.length, part.offset]
+
+
+def _part(row: object) -> Part:
+    if not isinstance(row, list) or len(row) not in (2, 3):
+        raise BadManifest("A part of a group cannot be read.")
+    offset = check_number(row[2], "offset") if len(row) == 3 else 0
+    return Part(check_path(row[0]), offset, check_number(row[1], "length"))

@@ -1,0 +1,151 @@
+"""The index of a mirror channel: which versions there are and which updates lead between them.
+
+The index is a TUF target like the updates themselves, so a reader that has it from a verified
+repository may believe every word of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, replace
+
+from protocol.errors import BadManifest
+from protocol.tree import check_number, check_sha256
+
+FORMAT = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One published state of the tree; `published` is seconds since 1970."""
+
+    version: int
+    manifest_sha256: str
+    files: int
+    size_bytes: int
+    published: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One update file; `from_version` 0 is a snapshot. `window_bytes` is what applying it holds."""
+
+    from_version: int
+    to_version: int
+    length_bytes: int
+    window_bytes: int
+
+    def target_path(self, channel: str) -> str:
+        """Name of the file among the repository's targets."""
+        return f"{channel}/{self.from_version}-{self.to_version}.update"
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Everything a follower of one channel chooses from; both lists are in rising order."""
+
+    channel: str
+    versions: tuple[Version, ...] = ()
+    edges: tuple[Edge, ...] = ()
+
+    @property
+    def latest(self) -> Version | None:
+        return self.versions[-1] if self.versions else None
+
+    def version(self, number: int) -> Version | None:
+        return next((found for found in self.versions if found.version == number), None)
+
+
+def check_channel(name: str) -> str:
+    """Return `name` if it can be a channel's name: letters, digits, `.`, `_`, `-`, at most 64."""
+    if not _NAME.fullmatch(name):
+        raise BadManifest(
+            f"{name!r} cannot name a channel: use letters, digits, dot, dash and underscore."
+        )
+    return name
+
+
+def index_path(channel: str) -> str:
+    """Name of the channel's index among the repository's targets."""
+    return f"{channel}/index.json"
+
+
+def encode_index(index: Index) -> bytes:
+    fields = {
+        "format": FORMAT,
+        "channel": index.channel,
+        "versions": [asdict(version) for version in index.versions],
+        "updates": [asdict(edge) for edge in index.edges],
+    }
+    return json.dumps(fields, separators=(",", ":"), sort_keys=True).encode("ascii")
+
+
+def decode_index(data: bytes) -> Index:
+    try:
+        fields = json.loads(data)
+        if fields["format"] != FORMAT:
+            raise BadManifest(
+                f"The channel's index is of format {fields['format']}, this program reads "
+                f"{FORMAT}: install a newer Tidegate on this mirror.",
+                code="too-old",
+            )
+        versions = tuple(Version(**row) for row in fields["versions"])
+        edges = tuple(Edge(**row) for row in fields["updates"])
+        channel = check_channel(fields["channel"])
+    except (ValueError, TypeError, KeyError, RecursionError) as fault:
+        raise BadManifest("The channel's index cannot be read.") from fault
+    for version in versions:
+        check_sha256(version.manifest_sha256)
+        for number in (version.version, version.files, version.size_bytes, version.published):
+            check_number(number, "number")
+    for edge in edges:
+        for number in (edge.from_version, edge.length_bytes, edge.window_bytes):
+            check_number(number, "number")
+        check_number(edge.to_version, "version", edge.from_version + 1)
+    numbers = [version.version for version in versions]
+    if numbers != sorted(set(numbers)):
+        raise BadManifest("The channel's index lists its versions out of order.")
+    return Index(channel, versions, edges)
+
+
+def route(index: Index, have: int, window_limit_bytes: int) -> tuple[Edge, ...] | None:
+    """The updates with the fewest bytes from version `have` (0: nothing) to the latest.
+
+    A snapshot may replace what the mirror has. Updates whose window is larger than
+    `window_limit_bytes` are left out. None: there is no way; empty: nothing to do.
+    """
+    if index.latest is None:
+        return None
+    if have == index.latest.version:
+        return ()
+    best: dict[int, tuple[int, tuple[Edge, ...]]] = {0: (0, ()), have: (0, ())}
+    for edge in sorted(index.edges, key=lambda edge: (edge.to_version, edge.from_version)):
+        if edge.window_bytes > window_limit_bytes or edge.from_version not in best:
+            continue
+        cost, path = best[edge.from_version]
+        found = (cost + edge.length_bytes, (*path, edge))
+        if edge.to_version not in best or found[0] < best[edge.to_version][0]:
+            best[edge.to_version] = found
+    return best[index.latest.version][1] if index.latest.version in best else None
+
+
+def prune(index: Index, keep: int) -> Index:
+    """Forget all but the last `keep` versions and what only older followers could use.
+
+    The newest snapshot stays whatever its version, with the chain from it.
+    """
+    snapshots = [edge.to_version for edge in index.edges if edge.from_version == 0]
+    oldest = index.versions[-keep].version if len(index.versions) > keep else 0
+    newest_snapshot = max(snapshots, default=0)
+    floor = min(oldest, newest_snapshot) if snapshots else oldest
+    edges = tuple(
+        edge
+        for edge in index.edges
+        if (edge.from_version >= floor or edge.from_version == 0)
+        and edge.to_version >= floor
+        and (edge.from_version != 0 or edge.to_version == newest_snapshot)
+    )
+    versions = tuple(version for version in index.versions if version.version >= floor)
+    return replace(index, versions=versions, edges=edges)

@@ -1,0 +1,174 @@
+"""The manifest of a tree: what is in it, in one canonical order and spelling.
+
+Laws. Entries stand in depth-first order with names sorted, parents before children; the root
+is the entry with the empty path. Of files that share an inode the first is the file (`f`), the
+others are hard links (`h`) to it. Names that are not UTF-8 are carried as surrogate escapes.
+The digest of a manifest is the SHA-256 of its lines, so two trees are equal exactly when their
+digests are (contents, modes, mtimes, symbolic and hard links; owners are not carried: a mirror
+need not run as root). One line is one JSON array; a tree of a million files is never held whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from protocol.errors import BadManifest
+
+Kind = Literal["d", "f", "l", "h"]
+#: The manifest digest of "no tree at all": where a snapshot starts from.
+EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()
+_MODE_MASK = 0o7777
+_HEX = frozenset("0123456789abcdef")
+_LONGEST_PATH = 4096
+_BIGGEST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a tree.
+
+    `kind`: d(irectory), f(ile), l (symbolic link), h(ard link to `target`, a path in the same
+    tree). `mode` holds the permission bits, `mtime_ns` nanoseconds since 1970, `size_bytes` and
+    `sha256` (hex) belong to files, `target` to links of either kind.
+    """
+
+    kind: Kind
+    path: str
+    mode: int = 0
+    mtime_ns: int = 0
+    size_bytes: int = 0
+    sha256: str = ""
+    target: str = ""
+
+
+def order_key(path: str) -> str:
+    """Sort key of the manifest's order: "a" < "a/b" < "a-b"."""
+    return path.replace("/", "\0")
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def check_path(path: object) -> str:
+    """Return `path` if it can only ever name something inside the tree."""
+    if not isinstance(path, str) or len(path) > _LONGEST_PATH or "\0" in path:
+        raise BadManifest("A path in the manifest is not a usable name.")
+    if path and any(part in ("", ".", "..") for part in path.split("/")):
+        raise BadManifest(f"The manifest names {path!r}, which could lead out of the tree.")
+    return path
+
+
+def check_number(value: object, what: str, low: int = 0, high: int = _BIGGEST) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise BadManifest(f"The manifest carries an impossible {what}.")
+    return value
+
+
+def check_sha256(value: object) -> str:
+    if not isinstance(value, str) or len(value) != 64 or not _HEX.issuperset(value):
+        raise BadManifest("The manifest carries something that is not a SHA-256 digest.")
+    return value
+
+
+def check_target(value: object) -> str:
+    if not isinstance(value, str) or not value or len(value) > _LONGEST_PATH or "\0" in value:
+        raise BadManifest("The manifest carries an unusable link target.")
+    return value
+
+
+def to_row(entry: Entry) -> list[object]:
+    """The JSON array of one entry."""
+    match entry.kind:
+        case "d":
+            return ["d", entry.path, entry.mode, entry.mtime_ns]
+        case "l":
+            return ["l", entry.path, entry.mode, entry.mtime_ns, entry.target]
+        case "h":
+            return ["h", entry.path, entry.target]
+        case "f":
+            size, digest = entry.size_bytes, entry.sha256
+            return ["f", entry.path, entry.mode, entry.mtime_ns, size, digest]
+
+
+def from_row(row: object) -> Entry:
+    """Read one entry back; anything malformed raises `BadManifest`."""
+    if not isinstance(row, list) or len(row) < 3:
+        raise BadManifest("A line of the manifest is not an entry.")
+    kind, path = row[0], check_path(row[1])
+    if kind == "h" and len(row) == 3 and path:
+        target = check_path(row[2])
+        if not target or order_key(target) >= order_key(path):
+            raise BadManifest(f"The hard link {path!r} points to a later name.")
+        return Entry("h", path, target=target)
+    shape = {"d": 4, "l": 5, "f": 6}
+    if not isinstance(kind, str) or shape.get(kind) != len(row) or (kind != "d" and not path):
+        raise BadManifest("A line of the manifest is of an unknown kind; update this program.")
+    mode = check_number(row[2], "mode", 0, _MODE_MASK)
+    mtime_ns = check_number(row[3], "time", -_BIGGEST)
+    if kind == "d":
+        return Entry("d", path, mode, mtime_ns)
+    if kind == "l":
+        return Entry("l", path, mode, mtime_ns, target=check_target(row[4]))
+    return Entry("f", path, mode, mtime_ns, check_number(row[4], "size"), check_sha256(row[5]))
+
+
+def encode_row(row: list[object]) -> bytes:
+    return json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def decode_row(line: bytes) -> list[object]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as fault:
+        raise BadManifest("A line of the manifest cannot be read.") from fault
+    if not isinstance(row, list):
+        raise BadManifest("A line of the manifest is not a list.")
+    return row
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """One canonical manifest line, newline included."""
+    return encode_row(to_row(entry))
+
+
+def decode_entry(line: bytes) -> Entry:
+    return from_row(decode_row(line))
+
+
+def in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Pass entries on, holding them to the order, and to parents that are directories.
+
+    A path below a symbolic link can therefore never come out: its parent is no directory.
+    """
+    previous: str | None = None
+    parents: list[str] = []
+    for entry in entries:
+        key = order_key(entry.path)
+        if previous is None:
+            if entry.path or entry.kind != "d":
+                raise BadManifest("The manifest does not begin with the root directory.")
+        elif key <= previous:
+            raise BadManifest(f"The manifest is out of order at {entry.path!r}.")
+        else:
+            parent = parent_of(entry.path)
+            while parents and parents[-1] != parent:
+                parents.pop()
+            if not parents:
+                raise BadManifest(f"The manifest has {entry.path!r} in no directory.")
+        if entry.kind == "d":
+            parents.append(entry.path)
+        previous = key
+        yield entry
+
+
+def digest_of(entries: Iterable[Entry]) -> str:
+    """The manifest digest of a whole tree."""
+    hasher = hashlib.sha256()
+    for entry in entries:
+        hasher.update(encode_entry(entry))
+    return hasher.hexdigest()

@@ -1,0 +1,1 @@
+"""The origin's side of mirroring: publish versions, know who follows them."""
