@@ -1,0 +1,274 @@
+"""HTTP fields that client and server both read or write, as values (RFC 9110, 9530, 8288).
+
+Reading is forgiving exactly where the RFCs ask for it: a field that cannot be read counts as
+absent (None or empty), because that is what a recipient has to do with these. Text is `str`;
+decode field bytes as latin-1 first.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import calendar
+import datetime
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_MONTH = {name: number for number, name in enumerate(_MONTHS, 1)}
+_CLOCK = r"(?P<h>[0-9]{2}):(?P<m>[0-9]{2}):(?P<s>[0-9]{2})"
+_DATE_FORMS = (
+    re.compile(
+        r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), (?P<day>[0-9]{2}) (?P<mon>[A-Z][a-z]{2}) "
+        rf"(?P<year>[0-9]{{4}}) {_CLOCK} GMT"
+    ),
+    re.compile(
+        r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day, (?P<day>[0-9]{2})-(?P<mon>[A-Z][a-z]{2})-"
+        rf"(?P<year>[0-9]{{2}}) {_CLOCK} GMT"
+    ),
+    re.compile(
+        r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) (?P<mon>[A-Z][a-z]{2}) (?P<day>[ 0-9][0-9]) "
+        rf"{_CLOCK} (?P<year>[0-9]{{4}})"
+    ),
+)
+
+
+def format_http_date(unix_s: float) -> str:
+    """A moment as IMF-fixdate (RFC 9110, 5.6.7); fractions of a second are dropped."""
+    at = datetime.datetime.fromtimestamp(int(unix_s // 1), datetime.UTC)
+    return (
+        f"{_DAYS[at.weekday()]}, {at.day:02d} {_MONTHS[at.month - 1]} {at.year:04d} "
+        f"{at.hour:02d}:{at.minute:02d}:{at.second:02d} GMT"
+    )
+
+
+def parse_http_date(text: str, this_year: int = 2026) -> int | None:
+    """Unix seconds of a date in any of the three forms of RFC 9110, 5.6.7; None if it is none.
+
+    A two-digit year more than 50 years ahead of `this_year` lies in the century before.
+    """
+    for form in _DATE_FORMS:
+        match = form.fullmatch(text.strip())
+        if match is None:
+            continue
+        year = int(match["year"])
+        if len(match["year"]) == 2:
+            year += this_year // 100 * 100
+            if year > this_year + 50:
+                year -= 100
+        month = _MONTH.get(match["mon"])
+        if month is None:
+            return None
+        second = min(int(match["s"]), 59)
+        try:
+            at = datetime.datetime(
+                year,
+                month,
+                int(match["day"]),
+                int(match["h"]),
+                int(match["m"]),
+                second,
+                tzinfo=datetime.UTC,
+            )
+        except ValueError:
+            return None
+        return calendar.timegm(at.timetuple()) + int(match["s"]) - second
+    return None
+
+
+_ETAG = re.compile(r'(?P<weak>W/)?"(?P<tag>[!\x23-\x7e\x80-\xff]*)"')
+_ETAG_LIST = re.compile(rf"[ \t,]*(?:{_ETAG.pattern})")
+
+
+@dataclass(frozen=True, slots=True)
+class EntityTag:
+    """An entity tag (RFC 9110, 8.8.3); `tag` without the quotes."""
+
+    tag: str
+    weak: bool = False
+
+    def __str__(self) -> str:
+        return f'{"W/" if self.weak else ""}"{self.tag}"'
+
+
+def parse_etag(text: str) -> EntityTag | None:
+    """One entity tag; None when it is none."""
+    match = _ETAG.fullmatch(text.strip())
+    return EntityTag(match["tag"], match["weak"] is not None) if match else None
+
+
+def parse_etag_list(text: str) -> tuple[EntityTag, ...]:
+    """The tags of an If-Match or If-None-Match list, as far as it can be read."""
+    tags = []
+    position = 0
+    while match := _ETAG_LIST.match(text, position):
+        tags.append(EntityTag(match["tag"], match["weak"] is not None))
+        position = match.end()
+        rest = text[position:].lstrip(" \t")
+        if rest and not rest.startswith(","):
+            break
+    return tuple(tags)
+
+
+def strong_match(value: str, current: EntityTag) -> bool:
+    """Whether an If-Match value holds for `current` by strong comparison; `*` always does."""
+    if value.strip() == "*":
+        return True
+    return not current.weak and any(t == current for t in parse_etag_list(value))
+
+
+def weak_match(value: str, current: EntityTag) -> bool:
+    """Whether an If-None-Match value names `current` by weak comparison; `*` always does."""
+    if value.strip() == "*":
+        return True
+    return any(t.tag == current.tag for t in parse_etag_list(value))
+
+
+_MEMBER = re.compile(
+    r"[ \t]*(?P<key>[a-z*][a-z0-9_.*-]*)=(?P<value>:[A-Za-z0-9+/=]*:|-?[0-9]{1,15})"
+)
+
+
+def _members(text: str) -> dict[str, str]:
+    """The `key=value` members of a structured-field dictionary (RFC 9651), parameters dropped.
+
+    A dictionary that is malformed anywhere counts as absent as a whole.
+    """
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        match = _MEMBER.match(part)
+        if match is None:
+            return {}
+        rest = part[match.end() :].strip(" \t")
+        if rest and not rest.startswith(";"):
+            return {}
+        found[match["key"]] = match["value"]
+    return found
+
+
+def format_repr_digest(digests: Mapping[str, bytes]) -> str:
+    """A Repr-Digest value (RFC 9530, 3) from algorithm names and raw digests."""
+    return ", ".join(
+        f"{name}=:{base64.b64encode(raw).decode('ascii')}:" for name, raw in digests.items()
+    )
+
+
+def parse_repr_digest(text: str) -> dict[str, bytes]:
+    """Algorithm -> raw digest; empty when the field cannot be read."""
+    digests = {}
+    for name, value in _members(text).items():
+        if not value.startswith(":"):
+            return {}
+        try:
+            digests[name] = base64.b64decode(value[1:-1], validate=True)
+        except binascii.Error:
+            return {}
+    return digests
+
+
+def parse_want_digest(text: str) -> dict[str, int]:
+    """Algorithm -> weight 0 (do not) .. 10 of a Want-Repr-Digest field (RFC 9530, 4)."""
+    wants = {}
+    for name, value in _members(text).items():
+        if value.startswith(":"):
+            continue
+        weight = int(value)
+        if 0 <= weight <= 10:
+            wants[name] = weight
+    return wants
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link of a Link field (RFC 8288); parameter names in lower case."""
+
+    target: str
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The link's relation types, in lower case."""
+        return tuple(self.parameters.get("rel", "").lower().split())
+
+
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_LINK_TARGET = re.compile(r"[ \t,]*<([^>]*)>")
+_LINK_PARAMETER = re.compile(
+    rf'[ \t]*;[ \t]*({_TOKEN})[ \t]*(?:=[ \t]*({_TOKEN}|"(?:[^"\\]|\\.)*"))?'
+)
+
+
+def format_link(target: str, **parameters: str) -> str:
+    """One link. Values that are no token are quoted; give targets percent-encoded."""
+    out = [f"<{target}>"]
+    for name, value in parameters.items():
+        if re.fullmatch(_TOKEN, value) is None:
+            value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        out.append(f"{name}={value}")
+    return "; ".join(out)
+
+
+def parse_links(text: str) -> list[Link]:
+    """All links of a field value, up to the first that cannot be read."""
+    links = []
+    position = 0
+    while match := _LINK_TARGET.match(text, position):
+        position = match.end()
+        parameters: dict[str, str] = {}
+        while part := _LINK_PARAMETER.match(text, position):
+            position = part.end()
+            value = part[2] or ""
+            if value.startswith('"'):
+                value = re.sub(r"\\(.)", r"\1", value[1:-1])
+            parameters.setdefault(part[1].lower(), value)
+        links.append(Link(match[1], parameters))
+        rest = text[position:].lstrip(" \t")
+        if rest and not rest.startswith(","):
+            break
+    return links
+
+
+def parse_retry_after(text: str, now: float) -> float | None:
+    """Seconds from `now` (Unix time) that a Retry-After asks for; None if it cannot be read."""
+    text = text.strip()
+    if text.isascii() and text.isdigit():
+        return float(text) if len(text) <= 12 else None
+    at = parse_http_date(text)
+    return None if at is None else max(0.0, at - now)
+
+
+_LANGUAGE = re.compile(
+    r"[ \t]*([A-Za-z]{1,8}(?:-[A-Za-z0-9]{1,8})*|\*)[ \t]*"
+    r"(?:;[ \t]*q=([01](?:\.[0-9]{0,3})?))?[ \t]*"
+)
+
+
+def choose_language(accept: str, available: Sequence[str]) -> str:
+    """The best of `available` (its first is the default) for an Accept-Language value.
+
+    By lookup (RFC 4647, 3.4).
+    """
+    wishes: list[tuple[float, str]] = []
+    for part in accept.split(","):
+        match = _LANGUAGE.fullmatch(part)
+        if match is not None:
+            wishes.append((float(match[2] or 1), match[1].lower()))
+    wishes.sort(key=lambda wish: -wish[0])
+    by_name = {name.lower(): name for name in available}
+    for weight, wish in wishes:
+        if weight <= 0:
+            break
+        while wish:
+            if wish == "*":
+                return available[0]
+            if wish in by_name:
+                return by_name[wish]
+            wish = wish.rpartition("-")[0]
+    return available[0]
+
+
+def parse_list(text: str) -> Iterable[str]:
+    """The elements of a comma-separated field of plain tokens, without empty ones."""
+    return (part for part in (piece.strip() for piece in text.split(",")) if part)

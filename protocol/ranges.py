@@ -1,0 +1,128 @@
+"""Byte ranges (RFC 9110, 14): Range and Content-Range, and multipart/byteranges bodies.
+
+Inside, a range is half open: `(start, end)` with `0 <= start < end <= size`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocol.errors import BadRange
+
+ByteRange = tuple[int, int]
+
+#: More ranges than this in one request (as asked, or once joined) and the whole file is sent.
+MOST_ASKED = 200
+MOST_PARTS = 64
+#: Ranges closer than this are joined: a part of its own would cost more than the gap.
+_GAP_BYTES = 80
+
+_SPEC = re.compile(r"([0-9]*)-([0-9]*)")
+_CONTENT_RANGE = re.compile(r"(?i:bytes)[ \t]+(?:([0-9]+)-([0-9]+)|\*)/([0-9]+|\*)")
+
+
+def parse_range(value: str, size_bytes: int) -> list[ByteRange] | None:
+    """The ranges a Range field asks of a representation, in the order asked, joined where close.
+
+    None means that the field does not count (another unit, bad syntax, too many ranges, an empty
+    file) and the whole representation is the answer. Raises BadRange when it is well formed and
+    nothing of it can be satisfied.
+    """
+    unit, equals, rest = value.partition("=")
+    if not equals or unit.strip().lower() != "bytes":
+        return None
+    specs = [spec.strip(" \t") for spec in rest.split(",")]
+    specs = [spec for spec in specs if spec]
+    if not specs or len(specs) > MOST_ASKED or size_bytes == 0:
+        return None
+    ranges: list[ByteRange] = []
+    for spec in specs:
+        match = _SPEC.fullmatch(spec)
+        if match is None or spec == "-" or len(spec) > 60:
+            return None
+        first, last = match[1], match[2]
+        if not first:
+            start, end = max(0, size_bytes - int(last)), size_bytes
+        else:
+            start = int(first)
+            if last and int(last) < start:
+                return None
+            end = min(size_bytes, int(last) + 1) if last else size_bytes
+        if start < end:
+            ranges.append((start, end))
+    if not ranges:
+        raise BadRange(f"No byte of the range asked for exists: the file has {size_bytes} bytes.")
+    joined = join_ranges(ranges)
+    return joined if len(joined) <= MOST_PARTS else None
+
+
+def join_ranges(ranges: Sequence[ByteRange], gap_bytes: int = _GAP_BYTES) -> list[ByteRange]:
+    """Join ranges that overlap, touch or lie closer than `gap_bytes`.
+
+    A joined range stands where its first member stood (RFC 9110, 15.3.7.2 lets a server do so).
+    """
+    merged: list[list[int]] = []
+    for order, (start, end) in sorted(enumerate(ranges), key=lambda item: item[1]):
+        if merged and start <= merged[-1][1] + gap_bytes:
+            merged[-1][1] = max(merged[-1][1], end)
+            merged[-1][2] = min(merged[-1][2], order)
+        else:
+            merged.append([start, end, order])
+    merged.sort(key=lambda item: item[2])
+    return [(start, end) for start, end, _ in merged]
+
+
+def format_range(ranges: Sequence[ByteRange]) -> str:
+    """A Range field value that asks for these ranges."""
+    return "bytes=" + ",".join(f"{start}-{end - 1}" for start, end in ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class ContentRange:
+    """A Content-Range: `start` and `end` (half open) are None for an unsatisfied one."""
+
+    start: int | None
+    end: int | None
+    size_bytes: int | None
+
+    def __str__(self) -> str:
+        size = "*" if self.size_bytes is None else str(self.size_bytes)
+        if self.start is None or self.end is None:
+            return f"bytes */{size}"
+        return f"bytes {self.start}-{self.end - 1}/{size}"
+
+
+def parse_content_range(value: str) -> ContentRange | None:
+    """A Content-Range field value; None when it is malformed or of another unit."""
+    match = _CONTENT_RANGE.fullmatch(value.strip())
+    if match is None or any(len(part or "") > 19 for part in match.groups()):
+        return None
+    size = None if match[3] == "*" else int(match[3])
+    if match[1] is None:
+        return None if size is None else ContentRange(None, None, size)
+    start, end = int(match[1]), int(match[2]) + 1
+    if end <= start or (size is not None and end > size):
+        return None
+    return ContentRange(start, end, size)
+
+
+def multipart_pieces(
+    ranges: Sequence[ByteRange], size_bytes: int, content_type: str, boundary: str
+) -> tuple[list[bytes | ByteRange], int]:
+    """The body of a multipart/byteranges answer, ranges standing for themselves, and its length."""
+    pieces: list[bytes | ByteRange] = []
+    total = 0
+    start_of_part = ""
+    for start, end in ranges:
+        head = (
+            f"{start_of_part}--{boundary}\r\nContent-Type: {content_type}\r\n"
+            f"Content-Range: {ContentRange(start, end, size_bytes)}\r\n\r\n"
+        ).encode("latin-1")
+        pieces += [head, (start, end)]
+        total += len(head) + end - start
+        start_of_part = "\r\n"
+    tail = f"\r\n--{boundary}--\r\n".encode("ascii")
+    pieces.append(tail)
+    return pieces, total + len(tail)

@@ -1,0 +1,291 @@
+"""The served directory: from a URL path to an open regular file inside it, and nothing else.
+
+The walk opens one component at a time, relative to the directory before it, and never lets the
+kernel follow a link by itself: a symlink is read and walked like the rest, and one that leaves the
+tree ends the walk. So a swap between a check and an open can at worst yield another file of the
+tree. What is hidden, foreign, special or absent looks the same from outside: not there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections import OrderedDict
+from dataclasses import dataclass
+from urllib.parse import quote_from_bytes
+
+from server.transfer import FileKey, Representation
+
+_MOST_LINKS = 40
+_SAFE = "/-._~!$&'()*+,;=:@"
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+class NotHere(Exception):
+    """There is nothing to serve under this path (or nothing that may be)."""
+
+
+class IsDirectory(Exception):
+    """The path names a directory; `path` is its canonical spelling, without slashes at the ends."""
+
+    def __init__(self, path: bytes) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a directory, as a listing shows it."""
+
+    name: bytes
+    is_directory: bool
+    size_bytes: int
+    mtime_s: float
+    key: FileKey
+
+
+def url_of(path: bytes) -> str:
+    """The canonical URL path of a file-system path relative to the served directory."""
+    return "/" + quote_from_bytes(path, safe=_SAFE)
+
+
+def key_of(status: os.stat_result) -> FileKey:
+    """The identity of a file's content, from its status."""
+    return FileKey(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def etag_of(key: FileKey) -> str:
+    """A strong entity tag: the same as long as nobody wrote to the file, also after a restart."""
+    text = f"{key.inode:x}.{key.size_bytes:x}.{key.mtime_ns:x}.{key.ctime_ns:x}"
+    return f'"{hashlib.blake2b(text.encode("ascii"), digest_size=12).hexdigest()}"'
+
+
+def split_path(path: bytes) -> list[bytes] | None:
+    """The components of a percent-encoded URL path; None for one that is never served.
+
+    Encoded slashes, NUL and `..` (however it is spelled) are refused, not resolved: no honest
+    client sends them. Empty components and `.` are dropped.
+    """
+    parts = []
+    for raw in path.split(b"/"):
+        part = _unquote(raw)
+        if part is None or b"/" in part or b"\0" in part or part == b"..":
+            return None
+        if part and part != b".":
+            parts.append(part)
+    return parts
+
+
+def _unquote(raw: bytes) -> bytes | None:
+    """Percent-decode once; None for a broken escape."""
+    if b"%" not in raw:
+        return raw
+    head, *rest = raw.split(b"%")
+    out = [head]
+    for piece in rest:
+        try:
+            out.append(bytes((int(piece[:2].decode("ascii"), 16),)) + piece[2:])
+        except (ValueError, UnicodeDecodeError):
+            return None
+        if len(piece) < 2 or not piece[:2].isalnum():
+            return None
+    return b"".join(out)
+
+
+class OpenFile:
+    """One content of one file, open for reading, shared by all who send it.
+
+    The descriptor is read with explicit offsets only. It is closed when nobody refers to the
+    object any more; so a plan, a queue or a sender keeps it open by having it.
+    """
+
+    __slots__ = ("_mtime_ns", "_size_bytes", "fd", "rep")
+
+    def __init__(self, fd: int, rep: Representation) -> None:
+        self.fd = fd
+        self.rep = rep
+        self._size_bytes = rep.size_bytes
+        self._mtime_ns = rep.key.mtime_ns
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+    def unchanged(self) -> bool:
+        """Whether nobody has written to the file since it was opened.
+
+        A file that was renamed over or removed is unchanged: the descriptor still has it whole.
+        """
+        now = os.fstat(self.fd)
+        return now.st_mtime_ns == self._mtime_ns and now.st_size == self._size_bytes
+
+    def read_all(self) -> bytes | None:
+        """The whole content; None when it changed meanwhile."""
+        pieces = []
+        offset = 0
+        while offset < self._size_bytes:
+            piece = os.pread(self.fd, self._size_bytes - offset, offset)
+            if not piece:
+                return None
+            pieces.append(piece)
+            offset += len(piece)
+        return b"".join(pieces) if self.unchanged() else None
+
+
+class Tree:
+    """A directory that is served. `show_hidden` serves names that begin with a dot, too.
+
+    Keeps up to `most_open` files open. Raises NotADirectoryError or another OSError when the root
+    cannot be opened.
+    """
+
+    def __init__(
+        self, root: str | bytes, *, show_hidden: bool = False, most_open: int = 512
+    ) -> None:
+        self.root = os.path.realpath(os.fsencode(root))
+        self._show_hidden = show_hidden
+        self._most_open = most_open
+        self._root_fd = os.open(self.root, _DIRECTORY)
+        self._open: OrderedDict[bytes, OpenFile] = OrderedDict()
+
+    def close(self) -> None:
+        """Close what is open here; transfers that run keep their own holds."""
+        while self._open:
+            self._open.popitem()
+        if self._root_fd >= 0:
+            os.close(self._root_fd)
+            self._root_fd = -1
+
+    def visible(self, name: bytes) -> bool:
+        """Whether a name may appear in URLs at all."""
+        return self._show_hidden or not name.startswith(b".")
+
+    def status_of(self, path: bytes) -> os.stat_result | None:
+        """A quick look at what stands under a relative path now, for comparing with a known key."""
+        try:
+            return os.stat(path, dir_fd=self._root_fd)
+        except (OSError, ValueError):
+            return None
+
+    def open(self, parts: list[bytes]) -> OpenFile:
+        """The regular file under these components.
+
+        Raises NotHere, or IsDirectory.
+        """
+        path = b"/".join(parts)
+        known = self._open.get(path)
+        if known is not None:
+            status = self.status_of(path)
+            if status is not None and key_of(status) == known.rep.key:
+                self._open.move_to_end(path)
+                return known
+            del self._open[path]
+        fd, status = self._walk(parts, directory=False)
+        key = key_of(status)
+        rep = Representation(
+            path, url_of(path), status.st_size, status.st_mtime_ns / 1e9, etag_of(key), key
+        )
+        file = OpenFile(fd, rep)
+        self._open[path] = file
+        if len(self._open) > self._most_open:
+            self._open.popitem(last=False)
+        return file
+
+    def entries(self, parts: list[bytes]) -> list[Entry]:
+        """What a directory shows: directories and regular files of the tree, by name.
+
+        Links are shown as what they lead to, when that lies inside the tree. Raises NotHere.
+        """
+        fd, _ = self._walk(parts, directory=True)
+        found = []
+        try:
+            with os.scandir(fd) as scan:
+                names = [os.fsencode(item.name) for item in scan]
+            for name in sorted(names):
+                if not self.visible(name):
+                    continue
+                try:
+                    status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                    if stat.S_ISLNK(status.st_mode):
+                        status = self._through(parts, name)
+                except (OSError, NotHere):
+                    continue
+                is_directory = stat.S_ISDIR(status.st_mode)
+                if is_directory or stat.S_ISREG(status.st_mode):
+                    found.append(
+                        Entry(
+                            name,
+                            is_directory,
+                            status.st_size,
+                            status.st_mtime_ns / 1e9,
+                            key_of(status),
+                        )
+                    )
+        finally:
+            os.close(fd)
+        return found
+
+    def _through(self, parts: list[bytes], name: bytes) -> os.stat_result:
+        try:
+            fd, status = self._walk([*parts, name], directory=False)
+        except IsDirectory:
+            fd, status = self._walk([*parts, name], directory=True)
+        os.close(fd)
+        return status
+
+    def _walk(self, parts: list[bytes], *, directory: bool) -> tuple[int, os.stat_result]:
+        """Open the file (or directory) under `parts`, link by link inside the tree."""
+        if not all(self.visible(part) for part in parts):
+            raise NotHere
+        todo = list(reversed(parts))
+        stack = [os.dup(self._root_fd)]
+        links = 0
+        try:
+            while todo:
+                name = todo.pop()
+                if name == b"..":
+                    if len(stack) == 1:
+                        raise NotHere
+                    os.close(stack.pop())
+                    continue
+                status = os.stat(name, dir_fd=stack[-1], follow_symlinks=False)
+                if stat.S_ISLNK(status.st_mode):
+                    links += 1
+                    if links > _MOST_LINKS:
+                        raise NotHere
+                    target = os.readlink(name, dir_fd=stack[-1])
+                    if target.startswith(b"/"):
+                        target = self._inside(target)
+                        while len(stack) > 1:
+                            os.close(stack.pop())
+                    todo += [p for p in reversed(target.split(b"/")) if p and p != b"."]
+                elif stat.S_ISDIR(status.st_mode):
+                    stack.append(os.open(name, _DIRECTORY, dir_fd=stack[-1]))
+                elif todo or directory or not stat.S_ISREG(status.st_mode):
+                    raise NotHere
+                else:
+                    fd = os.open(name, _FILE, dir_fd=stack[-1])
+                    status = os.fstat(fd)
+                    if not stat.S_ISREG(status.st_mode):
+                        os.close(fd)
+                        raise NotHere
+                    return fd, status
+            if not directory:
+                raise IsDirectory(b"/".join(parts))
+            status = os.fstat(stack[-1])
+            return stack.pop(), status
+        except OSError as error:
+            raise NotHere from error
+        finally:
+            for fd in stack:
+                os.close(fd)
+
+    def _inside(self, target: bytes) -> bytes:
+        """An absolute link target as a path relative to the root; NotHere when it leads outside."""
+        if target == self.root:
+            return b""
+        prefix = self.root.rstrip(b"/") + b"/"
+        if not target.startswith(prefix):
+            raise NotHere
+        return target[len(prefix) :]

@@ -1,0 +1,80 @@
+"""Building the bytes of answers: status lines, header blocks and problem documents (RFC 9457)."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+Header = tuple[bytes, bytes]
+
+#: Status -> its status line, without the line end.
+STATUS_LINE: Mapping[int, bytes] = {
+    int(status): f"HTTP/1.1 {int(status)} {status.phrase}".encode("ascii") for status in HTTPStatus
+}
+
+#: Problem types are relative references, so they mean the same behind every host name.
+PROBLEM_BASE = "/-/problems/"
+
+PROBLEM_JSON = b"application/problem+json"
+HTML = b"text/html; charset=utf-8"
+
+_PAGE = (
+    '<!doctype html><html lang="en"><meta charset="utf-8">'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    "<title>{title}</title><style>body{{font:1.0625rem/1.6 system-ui,sans-serif;max-width:38rem;"
+    "margin:18vh auto 0;padding:0 1.25rem;color:#1d2733;background:#fbfaf7}}h1{{font-size:1.5rem;"
+    "line-height:1.25}}p{{color:#4a5866}}@media (prefers-color-scheme:dark){{body{{color:#e6e9ec;"
+    "background:#14181d}}p{{color:#a9b4bf}}}}</style><h1>{title}</h1><p>{detail}</p>"
+    "<p>{status}</p></html>\n"
+)
+
+
+def phrase(status: int) -> str:
+    """The reason phrase of a status code; empty for one that is not registered."""
+    line = STATUS_LINE.get(status)
+    return line[13:].decode("ascii") if line else ""
+
+
+def status_line(status: int) -> bytes:
+    """The status line of an answer, without the line end."""
+    return STATUS_LINE.get(status) or b"HTTP/1.1 %d Unknown" % status
+
+
+def header_block(headers: Iterable[Header]) -> bytes:
+    """Join header fields into lines, each ended by CRLF.
+
+    Raises ValueError when a field holds CR, LF or NUL: such a field could start another answer.
+    """
+    block = b"".join([b"%b: %b\r\n" % field for field in headers])
+    lines = block.count(b"\n")
+    if b"\0" in block or block.count(b"\r") != lines or block.count(b"\r\n") != lines:
+        raise ValueError("a header field holds CR, LF or NUL")
+    return block
+
+
+def problem(status: int, code: str, detail: str, **members: Any) -> bytes:
+    """A problem document: `code` names the type, `detail` is one plain sentence for people."""
+    document: dict[str, Any] = {
+        "type": PROBLEM_BASE + code,
+        "title": phrase(status),
+        "status": status,
+        "detail": detail,
+    }
+    document.update(members)
+    return json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def problem_page(status: int, detail: str) -> bytes:
+    """The same problem as a small page, for people whose browser asked for text/html."""
+    title = phrase(status) or "Problem"
+    return _PAGE.format(
+        title=html.escape(title), detail=html.escape(detail), status=f"HTTP {status}"
+    ).encode("utf-8")
+
+
+def prefers_html(accept: bytes | None) -> bool:
+    """Whether an Accept field names text/html, as browsers do and download tools do not."""
+    return accept is not None and b"text/html" in accept.lower()

@@ -1,0 +1,77 @@
+"""What llhttp leaves to us: targets, hosts, and telling people which rule a request broke."""
+
+from __future__ import annotations
+
+import re
+
+import httptools
+
+from protocol.errors import ProtocolError
+
+_HOST = re.compile(
+    rb"(?:\[[0-9A-Fa-f:.]+(?:%25[A-Za-z0-9._~-]+)?\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+)"
+    rb"(?::[0-9]{0,5})?"
+)
+_REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}) \S+ HTTP/[0-9]\.[0-9]\r?\n")
+_KNOWN_VALID: dict[bytes, bool] = {}
+
+
+def valid_host(host: bytes) -> bool:
+    """Whether a Host field value is `uri-host [":" port]` and not empty (RFC 9112, 3.2)."""
+    known = _KNOWN_VALID.get(host)
+    if known is None:
+        known = len(host) <= 255 + 6 and _HOST.fullmatch(host) is not None
+        if len(_KNOWN_VALID) > 256:
+            _KNOWN_VALID.clear()
+        _KNOWN_VALID[host] = known
+    return known
+
+
+def origin_form(method: bytes, target: bytes) -> bytes:
+    """The target as `/path?query`, also out of an absolute one (RFC 9112, 3.2.2); `*` stays."""
+    if target.startswith(b"/"):
+        return target.partition(b"#")[0] if b"#" in target else target
+    scheme, separator, rest = target.partition(b"://")
+    if separator and scheme.lower() in (b"http", b"https"):
+        rest = rest.partition(b"#")[0]
+        cut = min((i for i in (rest.find(b"/"), rest.find(b"?")) if i >= 0), default=len(rest))
+        path = rest[cut:]
+        return path if path.startswith(b"/") else b"/" + path
+    return target
+
+
+def with_escaped_target(data: bytes) -> bytes:
+    """Percent-encode raw high bytes in the request line, as curl sends them for `ü`.
+
+    The parser takes ASCII only. Other lines are left alone, and so is a line that is not whole.
+    """
+    line, end, rest = data.partition(b"\r\n")
+    if not end or line.isascii():
+        return data
+    escaped = b"".join(b"%%%02X" % byte if byte > 127 else bytes((byte,)) for byte in line)
+    return escaped + end + rest
+
+
+def fault_of(error: httptools.HttpParserError, data: bytes) -> ProtocolError:
+    """What the client did wrong, in words; `data` starts with the request line where known."""
+    if data.startswith(b"PRI * HTTP/2"):
+        return ProtocolError(
+            "This server speaks HTTP/1.1; HTTP/2 with prior knowledge is not offered.",
+            status=505,
+            code="http-version",
+        )
+    if data.startswith(b"\x16\x03"):
+        return ProtocolError(
+            "This port speaks plain HTTP, but a TLS handshake arrived; use http://.",
+            code="tls-on-plain-port",
+        )
+    reason = str(error)
+    if isinstance(error, httptools.HttpParserInvalidMethodError) and _REQUEST_LINE.match(data):
+        return ProtocolError(
+            "This method is not known here; use GET or HEAD.", status=501, code="unknown-method"
+        )
+    if "Invalid HTTP version" in reason:
+        return ProtocolError(
+            "This server speaks HTTP/1.1 and HTTP/1.0.", status=505, code="http-version"
+        )
+    return ProtocolError(f"The request is not valid HTTP/1.1 ({reason}).")

@@ -1,0 +1,185 @@
+"""One request, and the ways to answer it.
+
+Laws: a request is answered exactly once, by `respond` or by `begin` ... `finish`, or it ends with
+`abort`. After the peer has left, every way to answer is a harmless no-op and the callbacks given
+to `on_gone` have run once. Header names are lower-case bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html, problem, problem_page
+
+if TYPE_CHECKING:
+    from server.http.connection import HttpConnection
+
+_NO_HEADERS: Mapping[bytes, bytes] = {}
+
+
+class Request:
+    """A request whose header (and bounded body) has arrived whole.
+
+    `target` is what stood in the request line in origin form; `path` is its part before `?`, still
+    percent-encoded; `query` the part after it. `headers` maps lower-case names to values, repeated
+    fields joined by a comma and a blank (RFC 9110, 5.3).
+    """
+
+    __slots__ = (
+        "_gone",
+        "body",
+        "bytes_out",
+        "connection",
+        "dripped",
+        "finished",
+        "headers",
+        "http10",
+        "keep_alive",
+        "method",
+        "path",
+        "query",
+        "status",
+        "target",
+    )
+
+    def __init__(
+        self,
+        connection: HttpConnection,
+        method: bytes,
+        target: bytes,
+        headers: Mapping[bytes, bytes],
+        *,
+        body: bytes = b"",
+        keep_alive: bool = True,
+        http10: bool = False,
+    ) -> None:
+        self.connection = connection
+        self.method = method
+        self.target = target
+        self.path, _, self.query = target.partition(b"?")
+        self.headers = headers
+        self.body = body
+        self.keep_alive = keep_alive
+        self.http10 = http10
+        self.finished = False
+        self.dripped = 0
+        self.status = 0
+        self.bytes_out = 0
+        self._gone: list[Callable[[], None]] | None = None
+
+    def header(self, name: bytes) -> bytes | None:
+        """The value of a field by its lower-case name, None when it is absent."""
+        return self.headers.get(name)
+
+    @property
+    def peer_address(self) -> str:
+        """Address of the socket's other end; empty for a unix socket."""
+        return self.connection.peer_address
+
+    @property
+    def client_address(self) -> str:
+        """Address of the client, seen through proxies that are trusted (and only those)."""
+        connection = self.connection
+        return connection.factory.proxies.client_address(connection.peer_address, self.headers)
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether the client's own connection is encrypted, as far as trusted proxies tell."""
+        connection = self.connection
+        return connection.is_tls or connection.factory.proxies.is_tls(
+            connection.peer_address, self.headers
+        )
+
+    @property
+    def origin(self) -> bytes:
+        """`scheme://host` as the client addressed this server."""
+        scheme = b"https://" if self.is_tls else b"http://"
+        return scheme + (self.headers.get(b"host") or b"localhost")
+
+    def on_gone(self, callback: Callable[[], None]) -> None:
+        """Call back once if the peer leaves before this request is finished.
+
+        When it has left already, the callback runs at once.
+        """
+        if not self.finished and not self.connection.alive:
+            callback()
+        elif self._gone is None:
+            self._gone = [callback]
+        else:
+            self._gone.append(callback)
+
+    def respond(
+        self, status: int, headers: Iterable[Header] = (), body: bytes = b"", *, close: bool = False
+    ) -> None:
+        """Answer whole. Content-Length is added; for HEAD the body stays away."""
+        if not self.finished:
+            self.connection.answer(self, status, headers, body, close=close)
+
+    def refuse(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        headers: Iterable[Header] = (),
+        *,
+        close: bool = False,
+        **members: Any,
+    ) -> None:
+        """Answer with a problem document, or a small page for those who asked for text/html."""
+        if prefers_html(self.headers.get(b"accept")):
+            content_type, body = HTML, problem_page(status, detail)
+        else:
+            content_type, body = PROBLEM_JSON, problem(status, code, detail, **members)
+        fields = [
+            (b"Content-Type", content_type),
+            (b"Cache-Control", b"no-store"),
+            (b"Vary", b"Accept"),
+            (b"X-Content-Type-Options", b"nosniff"),
+            *headers,
+        ]
+        self.respond(status, fields, body, close=close)
+
+    def begin(
+        self, status: int, headers: Iterable[Header], length: int | None, *, more: bool = True
+    ) -> None:
+        """Send the header of an answer whose body follows by `write` (or a borrowed socket).
+
+        `length` is the body's size; None means unknown: chunked for HTTP/1.1, ended by closing
+        for HTTP/1.0. `more` says that body bytes follow at once, so the packet may wait for them.
+        """
+        if not self.finished:
+            self.connection.begin(self, status, headers, length, more=more)
+
+    def write(self, data: bytes) -> None:
+        """Send body bytes after `begin`; ignored for HEAD."""
+        if not self.finished:
+            self.connection.write_body(self, data)
+
+    def finish(self) -> None:
+        """End an answer that was started by `begin`."""
+        if not self.finished:
+            self.connection.finish(self)
+
+    def drip(self, status: int, name: bytes, value: bytes) -> None:
+        """Hold the client: send the status line (once) and one harmless header field now.
+
+        The later answer must carry the same status; one that does not is cut off, because the
+        status cannot be taken back.
+        """
+        if not self.finished:
+            self.connection.drip(self, status, name, value)
+
+    def abort(self) -> None:
+        """Cut the connection: the client must see that the answer is not whole."""
+        if not self.finished:
+            self.connection.abort()
+
+    def ended(self, gone: bool) -> None:
+        """For the connection only: the request is over; run the callbacks if the peer left."""
+        self.finished = True
+        callbacks, self._gone = self._gone, None
+        self.headers = _NO_HEADERS
+        if gone and callbacks:
+            for callback in callbacks:
+                callback()

@@ -1,0 +1,49 @@
+"""Conditional requests (RFC 9110, 13): whether to send, and whether a Range still counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from protocol.headers import EntityTag, parse_etag, parse_http_date, strong_match, weak_match
+
+
+def verdict(headers: Mapping[bytes, bytes], etag: EntityTag, mtime_s: int) -> int:
+    """200 to go on, 304 or 412, in the order of RFC 9110, 13.2.2, for GET and HEAD."""
+    value = headers.get(b"if-match")
+    if value is not None:
+        if not strong_match(value.decode("latin-1"), etag):
+            return 412
+    else:
+        value = headers.get(b"if-unmodified-since")
+        if value is not None:
+            date = parse_http_date(value.decode("latin-1"))
+            if date is not None and mtime_s > date:
+                return 412
+    value = headers.get(b"if-none-match")
+    if value is not None:
+        if weak_match(value.decode("latin-1"), etag):
+            return 304
+    else:
+        value = headers.get(b"if-modified-since")
+        if value is not None:
+            date = parse_http_date(value.decode("latin-1"))
+            if date is not None and mtime_s <= date:
+                return 304
+    return 200
+
+
+def range_counts(headers: Mapping[bytes, bytes], etag: EntityTag, mtime_s: int, now: float) -> bool:
+    """Whether If-Range (if there is one) lets the Range field count.
+
+    A date counts only when it is exactly ours and strong: two contents within one second share
+    it, so it must lie at least a second back (RFC 9110, 8.8.2.2).
+    """
+    value = headers.get(b"if-range")
+    if value is None:
+        return True
+    text = value.decode("latin-1")
+    tag = parse_etag(text)
+    if tag is not None:
+        return tag == etag and not etag.weak
+    date = parse_http_date(text)
+    return date is not None and date == mtime_s and now - mtime_s >= 1
