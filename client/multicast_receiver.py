@@ -1,0 +1,386 @@
+"""The receiver's mind: datagrams in, verified blocks out, reports to send. Pure.
+
+Laws:
+
+- Nothing leaves through `write` that does not hash to what the offer says. A block that does not
+  verify is dropped whole, counted, and collected afresh.
+- A datagram that is not of this session, or whose tag is wrong, changes a counter and nothing
+  else.
+- Wants are taken at the moment a pass ends (its last mark, or the first datagram of the next
+  pass), whatever arrives until the report is due, because the sender counts from that moment.
+
+A receiver that is given the same datagrams in any order, any number of times, with any of them
+missing or altered, ends with the right blocks or with a list of the missing ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from protocol.fec import BlockDecoder, scheme_for
+from protocol.packet import (
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    PAYLOAD_OFFSET,
+    VERSION,
+    PacketFlag,
+    PacketSealer,
+    PacketType,
+    newer,
+)
+from protocol.session import Offer
+from protocol.session_report import Report, ReportAnswer
+
+_SYMBOL_KIND = VERSION << 4 | PacketType.SYMBOL
+_MARK_KIND = VERSION << 4 | PacketType.MARK
+#: Cohorts whose reports are spread over more than this let a new pass overtake them.
+_SUPPRESS_WINDOW_S = 0.25
+
+Write = Callable[[int, memoryview], None]
+
+
+class Space(Protocol):
+    """Where blocks are collected."""
+
+    def take(self, size: int) -> memoryview:
+        """Zeroed memory of `size` bytes."""
+
+    def give_back(self, memory: memoryview) -> None:
+        """The block is done; the memory may be used again."""
+
+
+@dataclass(slots=True)
+class ReceiverCounters:
+    """What happened, for reports and `--explain`."""
+
+    datagrams: int = 0
+    foreign: int = 0
+    forged: int = 0
+    malformed: int = 0
+    useless: int = 0
+    bad_blocks: int = 0
+    payload_bytes: int = 0
+    overruns: int = 0
+
+
+class HeapSpace:
+    """Plain memory, never reused."""
+
+    def take(self, size: int) -> memoryview:
+        return memoryview(bytearray(size))
+
+    def give_back(self, memory: memoryview) -> None:
+        del memory
+
+
+class MulticastReceiver:
+    """One object on its way in.
+
+    `write(offset, data)` takes verified bytes; `have(block)` says which blocks the caller already
+    holds; `space` gives memory to collect blocks in (the caller may back it by a file). The
+    caller's obligation: call `take` for each datagram, `due` whenever `wake_at` is reached,
+    `answered` for each answer, and stop when `finished` or `given_up`.
+    """
+
+    def __init__(
+        self,
+        offer: Offer,
+        hashes: Sequence[bytes],
+        write: Write,
+        rng: random.Random,
+        now: float,
+        have: Callable[[int], bool] = lambda block: False,
+        space: Space | None = None,
+    ) -> None:
+        self.offer = offer
+        self.layout = offer.layout()
+        self.counters = ReceiverCounters()
+        self.given_up: str | None = None
+        self._scheme = scheme_for(offer.fec)
+        self._hashes = hashes
+        self._write = write
+        self._space: Space = space or HeapSpace()
+        self._rng = rng
+        self._sealer = PacketSealer(offer.key)
+        self._memory: dict[int, memoryview] = {}
+        self._done = bytearray(self.layout.blocks)
+        self._left = self.layout.blocks
+        for block in range(self.layout.blocks):
+            if have(block):
+                self._done[block] = 1
+                self._left -= 1
+        self._open: dict[int, BlockDecoder] = {}
+        self._window_s = offer.report_window_s
+        self._pass = 0
+        self._ended_pass = -1
+        self._report: Report | None = None
+        self._report_at = now if offer.report_joined else float("inf")
+        if offer.report_joined:
+            self._report = Report(offer.member, "joined")
+        self._done_reported = False
+        self._first_sequence: int | None = None
+        self._last_sequence = 0
+        self._least_delay_us: int | None = None
+        self._delay_us = 0
+        self.silent_at = now + offer.start_in_s + offer.silence_s
+        self.heard = False
+
+    # --- datagrams in -------------------------------------------------------------------------
+
+    def take(self, datagram: memoryview, now: float) -> None:
+        """One datagram as it came. Never raises for what is in it."""
+        counters = self.counters
+        if len(datagram) < PAYLOAD_OFFSET:
+            counters.malformed += 1
+            return
+        magic, kind, flags, session, obj, pass_number, k, block, symbol, sequence, sent = (
+            HEADER.unpack_from(datagram)
+        )
+        if magic != MAGIC or session != self.offer.session or obj != self.offer.object:
+            counters.foreign += 1
+            return
+        payload = datagram[PAYLOAD_OFFSET:]
+        tag = self._sealer.tag(bytes(datagram[:HEADER_BYTES]), payload)
+        if tag != datagram[HEADER_BYTES:PAYLOAD_OFFSET]:
+            counters.forged += 1
+            return
+        counters.datagrams += 1
+        self.heard = True
+        self.silent_at = now + self.offer.silence_s
+        self._measure(sequence, sent, now)
+        if pass_number != self._pass and newer(pass_number, self._pass, 8):
+            self._pass_ended(self._pass, now)
+            self._pass = pass_number
+        if kind == _SYMBOL_KIND:
+            self._take_symbol(k, block, symbol, payload, now)
+        elif kind != _MARK_KIND:
+            counters.malformed += 1
+            return
+        if flags:
+            self._take_flags(pass_number, flags, now)
+
+    def _measure(self, sequence: int, sent_us: int, now: float) -> None:
+        if self._first_sequence is None:
+            self._first_sequence = self._last_sequence = sequence
+        elif newer(sequence, self._last_sequence, 32):
+            self._last_sequence = sequence
+        delay = (int(now * 1e6) - sent_us) & 0xFFFFFFFF
+        if self._least_delay_us is None or newer(self._least_delay_us, delay, 32):
+            self._least_delay_us = delay
+        self._delay_us = (delay - self._least_delay_us) & 0xFFFFFFFF
+
+    def _take_symbol(
+        self, k: int, block: int, symbol: int, payload: memoryview, now: float
+    ) -> None:
+        layout = self.layout
+        if block >= layout.blocks or len(payload) != layout.symbol_bytes or k != layout.k(block):
+            self.counters.malformed += 1
+            return
+        if self._done[block]:
+            self.counters.useless += 1
+            return
+        decoder = self._open.get(block)
+        if decoder is None:
+            space = self._space.take(k * layout.symbol_bytes)
+            self._memory[block] = space
+            decoder = self._open[block] = self._scheme.decoder(k, layout.symbol_bytes, space)
+        self.counters.payload_bytes += len(payload)
+        if decoder.add(symbol, payload):
+            self._finish_block(block, decoder, now)
+
+    def _finish_block(self, block: int, decoder: BlockDecoder, now: float) -> None:
+        del self._open[block]
+        layout = self.layout
+        data = decoder.block()[: layout.length(block)]
+        good = hashlib.sha256(data).digest() == self._hashes[block]
+        if good:
+            self._write(layout.offset(block), data)
+            self._done[block] = 1
+            self._left -= 1
+        else:
+            self.counters.bad_blocks += 1
+        self._space.give_back(self._memory.pop(block))
+        if not good:
+            return
+        if not self._left:
+            self._schedule_done(now)
+
+    def _take_flags(self, pass_number: int, flags: int, now: float) -> None:
+        if flags & PacketFlag.LAST_IN_PASS and pass_number == self._pass:
+            self._pass_ended(pass_number, now)
+        closed = flags & (PacketFlag.CLOSE_OBJECT | PacketFlag.CLOSE_SESSION)
+        if closed and self._left and self.given_up is None:
+            self.given_up = "the sender closed the session"
+
+    # --- reports out --------------------------------------------------------------------------
+
+    @property
+    def wake_at(self) -> float:
+        """When `due` wants to be called at the latest."""
+        return min(self._report_at, self.silent_at)
+
+    @property
+    def finished(self) -> bool:
+        """Every block was written."""
+        return not self._left
+
+    def due(self, now: float) -> Report | None:
+        """The report to send now, if any; also notices silence."""
+        if now >= self.silent_at and self._left and self.given_up is None:
+            what = "stopped" if self.heard else "never came"
+            self.given_up = f"datagrams {what} for {self.offer.silence_s:g} s"
+        if now < self._report_at or self._report is None:
+            return None
+        report, self._report, self._report_at = self._report, None, float("inf")
+        overtaken = self._window_s > _SUPPRESS_WINDOW_S and self._pass != report.pass_number
+        if report.state == "receiving" and (not self._left or overtaken):
+            # Whole meanwhile (its own report is on the way), or in a large cohort a new pass is
+            # already sending for somebody who wants at least as much: ask again after it.
+            if not self._left:
+                return None
+            self._ended_pass = -1
+            return None
+        return report
+
+    def answered(self, answer: ReportAnswer) -> None:
+        """What the sender said to a report."""
+        self._window_s = answer.report_window_s
+        if answer.action != "continue" and self._left and self.given_up is None:
+            why = "the sender closed the session"
+            if answer.action == "unicast":
+                why = "the sender asked this receiver to use unicast"
+            self.given_up = why
+
+    def leave(self) -> Report:
+        """The report of a receiver that goes on by unicast, or is stopped."""
+        return self._make("done" if not self._left else "left", self._pass)
+
+    def _pass_ended(self, pass_number: int, now: float) -> None:
+        if pass_number == self._ended_pass or not self._left:
+            return
+        self._ended_pass = pass_number
+        report = self._make("receiving", pass_number)
+        if self._scheme.counts:
+            report = _with(report, counts=dict(self._wanted_counts()))
+        else:
+            report = _with(report, symbols=dict(self._wanted_symbols()))
+        self._schedule(report, now)
+
+    def _schedule_done(self, now: float) -> None:
+        if not self._done_reported:
+            self._done_reported = True
+            self._schedule(self._make("done", self._pass), now)
+
+    def _schedule(self, report: Report, now: float) -> None:
+        self._report = report
+        self._report_at = now + self._rng.random() * self._window_s
+
+    def _make(self, state: str, pass_number: int) -> Report:
+        expected = 0
+        if self._first_sequence is not None:
+            expected = ((self._last_sequence - self._first_sequence) & 0xFFFFFFFF) + 1
+        return Report(
+            self.offer.member,
+            state,
+            pass_number,
+            expected=expected,
+            received=self.counters.datagrams,
+            overruns=self.counters.overruns,
+            queue_ms=self._delay_us // 1000,
+        )
+
+    def _wanted_counts(self) -> Iterator[tuple[int, int]]:
+        for block in self.missing_blocks():
+            decoder = self._open.get(block)
+            yield block, decoder.missing if decoder else self._whole(block)
+
+    def _whole(self, block: int) -> int:
+        return self.layout.k(block)
+
+    def _wanted_symbols(self) -> Iterator[tuple[int, int]]:
+        for block in self.missing_blocks():
+            decoder = self._open.get(block)
+            yield block, decoder.wanted if decoder else (1 << self.layout.k(block)) - 1
+
+    def missing_blocks(self) -> Iterator[int]:
+        """The blocks not written yet, ascending."""
+        at = self._done.find(0)
+        while at >= 0:
+            yield at
+            at = self._done.find(0, at + 1)
+
+    def repair_ranges(self) -> list[tuple[int, int]]:
+        """What to fetch by unicast so that every block becomes whole: (first, end), ascending.
+
+        Of a block that is partly here only as many symbols are asked for as its code still needs.
+        Hand what arrives to `patch`.
+        """
+        layout = self.layout
+        ranges: list[tuple[int, int]] = []
+        for block in self.missing_blocks():
+            start, length = layout.offset(block), layout.length(block)
+            decoder = self._open.get(block)
+            if decoder is None:
+                _append(ranges, start, start + length)
+                continue
+            bits = decoder.wanted
+            while bits:
+                low = bits & -bits
+                bits ^= low
+                at = (low.bit_length() - 1) * layout.symbol_bytes
+                _append(ranges, start + at, start + min(at + layout.symbol_bytes, length))
+        return ranges
+
+    def patch(self, offset: int, data: bytes | memoryview, now: float) -> None:
+        """Bytes that came by unicast for one of `repair_ranges`, from its start, whole."""
+        layout = self.layout
+        at = 0
+        while at < len(data):
+            block, inside = divmod(offset + at, layout.block_bytes)
+            symbol = inside // layout.symbol_bytes
+            length = min(layout.symbol_bytes, layout.length(block) - symbol * layout.symbol_bytes)
+            piece = memoryview(data)[at : at + length]
+            if inside % layout.symbol_bytes or len(piece) != length:
+                return
+            padded = bytes(piece).ljust(layout.symbol_bytes, b"\0")
+            self._take_symbol(layout.k(block), block, symbol, memoryview(padded), now)
+            at += length
+
+    def missing_ranges(self) -> list[tuple[int, int]]:
+        """The byte ranges (first, end) not written yet, joined, ascending."""
+        ranges: list[tuple[int, int]] = []
+        for block in self.missing_blocks():
+            first = self.layout.offset(block)
+            end = first + self.layout.length(block)
+            _append(ranges, first, end)
+        return ranges
+
+
+def _append(ranges: list[tuple[int, int]], first: int, end: int) -> None:
+    if ranges and ranges[-1][1] == first:
+        ranges[-1] = (ranges[-1][0], end)
+    else:
+        ranges.append((first, end))
+
+
+def _with(
+    report: Report,
+    counts: dict[int, int] | None = None,
+    symbols: dict[int, int] | None = None,
+) -> Report:
+    return Report(
+        report.member,
+        report.state,
+        report.pass_number,
+        report.expected,
+        report.received,
+        report.overruns,
+        report.queue_ms,
+        counts or {},
+        symbols or {},
+    )

@@ -1,0 +1,123 @@
+"""RaptorQ (RFC 6330) by the `raptorq` package: any K symbols, source or repair, give the block.
+
+The package's encoder has no start index: asking for n repair symbols always yields numbers 0..n-1
+and copies the whole block each time. So the encoder here keeps a *pool* of repair symbols ahead of
+demand and asks again, for half as many more, only when the pool is empty. Symbol sizes must be
+multiples of 8 (`with_defaults` rounds down to that alignment).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import raptorq
+
+from protocol.errors import ProtocolError
+from protocol.fec import BlockDecoder, BlockEncoder
+from protocol.fec_none import SourceBuffer
+
+#: Encoding symbol identifiers have 24 bits; far below, regenerating a pool becomes absurd.
+MAX_REPAIR = 1 << 16
+_PAYLOAD_ID_BYTES = 4
+
+
+def _check(symbol_bytes: int) -> None:
+    if symbol_bytes % 8:
+        raise ProtocolError(f"RaptorQ symbols must be a multiple of 8 bytes, not {symbol_bytes}")
+
+
+class RaptorQEncoder:
+    """Repair symbols of one block, from a pool that grows with demand."""
+
+    def __init__(self, source: bytes, k: int, symbol_bytes: int) -> None:
+        _check(symbol_bytes)
+        self._k = k
+        self._encoder = raptorq.Encoder.with_defaults(source, symbol_bytes)
+        self._pool: list[bytes] = []
+
+    def repair(self, first: int, count: int) -> Sequence[bytes]:
+        end = min(first + count, MAX_REPAIR)
+        if end > len(self._pool):
+            want = max(end + end // 2, 32)
+            packets = self._encoder.get_encoded_packets(want)
+            self._pool = [packet[_PAYLOAD_ID_BYTES:] for packet in packets[self._k :]]
+        return self._pool[first:end]
+
+
+class RaptorQDecoder:
+    """Keeps source symbols in place and repair symbols aside; decodes when K have come."""
+
+    def __init__(self, k: int, symbol_bytes: int, space: memoryview | None) -> None:
+        _check(symbol_bytes)
+        self._buffer = SourceBuffer(k, symbol_bytes, space)
+        self._repair: dict[int, bytes] = {}
+        self._extra = 0
+
+    @property
+    def missing(self) -> int:
+        left = self._buffer.left
+        return max(1, left + self._extra - len(self._repair)) if left else 0
+
+    @property
+    def wanted(self) -> int:
+        bits = 0
+        for symbol in self._buffer.unknown()[: self.missing]:
+            bits |= 1 << symbol
+        return bits
+
+    def add(self, symbol: int, payload: bytes | memoryview) -> bool:
+        buffer = self._buffer
+        if symbol < buffer.k:
+            if not buffer.put(symbol, payload):
+                return False
+        elif not buffer.left or symbol in self._repair:
+            return False
+        else:
+            self._repair[symbol] = bytes(payload)
+        if not buffer.left:
+            self._repair.clear()
+            return True
+        return len(self._repair) >= buffer.left + self._extra and self._decode()
+
+    def _decode(self) -> bool:
+        buffer = self._buffer
+        decoder = raptorq.Decoder.with_defaults(len(buffer.data), buffer.symbol_bytes)
+        block = None
+        for symbol in range(buffer.k):
+            if buffer.known[symbol]:
+                block = decoder.decode(symbol.to_bytes(4, "big") + buffer.get(symbol))
+        for symbol, payload in self._repair.items():
+            if block is not None:
+                break
+            block = decoder.decode(symbol.to_bytes(4, "big") + payload)
+        if block is None:
+            # K symbols fail about once in a hundred times, K+2 about once in a million.
+            self._extra = len(self._repair) - buffer.left + 1
+            return False
+        buffer.data[:] = block
+        buffer.known[:] = b"\1" * buffer.k
+        buffer.left = 0
+        self._repair.clear()
+        return True
+
+    def block(self) -> memoryview:
+        return self._buffer.data
+
+
+class RaptorQScheme:
+    """The default: repair on demand costs what the worst receiver lost, not the sum."""
+
+    name = "raptorq"
+    counts = True
+
+    def __init__(self, group: int = 0) -> None:
+        del group
+
+    def max_repair(self, k: int) -> int:
+        return MAX_REPAIR
+
+    def encoder(self, source: bytes, k: int, symbol_bytes: int) -> BlockEncoder:
+        return RaptorQEncoder(source, k, symbol_bytes)
+
+    def decoder(self, k: int, symbol_bytes: int, space: memoryview | None = None) -> BlockDecoder:
+        return RaptorQDecoder(k, symbol_bytes, space)

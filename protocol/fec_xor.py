@@ -1,0 +1,120 @@
+"""XOR parity, interleaved: one parity symbol over every g-th source symbol.
+
+Paper E sends k data packets and their XOR. Consecutive groups fall to the first burst, so here the
+K symbols of a block are dealt out like cards: with G = ceil(K / k) groups, group j holds the
+symbols j, j+G, j+2G, ... A burst of up to G losses then costs each group at most one symbol, which
+its parity (symbol K + j) restores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from protocol.fec import BlockDecoder, BlockEncoder
+from protocol.fec_none import SourceBuffer
+
+DEFAULT_GROUP = 16
+
+
+def groups_of(k: int, group: int) -> int:
+    """How many groups a block of `k` symbols has when a group holds at most `group`."""
+    return -(-k // group)
+
+
+def _rows(source: bytes | memoryview, k: int, symbol_bytes: int) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(source, dtype=np.uint8).reshape(k, symbol_bytes)
+
+
+class XorEncoder:
+    """All parities of a block at once: a strided reduction."""
+
+    def __init__(self, source: bytes, k: int, symbol_bytes: int, groups: int) -> None:
+        rows = _rows(source, k, symbol_bytes)
+        # Whole layers of `groups` symbols are folded onto each other; the ragged rest is added.
+        whole = k // groups * groups
+        parity = np.bitwise_xor.reduce(rows[:whole].reshape(-1, groups, symbol_bytes), axis=0)
+        parity[: k - whole] ^= rows[whole:]
+        self._parity = [row.tobytes() for row in parity]
+
+    def repair(self, first: int, count: int) -> Sequence[bytes]:
+        return self._parity[first : first + count]
+
+
+class XorDecoder:
+    """Restores one lost symbol a group as soon as the rest of the group is there."""
+
+    def __init__(self, k: int, symbol_bytes: int, groups: int, space: memoryview | None) -> None:
+        self._buffer = SourceBuffer(k, symbol_bytes, space)
+        self._groups = groups
+        self._lost = [len(range(j, k, groups)) for j in range(groups)]
+        self._parity: dict[int, bytes] = {}
+
+    @property
+    def missing(self) -> int:
+        return self._buffer.left
+
+    @property
+    def wanted(self) -> int:
+        # A group whose parity is here can do without one of its lost symbols.
+        spare = set(self._parity)
+        bits = 0
+        for symbol in self._buffer.unknown():
+            group = symbol % self._groups
+            if group in spare:
+                spare.discard(group)
+            else:
+                bits |= 1 << symbol
+        return bits
+
+    def add(self, symbol: int, payload: bytes | memoryview) -> bool:
+        buffer = self._buffer
+        if symbol < buffer.k:
+            if not buffer.put(symbol, payload):
+                return False
+            group = symbol % self._groups
+            self._lost[group] -= 1
+        else:
+            group = symbol - buffer.k
+            if group >= self._groups or group in self._parity or not self._lost[group]:
+                return False
+            self._parity[group] = bytes(payload)
+        if self._lost[group] == 1 and group in self._parity:
+            self._restore(group)
+        return buffer.left == 0
+
+    def _restore(self, group: int) -> None:
+        buffer = self._buffer
+        lost = buffer.known.index(0, group)
+        while lost % self._groups != group:
+            lost = buffer.known.index(0, lost + 1)
+        total = np.frombuffer(self._parity.pop(group), dtype=np.uint8).copy()
+        rows = _rows(buffer.data, buffer.k, buffer.symbol_bytes)[group :: self._groups]
+        # The lost row still holds zeros, so folding in the whole group is right.
+        total ^= np.bitwise_xor.reduce(rows, axis=0)
+        buffer.put(lost, total.tobytes())
+        self._lost[group] = 0
+
+    def block(self) -> memoryview:
+        return self._buffer.data
+
+
+class XorScheme:
+    """k data + 1 parity; the one code every receiver can run at line rate."""
+
+    name = "xor"
+    counts = False
+
+    def __init__(self, group: int = 0) -> None:
+        self._group = group or DEFAULT_GROUP
+
+    def max_repair(self, k: int) -> int:
+        return groups_of(k, self._group)
+
+    def encoder(self, source: bytes, k: int, symbol_bytes: int) -> BlockEncoder:
+        return XorEncoder(source, k, symbol_bytes, groups_of(k, self._group))
+
+    def decoder(self, k: int, symbol_bytes: int, space: memoryview | None = None) -> BlockDecoder:
+        return XorDecoder(k, symbol_bytes, groups_of(k, self._group), space)

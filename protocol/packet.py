@@ -1,0 +1,162 @@
+"""The multicast datagram: one fixed header, one keyed tag, one symbol. Both directions in one file.
+
+Laws:
+
+- The header has 32 bytes, big-endian, followed by a 16-byte tag and the payload. Nothing in the
+  header describes the file: size, hashes, code parameters, group and key travel in the HTTP offer
+  (`protocol.session`), never in the lossy channel.
+- The tag is BLAKE2b keyed with the session key over header and payload. Every member knows the
+  key, so the tag stops outsiders only; integrity is the business of the block hashes.
+- `open_packet` either returns a header whose every field is in range, or raises `BadPacket`.
+
+Layout (offset: field): 0 magic `TG` · 2 version (high 4 bits) and type (low 4 bits) · 3 flags ·
+4 session (64 bits, random; paper E's ID number) · 12 object · 13 pass · 14 K of the block ·
+16 block · 20 symbol (source below K, repair from K) · 24 sequence · 28 send time in
+microseconds, modulo 2^32 · 32 tag · 48 payload.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.errors import BadPacket
+
+MAGIC = 0x5447
+VERSION = 1
+HEADER = struct.Struct(">HBBQBBHIIII")
+HEADER_BYTES = HEADER.size
+TAG_BYTES = 16
+#: Where the payload starts.
+PAYLOAD_OFFSET = HEADER_BYTES + TAG_BYTES
+#: Ethernet, IPv4 (IPv6 has 20 more) and UDP headers around every datagram.
+WIRE_OVERHEAD_BYTES = 14 + 20 + 8
+MAX_K = 4096
+_U32 = 0xFFFFFFFF
+
+
+class PacketType(enum.IntEnum):
+    """What a datagram is: a symbol, or a mark that says where the sender stands."""
+
+    SYMBOL = 0
+    MARK = 1
+
+
+class PacketFlag(enum.IntFlag):
+    """What the sender ends with this datagram."""
+
+    LAST_IN_PASS = 1
+    CLOSE_OBJECT = 2
+    CLOSE_SESSION = 4
+
+
+_ALL_FLAGS = int(PacketFlag.LAST_IN_PASS | PacketFlag.CLOSE_OBJECT | PacketFlag.CLOSE_SESSION)
+
+
+@dataclass(frozen=True, slots=True)
+class PacketHeader:
+    """The decoded header. `pass_number` is modulo 256, `send_time_us` modulo 2^32."""
+
+    type: PacketType
+    flags: int
+    session: int
+    object: int
+    pass_number: int
+    k: int
+    block: int
+    symbol: int
+    sequence: int
+    send_time_us: int
+
+
+def pack_header(header: PacketHeader) -> bytes:
+    """The 32 header bytes. Raises `BadPacket` when a field does not fit its place."""
+    if not 0 <= header.flags <= _ALL_FLAGS:
+        raise BadPacket(f"the flags {header.flags:#x} contain an unknown bit")
+    try:
+        return HEADER.pack(
+            MAGIC,
+            VERSION << 4 | header.type,
+            header.flags,
+            header.session,
+            header.object,
+            header.pass_number,
+            header.k,
+            header.block,
+            header.symbol,
+            header.sequence,
+            header.send_time_us,
+        )
+    except struct.error as error:
+        raise BadPacket(f"a header field is out of range: {error}") from error
+
+
+def parse_header(datagram: bytes | bytearray | memoryview) -> PacketHeader:
+    """Read the header without looking at the tag. Raises `BadPacket`."""
+    if len(datagram) < PAYLOAD_OFFSET:
+        raise BadPacket(f"a datagram of {len(datagram)} bytes is shorter than its header")
+    magic, kind, flags, session, obj, pass_number, k, block, symbol, sequence, sent = (
+        HEADER.unpack_from(datagram)
+    )
+    if magic != MAGIC:
+        raise BadPacket("the datagram does not start with the magic of this protocol")
+    if kind >> 4 != VERSION:
+        raise BadPacket(f"the datagram has version {kind >> 4}, this end speaks {VERSION}")
+    if kind & 15 > PacketType.MARK or flags > _ALL_FLAGS or k > MAX_K:
+        raise BadPacket("the datagram has an unknown type, flag or block length")
+    return PacketHeader(
+        PacketType(kind & 15), flags, session, obj, pass_number, k, block, symbol, sequence, sent
+    )
+
+
+class PacketSealer:
+    """Puts the tag between header and payload; `key` has 16 to 64 bytes."""
+
+    def __init__(self, key: bytes) -> None:
+        self._copy: Callable[[], Any] = hashlib.blake2b(key=key, digest_size=TAG_BYTES).copy
+
+    def tag(self, header: bytes, payload: bytes | memoryview) -> bytes:
+        """The 16 bytes that go between the two."""
+        state = self._copy()
+        state.update(header)
+        state.update(payload)
+        return bytes(state.digest())
+
+    def seal(self, header: PacketHeader, payload: bytes | memoryview = b"") -> bytes:
+        """The whole datagram."""
+        packed = pack_header(header)
+        return b"".join((packed, self.tag(packed, payload), payload))
+
+
+class PacketOpener:
+    """Checks datagrams of one session; the receiver's gate against strangers."""
+
+    def __init__(self, key: bytes, session: int) -> None:
+        self._sealer = PacketSealer(key)
+        self._session = session
+
+    def open_packet(self, datagram: memoryview) -> tuple[PacketHeader, memoryview]:
+        """Header and payload of a datagram of this session. Raises `BadPacket`."""
+        header = parse_header(datagram)
+        if header.session != self._session:
+            raise BadPacket("the datagram belongs to another session", code="foreign-packet")
+        payload = datagram[PAYLOAD_OFFSET:]
+        tag = self._sealer.tag(bytes(datagram[:HEADER_BYTES]), payload)
+        if tag != bytes(datagram[HEADER_BYTES:PAYLOAD_OFFSET]):
+            raise BadPacket("the datagram's tag is wrong", code="forged-packet")
+        return header, payload
+
+
+def newer(left: int, right: int, bits: int) -> bool:
+    """Whether `left` comes after `right` in arithmetic modulo 2**bits (RFC 1982)."""
+    half = 1 << (bits - 1)
+    return left != right and (left - right) % (1 << bits) < half
+
+
+def sequence_after(sequence: int, count: int = 1) -> int:
+    """The packet sequence `count` later."""
+    return (sequence + count) & _U32

@@ -1,0 +1,131 @@
+"""What a receiver reports during a multicast session, and what the sender answers.
+
+Reports go by HTTP POST to the offer's `report_url`, spread over the report window; only the
+worst wants matter, so a cohort of thousands costs the sender little more than a pair.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from protocol.errors import ProtocolError
+from protocol.packet import MAX_K
+from protocol.strict_json import (
+    MAX_ROWS,
+    get_int,
+    get_number,
+    get_rows,
+    get_text,
+    load_object,
+    plain_int,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one receiver tells the sender.
+
+    `state` is joined, receiving, done or left. `pass_number` is the pass the wants refer to.
+    `counts` maps a block to the number of further symbols it needs; `symbols` maps a block to the
+    bit set of exactly the source symbols it lacks (for codes that do not count). The rest are
+    measurements: datagrams expected and received so far, kernel overruns, the growth of the
+    one-way delay in milliseconds.
+    """
+
+    member: str
+    state: str
+    pass_number: int = 0
+    expected: int = 0
+    received: int = 0
+    overruns: int = 0
+    queue_ms: int = 0
+    counts: Mapping[int, int] = field(default_factory=dict)
+    symbols: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def loss(self) -> float:
+        """The share of datagrams that did not arrive, 0 to 1."""
+        return 1 - min(self.received, self.expected) / self.expected if self.expected else 0.0
+
+
+_STATES = ("joined", "receiving", "done", "left")
+
+
+def encode_report(report: Report) -> bytes:
+    """The report as compact JSON; runs of blocks with equal wants are joined."""
+    document: dict[str, Any] = {
+        "member": report.member,
+        "state": report.state,
+        "pass": report.pass_number,
+    }
+    for name in ("expected", "received", "overruns", "queue_ms"):
+        if getattr(report, name):
+            document[name] = getattr(report, name)
+    if report.counts:
+        runs: list[list[int]] = []
+        for block, count in sorted(report.counts.items()):
+            if runs and runs[-1][0] + runs[-1][1] == block and runs[-1][2] == count:
+                runs[-1][1] += 1
+            else:
+                runs.append([block, 1, count])
+        document["counts"] = runs
+    if report.symbols:
+        document["symbols"] = [[block, f"{bits:x}"] for block, bits in report.symbols.items()]
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode_report(body: bytes) -> Report:
+    """Read a report. Raises `ProtocolError`."""
+    document = load_object(body, "the multicast report")
+    state = document.get("state")
+    if state not in _STATES:
+        raise ProtocolError(f"the multicast report's state is none of {', '.join(_STATES)}")
+    counts: dict[int, int] = {}
+    for run in get_rows(document, "counts", 3):
+        first, length, count = (plain_int(value, 1 << 32) for value in run)
+        if len(counts) + length > MAX_ROWS:
+            raise ProtocolError("the multicast report wants more blocks than there can be")
+        counts.update(dict.fromkeys(range(first, first + length), min(count, MAX_K)))
+    symbols: dict[int, int] = {}
+    for block, bits in get_rows(document, "symbols", 2):
+        if not isinstance(bits, str) or not re.fullmatch(r"[0-9a-f]{1,1024}", bits):
+            raise ProtocolError("the multicast report has a bit set that is not hexadecimal")
+        symbols[plain_int(block, 1 << 32)] = int(bits, 16)
+    return Report(
+        get_text(document, "member", 64),
+        state,
+        get_int(document, "pass", 0, 255),
+        get_int(document, "expected", 0, 1 << 53, 0),
+        get_int(document, "received", 0, 1 << 53, 0),
+        get_int(document, "overruns", 0, 1 << 53, 0),
+        get_int(document, "queue_ms", 0, 1 << 31, 0),
+        counts,
+        symbols,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReportAnswer:
+    """What the sender says to a report: go on, leave for unicast, or the session is over."""
+
+    action: str = "continue"
+    report_window_s: float = 0.02
+
+
+def encode_answer(answer: ReportAnswer) -> bytes:
+    """The answer as compact JSON."""
+    document = {"action": answer.action, "report_window_s": round(answer.report_window_s, 4)}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode_answer(body: bytes) -> ReportAnswer:
+    """Read an answer. Raises `ProtocolError`."""
+    document = load_object(body, "the answer to a multicast report")
+    action = document.get("action")
+    if action not in ("continue", "unicast", "closed"):
+        raise ProtocolError("the answer to a multicast report names an unknown action")
+    return ReportAnswer(action, get_number(document, "report_window_s", 0, 600))

@@ -1,0 +1,179 @@
+"""The receiver by itself: what it accepts, what it asks for, when it gives up."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from client.multicast_receiver import MulticastReceiver
+from protocol.fec import FecParameters, scheme_for
+from protocol.packet import PacketFlag, PacketHeader, PacketSealer, PacketType
+from protocol.session_report import ReportAnswer
+from tests.multicast_link import KEY, make_offer
+
+DATA = random.Random(3).randbytes(25_000)
+SIZE = 100
+
+
+class Desk:
+    """A receiver with the sender's hands beside it."""
+
+    def __init__(self, scheme: str = "raptorq", group: int = 0, have=lambda block: False) -> None:
+        fec = FecParameters(scheme, SIZE - SIZE % 8, 100, group)
+        self.size = fec.symbol_bytes
+        self.offer = make_offer(DATA, fec, report_window_s=0.0)
+        self.layout = self.offer.layout()
+        self.scheme = scheme_for(fec)
+        self.output = bytearray(len(DATA))
+        self.sealer = PacketSealer(KEY)
+        self.sequence = 0
+        self.receiver = MulticastReceiver(
+            self.offer, self.offer.hashes, self.write, random.Random(1), 0.0, have
+        )
+
+    def write(self, offset: int, data: memoryview) -> None:
+        self.output[offset : offset + len(data)] = data
+
+    def source(self, block: int) -> bytes:
+        start = self.layout.offset(block)
+        piece = DATA[start : start + self.layout.length(block)]
+        return piece.ljust(self.layout.k(block) * self.size, b"\0")
+
+    def datagram(self, block: int, symbol: int, pass_number: int = 0, flags: int = 0) -> bytes:
+        k = self.layout.k(block)
+        source = self.source(block)
+        if symbol < k:
+            payload = source[symbol * self.size : (symbol + 1) * self.size]
+        else:
+            payload = self.scheme.encoder(source, k, self.size).repair(symbol - k, 1)[0]
+        self.sequence += 1
+        header = PacketHeader(
+            PacketType.SYMBOL, flags, self.offer.session, 0, pass_number, k, block, symbol,
+            self.sequence, 0,
+        )  # fmt: skip
+        return self.sealer.seal(header, payload)
+
+    def take(self, *args, now: float = 1.0, **more) -> None:
+        self.receiver.take(memoryview(self.datagram(*args, **more)), now)
+
+    def mark(self, pass_number: int, flags: int = PacketFlag.LAST_IN_PASS) -> None:
+        header = PacketHeader(
+            PacketType.MARK, flags, self.offer.session, 0, pass_number, 0, 0, 0, self.sequence, 0
+        )
+        self.receiver.take(memoryview(self.sealer.seal(header)), 1.0)
+
+
+def test_the_first_report_says_joined_when_the_offer_asks_for_it():
+    assert Desk().receiver.due(0.0).state == "joined"
+
+
+def test_wants_are_those_of_the_moment_the_pass_ended():
+    desk = Desk()
+    for symbol in range(90):
+        desk.take(0, symbol)
+    desk.mark(0)
+    desk.take(0, 100, pass_number=1)
+    report = desk.receiver.due(1.0)
+    layout = desk.layout
+    assert report.pass_number == 0
+    assert report.counts == {0: 10, **{b: layout.k(b) for b in range(1, layout.blocks)}}
+
+
+def test_a_pass_ends_for_who_missed_its_mark_when_the_next_begins():
+    desk = Desk("none")
+    desk.take(0, 0)
+    assert desk.receiver.due(1.0).state == "joined"
+    desk.take(1, 5, pass_number=1)
+    report = desk.receiver.due(1.0)
+    assert report.pass_number == 0
+    assert report.symbols[0] == (1 << 100) - 2
+    assert report.symbols[1] == (1 << 100) - 1
+
+
+def test_counters_name_what_was_thrown_away():
+    desk = Desk()
+    good = desk.datagram(0, 0)
+    for bad in (good[:40], b"XX" + good[2:], good[:-1] + b"\xff", good[:40] + b"\0" + good[41:]):
+        desk.receiver.take(memoryview(bad), 1.0)
+    counters = desk.receiver.counters
+    assert (counters.malformed, counters.foreign, counters.forged) == (1, 1, 2)
+    assert not desk.receiver.heard
+
+
+@pytest.mark.parametrize("change", [{"block": 99}, {"k": 7}, {"symbol": 5_000_000, "block": 98}])
+def test_a_sealed_datagram_that_does_not_fit_the_layout_is_malformed(change):
+    desk = Desk()
+    fields = {"k": 100, "block": 0, "symbol": 0, **change}
+    header = PacketHeader(
+        PacketType.SYMBOL, 0, desk.offer.session, 0, 0, sequence=1, send_time_us=0, **fields
+    )
+    desk.receiver.take(memoryview(desk.sealer.seal(header, bytes(desk.size))), 1.0)
+    assert desk.receiver.counters.malformed == 1
+
+
+def test_blocks_already_held_are_neither_wanted_nor_written():
+    desk = Desk(have=lambda block: block != 1)
+    assert list(desk.receiver.missing_blocks()) == [1]
+    desk.take(0, 0)
+    for symbol in range(100):
+        desk.take(1, symbol)
+    assert desk.receiver.finished
+    start = desk.layout.offset(1)
+    end = start + desk.layout.length(1)
+    assert bytes(desk.output[start:end]) == DATA[start:end]
+    assert not any(desk.output[:start])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "group"), [("raptorq", 0), ("xor", 10), ("rs", 20), ("none", 0)]
+)
+def test_repair_ranges_and_patch_make_the_file_whole(scheme, group):
+    desk = Desk(scheme, group)
+    rng = random.Random(2)
+    for block in range(desk.layout.blocks - 1):
+        k = desk.layout.k(block)
+        for symbol in range(k + min(10, desk.scheme.max_repair(k))):
+            if rng.random() > 0.2:
+                desk.take(block, symbol)
+    ranges = desk.receiver.repair_ranges()
+    whole = sum(end - first for first, end in desk.receiver.missing_ranges())
+    assert sum(end - first for first, end in ranges) < whole / 2
+    for first, end in ranges:
+        desk.receiver.patch(first, DATA[first:end], 1.0)
+    assert desk.receiver.finished
+    assert bytes(desk.output) == DATA
+
+
+def test_silence_before_and_after_the_first_datagram_is_told_apart():
+    desk = Desk()
+    desk.receiver.due(0.0)
+    desk.receiver.due(desk.receiver.wake_at)
+    assert desk.receiver.given_up == "datagrams never came for 2 s"
+    desk = Desk()
+    desk.take(0, 0, now=1.0)
+    desk.receiver.due(0.0)
+    desk.receiver.due(3.0)
+    assert desk.receiver.given_up == "datagrams stopped for 2 s"
+
+
+def test_the_senders_close_and_its_advice_end_the_reception():
+    desk = Desk()
+    desk.mark(0, PacketFlag.CLOSE_SESSION)
+    assert desk.receiver.given_up == "the sender closed the session"
+    desk = Desk()
+    desk.receiver.answered(ReportAnswer("unicast"))
+    assert desk.receiver.given_up == "the sender asked this receiver to use unicast"
+    assert desk.receiver.leave().state == "left"
+
+
+def test_in_a_large_cohort_a_running_pass_silences_late_reports():
+    desk = Desk()
+    desk.receiver.due(0.0)
+    desk.receiver.answered(ReportAnswer("continue", 5.0))
+    desk.take(0, 0)
+    desk.mark(0)
+    desk.take(0, 100, pass_number=1)
+    assert desk.receiver.due(desk.receiver.wake_at) is None
+    desk.mark(1)
+    assert desk.receiver.due(1e9).pass_number == 1

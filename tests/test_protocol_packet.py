@@ -1,0 +1,102 @@
+"""The datagram: golden bytes, a parser that never surprises, a tag that notices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import BadPacket
+from protocol.packet import (
+    HEADER_BYTES,
+    PAYLOAD_OFFSET,
+    PacketHeader,
+    PacketOpener,
+    PacketSealer,
+    PacketType,
+    newer,
+    pack_header,
+    parse_header,
+    sequence_after,
+)
+
+VECTORS = json.loads((Path(__file__).parent / "vectors" / "packet.json").read_text())
+KEY = bytes(range(32))
+
+headers = st.builds(
+    PacketHeader,
+    type=st.sampled_from(PacketType),
+    flags=st.integers(0, 7),
+    session=st.integers(0, 2**64 - 1),
+    object=st.integers(0, 255),
+    pass_number=st.integers(0, 255),
+    k=st.integers(0, 4096),
+    block=st.integers(0, 2**32 - 1),
+    symbol=st.integers(0, 2**32 - 1),
+    sequence=st.integers(0, 2**32 - 1),
+    send_time_us=st.integers(0, 2**32 - 1),
+)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["name"])
+def test_golden_packets(vector):
+    header = PacketHeader(**{**vector["header"], "type": PacketType(vector["header"]["type"])})
+    payload = bytes.fromhex(vector["payload"])
+    datagram = bytes.fromhex(vector["datagram"])
+    assert PacketSealer(bytes.fromhex(vector["key"])).seal(header, payload) == datagram
+    opener = PacketOpener(bytes.fromhex(vector["key"]), header.session)
+    assert opener.open_packet(memoryview(datagram)) == (header, payload)
+
+
+def test_header_has_32_bytes_and_payload_follows_the_tag():
+    assert (HEADER_BYTES, PAYLOAD_OFFSET) == (32, 48)
+
+
+@given(headers, st.binary(max_size=200))
+def test_what_is_sealed_opens_again(header, payload):
+    datagram = PacketSealer(KEY).seal(header, payload)
+    opened, rest = PacketOpener(KEY, header.session).open_packet(memoryview(datagram))
+    assert opened == header
+    assert bytes(rest) == payload
+
+
+@given(headers, st.binary(min_size=1, max_size=50), st.data())
+def test_any_changed_bit_is_noticed(header, payload, data):
+    datagram = bytearray(PacketSealer(KEY).seal(header, payload))
+    bit = data.draw(st.integers(0, len(datagram) * 8 - 1))
+    datagram[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(BadPacket):
+        PacketOpener(KEY, header.session).open_packet(memoryview(datagram))
+
+
+@given(st.binary(max_size=120))
+@settings(max_examples=100)
+def test_noise_is_refused_cleanly(noise):
+    with pytest.raises(BadPacket):
+        PacketOpener(KEY, 1).open_packet(memoryview(noise))
+
+
+@given(st.binary(max_size=100))
+def test_noise_behind_a_good_magic_is_refused_or_parsed(noise):
+    try:
+        header = parse_header(b"TG\x10" + noise)
+    except BadPacket:
+        return
+    assert header.k <= 4096
+    assert header.flags <= 7
+
+
+def test_fields_out_of_range_are_refused_when_packing():
+    header = PacketHeader(PacketType.SYMBOL, 0, 1, 256, 0, 1, 0, 0, 0, 0)
+    with pytest.raises(BadPacket, match="out of range"):
+        pack_header(header)
+
+
+def test_serial_numbers_wrap():
+    assert newer(0, 255, 8)
+    assert not newer(255, 0, 8)
+    assert not newer(7, 7, 8)
+    assert sequence_after(2**32 - 1) == 0

@@ -1,0 +1,265 @@
+"""Sender and receivers joined in memory: whatever the link does, every file is right."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.fec import BlockLayout, FecParameters, scheme_for
+from protocol.packet import PacketFlag, PacketSealer
+from protocol.session_report import Report
+from server.multicast.carousel import Carousel, CarouselSettings, Mark, Phase, Run
+from server.multicast.framing import ObjectChanged, SymbolSource
+from tests.multicast_link import KEY, Link, simulate
+
+DATA = random.Random(5).randbytes(300_001)
+
+
+def small(name: str, group: int = 0, parity: int = 0) -> FecParameters:
+    return FecParameters(name, 256, 64, group, parity)
+
+
+links = st.builds(
+    Link,
+    loss=st.floats(0, 0.35),
+    duplicate=st.floats(0, 0.3),
+    reorder=st.floats(0, 0.3),
+    corrupt=st.floats(0, 0.1),
+    forge=st.floats(0, 0.1),
+    joins_at_s=st.floats(0, 0.2),
+)
+
+
+@given(
+    fec=st.sampled_from(
+        [
+            small("raptorq"),
+            small("rs", 16),
+            small("xor", 8, 8),
+            small("none"),
+            small("raptorq", 0, 4),
+        ]
+    ),
+    peers=st.lists(links, min_size=1, max_size=4),
+    size=st.integers(0, len(DATA)),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_link_ends_in_a_correct_file_or_a_clean_fall_back(fec, peers, size, seed):
+    data = DATA[:size]
+    outcome = simulate(
+        data, fec, peers, seed, CarouselSettings(parity=fec.parity), rate_bytes_s=2e6
+    )
+    assert outcome.carousel.finished
+    for peer in outcome.peers:
+        receiver = peer.receiver
+        if receiver is None:
+            continue  # the session was over before this one came
+        if receiver.finished:
+            assert bytes(peer.output) == data
+            continue
+        assert receiver.given_up
+        for first, end in receiver.missing_ranges():
+            peer.output[first:end] = data[first:end]
+        assert bytes(peer.output) == data
+
+
+@pytest.mark.parametrize("loss", [0.01, 0.05, 0.10, 0.30])
+def test_eight_receivers_all_get_the_file_within_the_bars(loss):
+    data = random.Random(7).randbytes(12 * 736 * 1424)
+    fec = FecParameters("raptorq", 1424, 736)
+    outcome = simulate(data, fec, [Link(loss=loss)] * 8, seed=1)
+    assert all(bytes(peer.output) == data for peer in outcome.peers)
+    bars = {0.01: 1.085, 0.05: 1.14, 0.10: 1.21, 0.30: 1.62}
+    assert outcome.ratio(len(data)) <= bars[loss]
+
+
+@pytest.mark.parametrize(("loss", "group"), [(0.01, 32), (0.05, 16), (0.10, 8)])
+def test_xor_repair_costs_what_theory_says(loss, group):
+    data = random.Random(8).randbytes(4 << 20)
+    fec = FecParameters("xor", 512, 512, group, 512 // group)
+    settings_ = CarouselSettings(parity=512 // group)
+    outcome = simulate(data, fec, [Link(loss=loss)] * 8, seed=1, settings=settings_)
+    stay = 1 - loss
+    theory = 1 + 1 / group + 8 * ((group + 1) * loss - 1 + stay ** (group + 1)) / group
+    assert all(bytes(peer.output) == data for peer in outcome.peers)
+    assert outcome.symbols * 512 / len(data) <= theory * 1.05
+
+
+def test_a_receiver_ten_times_slower_is_sent_to_unicast_and_the_others_do_not_wait():
+    data = random.Random(9).randbytes(1 << 20)
+    peers = [Link(loss=0.02), Link(rate_share=0.1), Link(loss=0.02)]
+    outcome = simulate(data, FecParameters("raptorq", 1024, 256), peers)
+    fast, slow, other = outcome.peers
+    assert bytes(fast.output) == bytes(other.output) == data
+    assert slow.receiver.given_up == "the sender asked this receiver to use unicast"
+    assert outcome.wire_bytes < 1.3 * len(data)
+
+
+def test_one_leaving_without_a_word_holds_nobody_up_for_long():
+    peers = [Link(loss=0.05), Link(loss=0.05, leaves_at_s=0.05)]
+    outcome = simulate(DATA, small("raptorq"), peers)
+    assert bytes(outcome.peers[0].output) == DATA
+    assert outcome.carousel.lost_members == 1
+    assert outcome.seconds < 6
+
+
+def test_one_joining_late_gets_the_rest_without_a_second_pass_of_everything():
+    data = random.Random(9).randbytes(1 << 20)
+    peers = [Link(), Link(joins_at_s=0.06)]
+    outcome = simulate(data, FecParameters("raptorq", 1024, 64), peers, rate_bytes_s=5e6)
+    assert all(bytes(peer.output) == data for peer in outcome.peers)
+    assert outcome.wire_bytes < 1.5 * len(data)
+
+
+def test_sender_killed_midway_is_noticed():
+    outcome = simulate(DATA, small("raptorq"), [Link()], rate_bytes_s=5e5, killed_at_s=0.3)
+    peer = outcome.peers[0]
+    assert peer.receiver.given_up == "datagrams stopped for 2 s"
+    ranges = peer.receiver.missing_ranges()
+    assert 0 < sum(end - first for first, end in ranges) < len(DATA)
+
+
+def test_a_receiver_cut_off_from_the_group_is_told_by_silence():
+    outcome = simulate(DATA, small("raptorq"), [Link(loss=1.0)])
+    assert outcome.peers[0].receiver.given_up is not None
+    assert not any(outcome.peers[0].output)
+
+
+def test_sender_work_does_not_grow_with_the_cohort():
+    def sent(receivers: int) -> int:
+        outcome = simulate(DATA, small("raptorq"), [Link(loss=0.02)] * receivers)
+        assert all(bytes(peer.output) == DATA for peer in outcome.peers)
+        return outcome.symbols
+
+    assert sent(40) < 1.1 * sent(2)
+
+
+def test_blocks_that_verify_wrong_are_dropped_and_collected_again():
+    """A member of the group who knows the key can spoil a block, but never the file."""
+    sealer, spoilt = PacketSealer(KEY), []
+
+    def tamper(datagram: bytes, rng: random.Random) -> bytes:
+        if len(spoilt) < 3 and len(datagram) > 48 and rng.random() < 0.01:
+            spoilt.append(datagram)
+            payload = bytes(len(datagram) - 48)
+            return datagram[:32] + sealer.tag(datagram[:32], payload) + payload
+        return datagram
+
+    outcome = simulate(DATA, small("raptorq"), [Link(loss=0.01)], tamper=tamper)
+    receiver = outcome.peers[0].receiver
+    assert len(spoilt) == 3
+    assert 1 <= receiver.counters.bad_blocks <= 3
+    assert bytes(outcome.peers[0].output) == DATA
+
+
+# --- the state machine by itself -----------------------------------------------------------------
+
+LAYOUT = BlockLayout(100_000, 100, 100)
+
+
+def make(**more) -> Carousel:
+    return Carousel(LAYOUT, scheme_for(small("raptorq")), CarouselSettings(**more), now=0.0)
+
+
+def drain(carousel: Carousel, now: float) -> list[Run | Mark]:
+    steps = []
+    while (step := carousel.next_step(now, 16)) is not None:
+        steps.append(step)
+        if isinstance(step, Mark):
+            break
+    return steps
+
+
+def symbols(steps) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for step in steps:
+        if isinstance(step, Run):
+            found.setdefault(step.block, []).extend(step.symbols)
+    return found
+
+
+def test_nothing_is_sent_before_the_lead_or_the_last_join():
+    carousel = make(lead_s=1.0)
+    carousel.join("a", 0.0)
+    carousel.join("b", 0.0)
+    assert carousel.next_step(0.5, 16) is None
+    assert carousel.wake_at == 1.0
+    carousel.report(Report("a", "joined"), 0.5)
+    assert carousel.next_step(0.5, 16) is None
+    carousel.report(Report("b", "joined"), 0.6)
+    assert isinstance(carousel.next_step(0.6, 16), Run)
+
+
+def test_wants_are_joined_by_maximum_and_a_later_want_adds_the_difference():
+    carousel = make(lead_s=0)
+    for name in "abc":
+        carousel.join(name, 0.0)
+    first = drain(carousel, 0.0)
+    assert symbols(first) == {block: list(range(100)) for block in range(10)}
+    assert first[-1] == Mark(0, PacketFlag.LAST_IN_PASS)
+    carousel.report(Report("a", "receiving", 0, counts={3: 5, 4: 2}), 0.1)
+    carousel.report(Report("b", "receiving", 0, counts={3: 4}), 0.1)
+    assert symbols(drain(carousel, 0.1)) == {3: [100, 101, 102, 103, 104], 4: [100, 101]}
+    carousel.report(Report("c", "receiving", 0, counts={3: 7}), 0.11)
+    assert symbols(drain(carousel, 0.11)) == {3: [105, 106]}
+    assert carousel.pass_number == 1
+
+
+def test_nearly_a_whole_block_is_met_by_its_source():
+    carousel = make(lead_s=0)
+    carousel.join("a", 0.0)
+    drain(carousel, 0.0)
+    carousel.report(Report("a", "receiving", 0, counts={0: 90}), 0.1)
+    assert symbols(drain(carousel, 0.1)) == {0: list(range(100))}
+
+
+def test_a_stranger_and_a_stale_report_change_nothing():
+    carousel = make(lead_s=0)
+    carousel.join("a", 0.0)
+    drain(carousel, 0.0)
+    assert carousel.report(Report("x", "receiving", 0, counts={0: 9}), 0.1) == "closed"
+    assert carousel.report(Report("a", "receiving", 9, counts={0: 9}), 0.1) == "continue"
+    assert carousel.report(Report("a", "receiving", 0, counts={77: 9}), 0.1) == "continue"
+    assert symbols(drain(carousel, 0.2)) == {}
+
+
+def test_a_member_that_never_has_enough_cannot_keep_the_line_busy():
+    carousel = make(lead_s=0)
+    carousel.join("a", 0.0)
+    now = 0.0
+    while carousel.phase is not Phase.CLOSED:
+        now += 0.3
+        drain(carousel, now)
+        wants = dict.fromkeys(range(10), 100)
+        carousel.report(Report("a", "receiving", carousel.pass_number % 256, counts=wants), now)
+    assert carousel.pass_number <= 5
+
+
+def test_without_a_return_channel_the_passes_are_fixed():
+    carousel = make(lead_s=0, fixed_passes=3, repair=False, parity=10)
+    steps = drain(carousel, 0.0)
+    assert symbols(steps)[0] == list(range(110)) * 3
+    assert steps[-1].flags & PacketFlag.CLOSE_SESSION
+
+
+def test_three_marks_close_the_session():
+    carousel = make(lead_s=0)
+    carousel.join("a", 0.0)
+    drain(carousel, 0.0)
+    assert carousel.report(Report("a", "done"), 0.1) == "closed"
+    marks = 0
+    now = 0.1
+    while not carousel.finished:
+        marks += isinstance(carousel.next_step(now, 16), Mark)
+        now += 0.05
+    assert marks == 3
+
+
+def test_a_file_that_shrinks_stops_the_session():
+    source = SymbolSource(LAYOUT, scheme_for(small("none")), lambda at, n: b"short")
+    with pytest.raises(ObjectChanged):
+        source.payloads(0, [0])
