@@ -1,11 +1,32 @@
-"""What is known of a file's content: its digest and those of its pieces."""
+"""What is known of a file's content, and the three forms in which it travels.
+
+A JSON manifest (one file), a Metalink 4 document (RFC 5854, any number of files) and a `SHA256SUMS`
+list. Reading trusts nothing: every fault is a BadManifest that says what is wrong.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+import xml.parsers.expat
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.sax.saxutils import escape, quoteattr
 
+from protocol.errors import BadManifest
+
+METALINK_TYPE = "application/metalink4+xml"
+_NAMESPACE = "urn:ietf:params:xml:ns:metalink"
+_FORMAT = "tidegate-manifest-1"
 _LEAST_PIECE_BYTES = 256 * 1024
 _MOST_PIECES = 1024
+#: Bounds on what a manifest from elsewhere may make us hold.
+_MOST_DOCUMENT_BYTES = 64 * 1024 * 1024
+_MOST_FOREIGN_PIECES = 1_000_000
+_MOST_SIZE_BYTES = 1 << 60
+_HEX_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def piece_length_for(size_bytes: int) -> int:
@@ -27,3 +48,299 @@ class FileDigests:
     sha256: bytes
     piece_length_bytes: int
     pieces: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a file can be had: its URL, priority (1 first) and country code if known."""
+
+    url: str
+    priority: int = 1
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FileManifest:
+    """One file as a manifest describes it; what the document did not say is None or empty.
+
+    `pieces` are raw SHA-256 digests of `piece_length_bytes` each and cover the whole size.
+    `name` is a relative path with forward slashes that stays below where it is unpacked.
+    """
+
+    name: str
+    size_bytes: int | None = None
+    sha256: bytes | None = None
+    piece_length_bytes: int = 0
+    pieces: tuple[bytes, ...] = ()
+    sources: tuple[Source, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, digests: FileDigests, sources: Iterable[Source] = ()) -> FileManifest:
+        """A complete manifest from computed digests."""
+        return cls(
+            name,
+            digests.size_bytes,
+            digests.sha256,
+            digests.piece_length_bytes,
+            digests.pieces,
+            tuple(sources),
+        )
+
+
+def _checked(manifest: FileManifest) -> FileManifest:
+    """The manifest itself if it is consistent and safe to act on."""
+    name = manifest.name
+    parts = name.split("/")
+    if not name or "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise BadManifest(f"A manifest names the file {name!r}, which is no safe relative path.")
+    size = manifest.size_bytes
+    if size is not None and not 0 <= size <= _MOST_SIZE_BYTES:
+        raise BadManifest(f"A manifest gives {name!r} an impossible size.")
+    if manifest.pieces:
+        length = manifest.piece_length_bytes
+        if size is None or length <= 0 or len(manifest.pieces) != -(-size // length):
+            raise BadManifest(f"The piece digests of {name!r} do not fit its size.")
+    return manifest
+
+
+def _digest(text: Any, what: str) -> bytes:
+    if not isinstance(text, str) or _HEX_SHA256.fullmatch(text.strip()) is None:
+        raise BadManifest(f"The {what} is no SHA-256 digest of 64 hexadecimal digits.")
+    return bytes.fromhex(text.strip())
+
+
+# -- JSON ---------------------------------------------------------------------------------------
+
+
+def encode_json(manifest: FileManifest) -> bytes:
+    """The JSON manifest of one file."""
+    document: dict[str, Any] = {
+        "format": _FORMAT,
+        "name": manifest.name,
+        "size_bytes": manifest.size_bytes,
+        "sha256": manifest.sha256.hex() if manifest.sha256 is not None else None,
+        "piece_length_bytes": manifest.piece_length_bytes,
+        "pieces_sha256": [piece.hex() for piece in manifest.pieces],
+        "sources": [
+            {"url": s.url, "priority": s.priority, "location": s.location} for s in manifest.sources
+        ],
+    }
+    return json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def decode_json(data: bytes) -> FileManifest:
+    """Read a JSON manifest; unknown members are ignored. Raises BadManifest."""
+    if len(data) > _MOST_DOCUMENT_BYTES:
+        raise BadManifest("The manifest is too large.")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise BadManifest("The manifest is not JSON.") from error
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
+        raise BadManifest(f"The manifest does not say that its format is {_FORMAT}.")
+    name, size = document.get("name"), document.get("size_bytes")
+    length, pieces = document.get("piece_length_bytes", 0), document.get("pieces_sha256", [])
+    sources = document.get("sources", [])
+    sha256 = document.get("sha256")
+    if not isinstance(name, str) or not _whole(size) or not _whole(length):
+        raise BadManifest("The manifest lacks a name, a size or a piece length.")
+    if not isinstance(pieces, list) or not isinstance(sources, list):
+        raise BadManifest("The manifest's pieces and sources must be lists.")
+    return _checked(
+        FileManifest(
+            name,
+            size,
+            None if sha256 is None else _digest(sha256, "manifest's sha256"),
+            length,
+            tuple(_digest(piece, "digest of a piece") for piece in pieces),
+            tuple(_source(source) for source in sources),
+        )
+    )
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _source(member: Any) -> Source:
+    if (
+        not isinstance(member, dict)
+        or not isinstance(member.get("url"), str)
+        or not _whole(member.get("priority", 1))
+        or not isinstance(member.get("location"), str | None)
+    ):
+        raise BadManifest("A source of the manifest is no object with a url.")
+    return Source(member["url"], member.get("priority", 1), member.get("location"))
+
+
+# -- Metalink 4 ---------------------------------------------------------------------------------
+
+
+def encode_metalink(
+    files: Sequence[FileManifest], *, generator: str = "Tidegate", origin: str | None = None
+) -> bytes:
+    """A Metalink 4 document. The same input gives the same bytes: no dates in it.
+
+    Characters that XML cannot hold are left out of names; such a file still has its URLs.
+    """
+    out = [
+        '<?xml version="1.0" encoding="UTF-8"?>\n',
+        f'<metalink xmlns="{_NAMESPACE}">\n',
+        f"  <generator>{_text(generator)}</generator>\n",
+    ]
+    if origin is not None:
+        out.append(f'  <origin dynamic="true">{_text(origin)}</origin>\n')
+    for file in files:
+        out.append(f"  <file name={quoteattr(_legal(file.name))}>\n")
+        if file.size_bytes is not None:
+            out.append(f"    <size>{file.size_bytes}</size>\n")
+        if file.sha256 is not None:
+            out.append(f'    <hash type="sha-256">{file.sha256.hex()}</hash>\n')
+        if file.pieces:
+            out.append(f'    <pieces length="{file.piece_length_bytes}" type="sha-256">\n')
+            out += [f"      <hash>{piece.hex()}</hash>\n" for piece in file.pieces]
+            out.append("    </pieces>\n")
+        for source in sorted(file.sources, key=lambda s: s.priority):
+            where = f" location={quoteattr(source.location)}" if source.location else ""
+            out.append(f'    <url priority="{source.priority}"{where}>{_text(source.url)}</url>\n')
+        out.append("  </file>\n")
+    out.append("</metalink>\n")
+    return "".join(out).encode("utf-8")
+
+
+def _legal(text: str) -> str:
+    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
+
+
+def _text(text: str) -> str:
+    return escape(_legal(text))
+
+
+def decode_metalink(data: bytes) -> list[FileManifest]:
+    """Read a Metalink 4 document; digests other than SHA-256 are passed over. Raises BadManifest.
+
+    A document type declaration is refused, so entities can neither expand nor fetch anything.
+    """
+    root = _parse_xml(data)
+    if root.tag != _tag("metalink"):
+        raise BadManifest("The document is not Metalink 4.")
+    files = [_metalink_file(element) for element in root.findall(_tag("file"))]
+    if not files:
+        raise BadManifest("The Metalink document names no file.")
+    return files
+
+
+def _tag(name: str) -> str:
+    return f"{_NAMESPACE}}}{name}"
+
+
+def _parse_xml(data: bytes) -> Element:
+    if len(data) > _MOST_DOCUMENT_BYTES:
+        raise BadManifest("The Metalink document is too large.")
+    builder = TreeBuilder()
+    parser = xml.parsers.expat.ParserCreate(namespace_separator="}")
+    depth = 0
+
+    def doctype(*_: object) -> None:
+        raise BadManifest("A Metalink document must not have a document type declaration.")
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > 16:
+            raise BadManifest("The Metalink document is nested too deeply.")
+        builder.start(tag, attributes)
+
+    def end(tag: str) -> None:
+        nonlocal depth
+        depth -= 1
+        builder.end(tag)
+
+    parser.StartDoctypeDeclHandler = doctype
+    parser.EntityDeclHandler = doctype
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = builder.data
+    try:
+        parser.Parse(data, True)
+    except xml.parsers.expat.ExpatError as error:
+        raise BadManifest(f"The Metalink document is not well-formed XML ({error}).") from error
+    return builder.close()
+
+
+def _number(text: str | None, what: str) -> int:
+    text = (text or "").strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 20):
+        raise BadManifest(f"The {what} in the Metalink document is no whole number.")
+    return int(text)
+
+
+def _metalink_file(element: Element) -> FileManifest:
+    size_element = element.find(_tag("size"))
+    size = None if size_element is None else _number(size_element.text, "size")
+    sha256 = None
+    for digest in element.findall(_tag("hash")):
+        if digest.get("type", "").lower() == "sha-256":
+            sha256 = _digest(digest.text, "hash of a file")
+    length = 0
+    pieces: tuple[bytes, ...] = ()
+    for group in element.findall(_tag("pieces")):
+        if group.get("type", "").lower() == "sha-256" and size is not None:
+            length = _number(group.get("length"), "piece length")
+            found = group.findall(_tag("hash"))
+            if len(found) > _MOST_FOREIGN_PIECES:
+                raise BadManifest("The Metalink document has too many pieces.")
+            pieces = tuple(_digest(piece.text, "hash of a piece") for piece in found)
+    sources = []
+    for url in element.findall(_tag("url")):
+        priority = url.get("priority")
+        sources.append(
+            Source(
+                (url.text or "").strip(),
+                999_999 if priority is None else _number(priority, "priority"),
+                url.get("location"),
+            )
+        )
+    sources.sort(key=lambda source: source.priority)
+    return _checked(
+        FileManifest(element.get("name", ""), size, sha256, length, pieces, tuple(sources))
+    )
+
+
+# -- SHA256SUMS ---------------------------------------------------------------------------------
+
+_SUMS_LINE = re.compile(rb"(\\?)([0-9a-fA-F]{64}) [ *](.+)")
+_BSD_LINE = re.compile(rb"(\\?)SHA256 \((.+)\) = ([0-9a-fA-F]{64})")
+_ESCAPES = {b"\\\\": b"\\", b"\\n": b"\n", b"\\r": b"\r"}
+
+
+def encode_sums(sums: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """A list for `sha256sum --check` from names (raw bytes) and raw digests."""
+    out = []
+    for name, digest in sums:
+        escaped = name.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
+        mark = b"\\" if escaped != name else b""
+        out.append(b"%b%b  %b\n" % (mark, digest.hex().encode("ascii"), escaped))
+    return b"".join(out)
+
+
+def decode_sums(data: bytes) -> list[tuple[bytes, bytes]]:
+    """Names and raw digests of a list in GNU or BSD form. Raises BadManifest.
+
+    Empty lines and lines that start with `#` are passed over.
+    """
+    sums = []
+    for number, line in enumerate(data.split(b"\n"), 1):
+        line = line.removesuffix(b"\r")
+        if not line.strip() or line.startswith(b"#"):
+            continue
+        if match := _SUMS_LINE.fullmatch(line):
+            mark, digest, name = match.groups()
+        elif match := _BSD_LINE.fullmatch(line):
+            mark, name, digest = match.groups()
+        else:
+            raise BadManifest(f"Line {number} of the checksum list cannot be read.")
+        if mark:
+            name = re.sub(rb"\\[\\nr]", lambda escape: _ESCAPES[escape[0]], name)
+        sums.append((name, bytes.fromhex(digest.decode("ascii"))))
+    return sums

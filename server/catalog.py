@@ -133,8 +133,8 @@ class Catalog:
         self._wish(file).hits += hits
         self._next()
 
-    def want(self, file: OpenFile) -> defer.Deferred[FileDigests]:
-        """The digest as soon as it is known: before all that is merely asked for.
+    def want(self, file: OpenFile, hits: int = 1_000) -> defer.Deferred[FileDigests]:
+        """The digest as soon as it is known: normally before all that is merely asked for.
 
         Fails with FileChanged when the file is written to meanwhile, or with an OSError.
         """
@@ -146,7 +146,7 @@ class Catalog:
         result: defer.Deferred[FileDigests] = defer.Deferred()
         wish = self._wish(file)
         wish.waiting.append(result)
-        wish.hits += 1_000
+        wish.hits += hits
         self._next()
         return result
 

@@ -20,7 +20,7 @@ from protocol.headers import (
     format_repr_digest,
     parse_want_digest,
 )
-from protocol.manifest import FileDigests
+from protocol.manifest import FileDigests, Source
 from protocol.ranges import ContentRange, multipart_pieces, parse_range
 from server.catalog import Catalog
 from server.files import IsDirectory, NotHere, OpenFile, Tree, split_path, url_of
@@ -70,19 +70,11 @@ class _Small:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorLocation:
-    """A mirror of the whole tree: its base URL (with the last slash) and its priority, 1 first."""
-
-    base_url: str
-    priority: int = 1
-    location: str | None = None
-
-
 class Site:
     """The handler of all requests of a server.
 
-    `admission` may be replaced while running. `generated` and `listing` answer what is no file:
+    `admission` may be replaced while running. `mirrors` hold the whole tree: their URLs are bases
+    and end in a slash. `generated` and `listing` answer what is no file:
     each is given the request and the path's components, and says whether it took the request.
     """
 
@@ -93,7 +85,7 @@ class Site:
         admission: Admission,
         pacer: Pacer,
         *,
-        mirrors: Sequence[MirrorLocation] = (),
+        mirrors: Sequence[Source] = (),
         small_cache_bytes: int = 32 * 1024 * 1024,
         server_name: str = "Tidegate",
         wall: Callable[[], float] = time.time,
@@ -102,7 +94,7 @@ class Site:
         self.catalog = catalog
         self.admission = admission
         self.pacer = pacer
-        self.mirrors: tuple[MirrorLocation, ...] = tuple(mirrors)
+        self.mirrors: tuple[Source, ...] = tuple(mirrors)
         self.listing: Finder | None = None
         self.generated: Finder | None = None
         self.wall = wall
@@ -323,7 +315,7 @@ class Site:
             more = {"geo": mirror.location} if mirror.location else {}
             links.append(
                 format_link(
-                    mirror.base_url + rep.url_path[1:],
+                    mirror.url + rep.url_path[1:],
                     rel="duplicate",
                     pri=str(mirror.priority),
                     **more,

@@ -1,0 +1,210 @@
+"""Files that nobody wrote: `SHA256SUMS`, `*.meta4` and `*.manifest.json`, answered once known.
+
+A real file of the same name always wins. Digests that are missing are computed first; a client
+waits for them inside its request for a while, and is then told when to come back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet import defer
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from protocol.headers import EntityTag
+from protocol.manifest import (
+    METALINK_TYPE,
+    FileDigests,
+    FileManifest,
+    Source,
+    encode_json,
+    encode_metalink,
+    encode_sums,
+)
+from server.catalog import Catalog, FileChanged
+from server.files import IsDirectory, NotHere, Tree, url_of
+from server.http.request import Request
+from server.preconditions import verdict
+from server.site import Site
+
+SUMS = b"SHA256SUMS"
+_METALINK = b".meta4"
+_MANIFEST = b".manifest.json"
+_INDEX = b"index.meta4"
+_WAIT_S = 10.0
+
+_log = Logger()
+_Digested = list[tuple[bytes, FileDigests]]
+
+
+class Generated:
+    """Answers for generated files; give `answer` to `Site.generated`."""
+
+    def __init__(self, site: Site, reactor: Any, *, wait_s: float = _WAIT_S) -> None:
+        self._site = site
+        self._tree: Tree = site.tree
+        self._catalog: Catalog = site.catalog
+        self._reactor = reactor
+        self._wait_s = wait_s
+        self._running: dict[bytes, list[defer.Deferred[_Digested]]] = {}
+
+    def answer(self, request: Request, parts: list[bytes]) -> bool:
+        """Answer when the path names a generated file of something that exists; else False."""
+        if not parts:
+            return False
+        folder, name = parts[:-1], parts[-1]
+        try:
+            if name == SUMS:
+                self._tree.entries(folder)
+                self._when_digested(request, folder, self._sums)
+            elif name == _INDEX:
+                self._tree.entries(folder)
+                self._when_digested(request, folder, self._metalink_of(folder))
+            elif name.endswith(_METALINK) and name != _METALINK:
+                self._metalink(request, [*folder, name[: -len(_METALINK)]])
+            elif name.endswith(_MANIFEST) and name != _MANIFEST:
+                self._manifest(request, [*folder, name[: -len(_MANIFEST)]])
+            else:
+                return False
+        except (NotHere, IsDirectory):
+            return False
+        return True
+
+    # -- what is answered -------------------------------------------------------------------
+
+    def _sums(self, request: Request, digested: _Digested) -> None:
+        body = encode_sums((name, digests.sha256) for name, digests in digested)
+        self._answer(request, b"text/plain; charset=utf-8", body)
+
+    def _metalink_of(self, folder: list[bytes]) -> Callable[[Request, _Digested], None]:
+        def answer(request: Request, digested: _Digested) -> None:
+            files = [self._described(request, folder, name, d) for name, d in digested]
+            self._answer(
+                request,
+                METALINK_TYPE.encode("ascii"),
+                encode_metalink(files, origin=self._origin(request)),
+            )
+
+        return answer
+
+    def _metalink(self, request: Request, parts: list[bytes]) -> None:
+        try:
+            file = self._tree.open(parts)
+        except IsDirectory:
+            self._when_digested(request, parts, self._metalink_of(parts))
+            return
+        folder, name = parts[:-1], parts[-1]
+        self._wait(
+            request,
+            self._catalog.want(file),
+            lambda digests: self._metalink_of(folder)(request, [(name, digests)]),
+        )
+
+    def _manifest(self, request: Request, parts: list[bytes]) -> None:
+        file = self._tree.open(parts)
+
+        def answer(digests: FileDigests) -> None:
+            described = self._described(request, parts[:-1], parts[-1], digests)
+            self._answer(request, b"application/json", encode_json(described))
+
+        self._wait(request, self._catalog.want(file), answer)
+
+    def _described(
+        self, request: Request, folder: list[bytes], name: bytes, digests: FileDigests
+    ) -> FileManifest:
+        url = url_of(b"/".join([*folder, name]))
+        mirrors = self._site.mirrors
+        sources = [Source(m.url + url[1:], m.priority, m.location) for m in mirrors]
+        last = max((mirror.priority for mirror in mirrors), default=0) + 1
+        sources.append(Source(request.origin.decode("latin-1") + url, last))
+        return FileManifest.of(name.decode("utf-8", "replace"), digests, sources)
+
+    @staticmethod
+    def _origin(request: Request) -> str:
+        return (request.origin + request.path).decode("latin-1")
+
+    def _answer(self, request: Request, content_type: bytes, body: bytes) -> None:
+        tag = hashlib.blake2b(body, digest_size=12).hexdigest()
+        fields = [
+            (b"ETag", f'"{tag}"'.encode("ascii")),
+            (b"Cache-Control", b"no-cache"),
+            (b"X-Content-Type-Options", b"nosniff"),
+        ]
+        status = verdict(request.headers, EntityTag(tag), 0) if not request.finished else 200
+        if status == 412:
+            request.refuse(412, "precondition-failed", "The file is not the one you named.")
+        elif status == 304 and b"if-none-match" in request.headers:
+            request.respond(304, fields)
+        else:
+            request.respond(200, [(b"Content-Type", content_type), *fields], body)
+
+    # -- waiting ----------------------------------------------------------------------------
+
+    def _when_digested(
+        self, request: Request, folder: list[bytes], then: Callable[[Request, _Digested], None]
+    ) -> None:
+        """Call `then` with the digests of all files directly in a directory."""
+        key = b"/".join(folder)
+        waiting: defer.Deferred[_Digested] = defer.Deferred()
+        if key in self._running:
+            self._running[key].append(waiting)
+        else:
+            self._running[key] = [waiting]
+            work = defer.Deferred.fromCoroutine(self._digest_all(folder))
+            work.addBoth(self._all_digested, key)
+        self._wait(request, waiting, lambda digested: then(request, digested))
+
+    async def _digest_all(self, folder: list[bytes]) -> _Digested:
+        digested: _Digested = []
+        for entry in self._tree.entries(folder):
+            if entry.is_directory or entry.name == SUMS:
+                continue
+            known = self._catalog.known(entry.key)
+            if known is None:
+                try:
+                    known = await self._catalog.want(self._tree.open([*folder, entry.name]))
+                except (NotHere, IsDirectory):
+                    continue
+            digested.append((entry.name, known))
+        return digested
+
+    def _all_digested(self, result: _Digested | Failure, key: bytes) -> None:
+        for waiting in self._running.pop(key):
+            if isinstance(result, Failure):
+                waiting.errback(result)
+            else:
+                waiting.callback(result)
+
+    def _wait(
+        self, request: Request, ready: defer.Deferred[Any], answer: Callable[[Any], None]
+    ) -> None:
+        """Answer when `ready`, or say "come back" when that takes too long or fails."""
+        clocks: list[Any] = []
+
+        def stop_clock() -> None:
+            for clock in clocks:
+                if clock.active():
+                    clock.cancel()
+
+        def late(detail: str) -> None:
+            request.refuse(503, "digest-pending", detail, [(b"Retry-After", b"5")])
+
+        def failed(failure: Failure) -> None:
+            stop_clock()
+            if not isinstance(failure.value, FileChanged | OSError | NotHere):
+                _log.failure("a generated file failed", failure)
+            late("A file changed while its digest was computed; ask again in a moment.")
+
+        def done(result: Any) -> None:
+            stop_clock()
+            if not request.finished:
+                answer(result)
+
+        ready.addCallback(done).addErrback(failed)
+        if not request.finished and not ready.called:
+            pending = "Digests are being computed; ask again in a few seconds."
+            clocks.append(self._reactor.callLater(self._wait_s, late, pending))
+            request.on_gone(stop_clock)

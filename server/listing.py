@@ -1,0 +1,205 @@
+"""Directory listings: a page for people, JSON for programs, `index.html` where there is one."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from typing import Any
+from urllib.parse import parse_qs, quote_from_bytes
+
+from server.catalog import Catalog
+from server.files import Entry, IsDirectory, NotHere, Tree, url_of
+from server.http.answers import HTML
+from server.http.request import Request
+from server.pages import SECURITY_HEADERS, Pages
+from server.site import Site
+
+_SORTS = ("name", "size", "date")
+#: Names that go with another file rather than being what a person came for.
+_COMPANIONS = (
+    ".asc",
+    ".sig",
+    ".sha256",
+    ".sha512",
+    ".md5",
+    ".minisig",
+    ".meta4",
+    ".torrent",
+    ".zsync",
+    ".sbom",
+    ".pem",
+    ".crt",
+    ".sigstore",
+    "sha256sums",
+    "sha512sums",
+    "md5sums",
+)
+#: pip checks the digest that an address carries behind `#` when the file is one it installs.
+_PIP_READS = (".whl", ".tar.gz", ".zip")
+#: A rendered listing is reused for this many times what it cost, so it never costs more than 5 %.
+_REUSE_FACTOR = 20.0
+_MOST_KEPT = 64
+_SHELL_SAFE = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+")
+
+
+def size_text(size_bytes: int) -> str:
+    """A size for people: three significant digits, binary units."""
+    if size_bytes < 1024:
+        return f"{size_bytes} B"
+    size = float(size_bytes)
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        size /= 1024
+        if size < 999.5 or unit == "PiB":
+            break
+    digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
+    return f"{size:.{digits}f} {unit}"
+
+
+def _iso(unix_s: float) -> str:
+    at = datetime.datetime.fromtimestamp(int(unix_s), datetime.UTC)
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Listings:
+    """Answers for directories; give `answer` to `Site.listing`.
+
+    `served_as` is what the heading calls the root. `clock` measures what rendering costs.
+    """
+
+    def __init__(
+        self, site: Site, pages: Pages, clock: Any, *, served_as: str = "Release files"
+    ) -> None:
+        self._site = site
+        self._tree: Tree = site.tree
+        self._catalog: Catalog = site.catalog
+        self._pages = pages
+        self._clock = clock
+        self._served_as = served_as
+        self._kept: dict[tuple[bytes, ...], tuple[float, bytes, bytes]] = {}
+
+    def answer(self, request: Request, parts: list[bytes]) -> bool:
+        """Answer for a directory; False when there is none."""
+        query = parse_qs(request.query.decode("latin-1"), max_num_fields=10)
+        form = self._form(request, query)
+        sort = query.get("sort", ["name"])[0]
+        order = query.get("order", [""])[0]
+        sort = sort if sort in _SORTS else "name"
+        falling = order == "desc" if order in ("asc", "desc") else sort == "date"
+        if form == "html" and not query:
+            try:
+                self._site.serve(request, self._tree.open([*parts, b"index.html"]))
+                return True
+            except (IsDirectory, NotHere):
+                pass
+        key = (form.encode(), sort.encode(), b"d" if falling else b"a", request.origin, *parts)
+        now = self._clock.seconds()
+        kept = self._kept.get(key)
+        if kept is None or kept[0] <= now:
+            try:
+                entries = self._tree.entries(parts)
+            except NotHere:
+                return False
+            if form == "json":
+                kind, body = b"application/json", self._json(parts, entries)
+            else:
+                kind, body = HTML, self._html(request, parts, entries, sort, falling)
+            cost_s = self._clock.seconds() - now
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            kept = self._kept[key] = (now + cost_s * _REUSE_FACTOR, kind, body)
+        fields = [
+            (b"Content-Type", kept[1]),
+            (b"Cache-Control", b"no-cache"),
+            (b"Vary", b"Accept"),
+            *SECURITY_HEADERS,
+        ]
+        request.respond(200, fields, kept[2])
+        return True
+
+    @staticmethod
+    def _form(request: Request, query: dict[str, list[str]]) -> str:
+        asked = query.get("format", [""])[0]
+        if asked in ("json", "html"):
+            return asked
+        accept = (request.header(b"accept") or b"").lower()
+        return "json" if b"application/json" in accept and b"text/html" not in accept else "html"
+
+    def _described(self, parts: list[bytes], entry: Entry) -> dict[str, Any]:
+        slash = "/" if entry.is_directory else ""
+        known = None if entry.is_directory else self._catalog.known(entry.key)
+        return {
+            "name": entry.name.decode("utf-8", "replace"),
+            "type": "directory" if entry.is_directory else "file",
+            "size_bytes": None if entry.is_directory else entry.size_bytes,
+            "modified": _iso(entry.mtime_s),
+            "sha256": known.sha256.hex() if known is not None else None,
+            "url": url_of(b"/".join([*parts, entry.name])) + slash,
+        }
+
+    def _json(self, parts: list[bytes], entries: list[Entry]) -> bytes:
+        path = url_of(b"/".join(parts)) + ("/" if parts else "")
+        document = {"path": path, "entries": [self._described(parts, e) for e in entries]}
+        return json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
+
+    def _html(
+        self, request: Request, parts: list[bytes], entries: list[Entry], sort: str, falling: bool
+    ) -> bytes:
+        ordered = self._ordered(entries, sort, falling)
+        rows = []
+        total = 0
+        for entry in ordered:
+            row = self._described(parts, entry)
+            row["href"] = quote_from_bytes(entry.name, safe="") + (
+                "/" if entry.is_directory else ""
+            )
+            lower = row["name"].lower()
+            if row["sha256"] and lower.endswith(_PIP_READS):
+                row["href"] += f"#sha256={row['sha256']}"
+            row["size"] = "" if entry.is_directory else size_text(entry.size_bytes)
+            # As typed in a shell: nothing that it would read as its own.
+            row["typed_url"] = "/" + quote_from_bytes(b"/".join([*parts, entry.name]), safe="/")
+            row["companion"] = lower.endswith(_COMPANIONS)
+            row["date"] = row["modified"][:10]
+            rows.append(row)
+            total += 0 if entry.is_directory else entry.size_bytes
+        files = sum(not entry.is_directory for entry in entries)
+        crumbs = []
+        for depth, part in enumerate(parts, 1):
+            crumbs.append(
+                {
+                    "name": part.decode("utf-8", "replace"),
+                    "url": url_of(b"/".join(parts[:depth])) + "/",
+                }
+            )
+        wanted = [r for r in rows if r["type"] == "file" and not r["companion"]]
+        example = max(wanted, key=lambda r: int(r["size_bytes"]), default=None)
+        origin = request.origin.decode("latin-1")
+        typed = _SHELL_SAFE.fullmatch(origin) is not None
+        return self._pages.render(
+            "listing.html",
+            served_as=self._served_as,
+            crumbs=crumbs,
+            rows=rows,
+            sort=sort,
+            falling=falling,
+            files=files,
+            total=size_text(total),
+            example_url=origin + example["typed_url"] if example and typed else None,
+            directory_url=url_of(b"/".join(parts)) + ("/" if parts else ""),
+        )
+
+    @staticmethod
+    def _ordered(entries: list[Entry], sort: str, falling: bool) -> list[Entry]:
+        keys = {
+            "name": lambda e: e.name.lower(),
+            "size": lambda e: e.size_bytes,
+            "date": lambda e: e.mtime_s,
+        }
+        directories = [entry for entry in entries if entry.is_directory]
+        files = [entry for entry in entries if not entry.is_directory]
+        files.sort(key=keys[sort], reverse=falling)
+        directories.sort(
+            key=keys["name" if sort == "size" else sort], reverse=falling and sort != "size"
+        )
+        return directories + files
