@@ -1,0 +1,66 @@
+"""What an operator may do to the queue: cancel, withdraw, promote, block."""
+
+from __future__ import annotations
+
+from policies.job import TicketState
+from server.gate import Gate
+
+
+class Desk:
+    """Acts on the live gate; every method takes effect at once."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def cancel(self, lease: int, reason: str) -> bool:
+        """Cut a download off and free its slot; False when there is no such lease."""
+        gate = self._gate
+        download = gate.downloads.pop(lease, None)
+        if download is None:
+            return False
+        download.abort(reason)
+        gate.policy.release(lease, gate.now(), False)
+        gate.parts.passes.end(download.client, download.file)
+        gate.settle()
+        return True
+
+    def withdraw(self, number: int) -> bool:
+        """Take a waiting ticket out of the queue; False when it does not wait."""
+        gate = self._gate
+        row = gate.policy.ticket(number)
+        if row is None or row.state not in (TicketState.WAITING, TicketState.READY):
+            return False
+        holds = gate.holds.holding(number)
+        gate.policy.withdraw(number, gate.now())
+        gate.parts.passes.end(row.client, row.file)
+        for hold in holds:
+            gate.holds.remove(hold)
+            if hold.committed:
+                hold.request.abort()
+            else:
+                hold.request.refuse(403, "withdrawn", "The operator has ended this wait.")
+        gate.settle()
+        return True
+
+    def promote(self, number: int) -> bool:
+        """Move a waiting ticket to the head of the queue; False when it does not wait."""
+        gate = self._gate
+        done = gate.policy.promote(number, gate.now())
+        gate.settle()
+        return done
+
+    def block(self, address: str) -> None:
+        """Refuse an address (IPv6: its /64) from now on, and cut what it has."""
+        gate = self._gate
+        gate.blocked.add(address)
+        for lease, download in tuple(gate.downloads.items()):
+            if download.address == address:
+                self.cancel(lease, "the operator has blocked this address")
+        for row in tuple(gate.policy.tickets()):
+            if row.client.partition("#")[0] == address:
+                self.withdraw(row.number)
+
+    def unblock(self, address: str) -> None:
+        """Serve an address again."""
+        gate = self._gate
+        gate.blocked.discard(address)

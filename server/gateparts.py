@@ -1,0 +1,67 @@
+"""What a gate is made of, and what it asks of the rooms around it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from policies.job import TicketRow
+from protocol.ticket import KeyRing
+from server.callers import Callers
+from server.http.request import Request
+from server.numbers import Numbers
+from server.passes import PassBook
+from server.rules import RuleBook
+from server.store.records import ArrivalRecord
+from server.tools import ToolTable
+from server.waiting import WaitingRoom
+
+
+class Journal(Protocol):
+    """Where tickets go that must survive (`store.Store`)."""
+
+    def keep_tickets(self, rows: Iterable[TicketRow]) -> None:
+        """Write these rows soon."""
+        ...
+
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        """Call back when what was given so far is safe, or cannot be made safe now."""
+        ...
+
+
+class Link(Protocol):
+    """What the gate asks of the pacer."""
+
+    @property
+    def link_busy(self) -> bool:
+        """Whether the cap holds somebody back."""
+        ...
+
+    def goodput_bytes_s(self) -> float:
+        """What left lately."""
+        ...
+
+
+@dataclass(slots=True)
+class GateParts:
+    """What a gate is made of; `service` fills it."""
+
+    reactor: Any
+    now: Callable[[], float]
+    rng: random.Random
+    keys: KeyRing
+    journal: Journal
+    numbers: Numbers
+    passes: PassBook
+    waiting: WaitingRoom
+    link: Link
+    callers: Callers
+    rules: RuleBook
+    tools: ToolTable
+    arrived: Callable[[ArrivalRecord], None]
+    not_found: Callable[[Request], None]
+    holds_most: int = 5000
+    holds_per_client: int = 64
+    ticket_max_age_s: float = 7 * 86_400.0

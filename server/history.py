@@ -1,0 +1,100 @@
+"""Samples of the live server for the store: what the admin page draws and previews replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from server.gate import Gate
+from server.gateparts import Link
+from server.store.history import thin, write_samples
+from server.store.journal import forget_tickets
+from server.store.ledger import forget_digests, forget_events, write_arrivals
+from server.store.records import ArrivalRecord, SampleRecord
+from server.store.store import Store
+
+SAMPLE_S = 5.0
+_THIN_EVERY = 12
+_ARRIVALS_KEPT_S = 30 * 86_400.0
+_DIGESTS_KEPT_S = 90 * 86_400.0
+#: Snapshot counters that become rates per second.
+_RATES = {
+    "offers": "offers_total",
+    "admitted_small": "admitted_small_total",
+    "admitted_large": "admitted_large_total",
+    "completed": "completed_total",
+    "tickets_issued": "tickets_issued_total",
+    "tickets_expired": "tickets_expired_total",
+    "refused": "refused_total",
+}
+_LEVELS = ("small_active", "large_active", "paused", "waiting", "ready", "ready_target", "slots")
+
+
+class Recorder:
+    """Takes a sample every few seconds; `latest` is the last one, by series."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        now: Callable[[], float],
+        store: Store,
+        gate: Gate,
+        link: Link,
+        extra: Callable[[], Mapping[str, float]],
+        ticket_max_age_s: float,
+    ) -> None:
+        self._reactor = reactor
+        self._now = now
+        self._store = store
+        self._gate = gate
+        self._link = link
+        self._extra = extra
+        self._kept_s = ticket_max_age_s
+        self._call: Any = None
+        self._counts: dict[str, int] = {}
+        self._taken = 0
+        self._arrivals: list[ArrivalRecord] = []
+        self.latest: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._sample()
+
+    def stop(self) -> None:
+        """Stop sampling."""
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+
+    def arrived(self, record: ArrivalRecord) -> None:
+        """Note a new large job; written with the next sample."""
+        if len(self._arrivals) < 100_000:
+            self._arrivals.append(record)
+
+    def _sample(self) -> None:
+        self._call = self._reactor.callLater(SAMPLE_S, self._sample)
+        now = self._now()
+        snapshot = self._gate.policy.snapshot(now)
+        values: dict[str, float] = {name: float(getattr(snapshot, name)) for name in _LEVELS}
+        for series, counter in _RATES.items():
+            count = getattr(snapshot, counter)
+            values[series] = max(0, count - self._counts.get(counter, count)) / SAMPLE_S
+            self._counts[counter] = count
+        values["held"] = float(len(self._gate.holds))
+        values["goodput_bytes_s"] = self._link.goodput_bytes_s()
+        if snapshot.last_wait is not None:
+            values["last_wait_s"] = snapshot.last_wait.expected_s
+        values.update(self._extra())
+        self.latest = values
+        samples = [SampleRecord(now, series, value, value) for series, value in values.items()]
+        self._store.note(lambda session: write_samples(session, samples))
+        if self._arrivals:
+            arrivals, self._arrivals = self._arrivals, []
+            self._store.note(lambda session: write_arrivals(session, arrivals))
+        self._taken += 1
+        if self._taken % _THIN_EVERY == 0:
+            self._store.note(lambda session: thin(session, now))
+        if self._taken % (_THIN_EVERY * 60) == 1:
+            kept_s = self._kept_s
+            self._store.note(lambda session: forget_tickets(session, now - 2 * kept_s))
+            self._store.note(lambda session: forget_events(session, now - _ARRIVALS_KEPT_S))
+            self._store.note(lambda session: forget_digests(session, now - _DIGESTS_KEPT_S))

@@ -1,0 +1,78 @@
+"""The signing keys of one server: a file that only its owner can read, rotated with overlap."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+
+from protocol.ticket import Key, KeyRing
+
+#: Old keys stay good for reading this long after a newer one took over.
+OVERLAP_S = 30 * 86_400.0
+
+
+class KeysUnreadable(Exception):
+    """The key file cannot be used; the message names the fault and the remedy."""
+
+
+def load_keys(path: Path, now: float, rotate_after_s: float | None = None) -> KeyRing:
+    """The ring of keys in `path`; made if absent, rotated when the newest is too old.
+
+    Keys that were replaced more than `OVERLAP_S` ago are dropped: their tickets have expired.
+    Raises `KeysUnreadable` for a damaged file or one that others can read.
+    """
+    entries = _read(path) if path.exists() else []
+    newest_s = max((made_s for _, made_s in entries), default=None)
+    stale = newest_s is None or (rotate_after_s is not None and now - newest_s >= rotate_after_s)
+    if stale:
+        entries.insert(0, (Key(secrets.token_hex(4), secrets.token_bytes(32)), now))
+        replaced_s = now
+        kept = entries[:1]
+        for key, made_s in entries[1:]:
+            if now - replaced_s < OVERLAP_S:
+                kept.append((key, made_s))
+            replaced_s = made_s
+        entries = kept
+        _write(path, entries)
+    return KeyRing([key for key, _ in entries])
+
+
+def rotate_keys(path: Path, now: float) -> KeyRing:
+    """Put a new key in front of the others and use it from now on."""
+    return load_keys(path, now, rotate_after_s=0.0)
+
+
+def _read(path: Path) -> list[tuple[Key, float]]:
+    try:
+        if path.stat().st_mode & 0o077:
+            raise KeysUnreadable(f"{path} can be read by others; run chmod 600 {path}.")
+        entries = [
+            (Key(entry["name"], bytes.fromhex(entry["secret"])), float(entry["made_s"]))
+            for entry in json.loads(path.read_text("ascii"))
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise KeysUnreadable(
+            f"The keys in {path} cannot be read ({error}); put a backup in its place, or move the "
+            "file away: tickets and passes that were given out are worthless then."
+        ) from error
+    return sorted(entries, key=lambda entry: -entry[1])
+
+
+def _write(path: Path, entries: list[tuple[Key, float]]) -> None:
+    # Made with its final mode and moved into place: at no moment is a key readable by others.
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    text = json.dumps(
+        [
+            {"name": key.name, "secret": key.secret.hex(), "made_s": made_s}
+            for key, made_s in entries
+        ]
+    )
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+        stream.write(text + "\n")
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(fresh, path)

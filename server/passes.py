@@ -1,0 +1,127 @@
+"""Preference passes: issued by the operator, counted and revoked here."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from protocol.errors import BadToken
+from protocol.ticket import PASS_USED, KeyRing, Pass
+from server.store.records import PassRecord
+
+#: Downloads whose pass is remembered while they wait and run.
+MOST_BEGUN = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a good pass gives; `PassBook.begin` counts it."""
+
+    permit: Pass
+    preference: str
+    weight: float
+
+
+class PassBook:
+    """Knows every pass that was used or revoked. `keep` is told of each change of a count."""
+
+    def __init__(self, keys: KeyRing, keep: Callable[[PassRecord], None]) -> None:
+        self.keys = keys
+        self._keep = keep
+        self._records: dict[str, PassRecord] = {}
+        self._begun: dict[tuple[str, str], str] = {}
+
+    def load(self, records: Iterable[PassRecord]) -> None:
+        """Take up what the store knows."""
+        for record in records:
+            self._records[record.serial] = record
+
+    def records(self) -> list[PassRecord]:
+        """All known passes, newest first."""
+        return sorted(self._records.values(), key=lambda record: -record.issued_s)
+
+    def issue(
+        self,
+        *,
+        class_name: str,
+        weight: float,
+        path: str,
+        not_before_s: float,
+        expires_s: float,
+        max_uses: int,
+        now: float,
+        note: str = "",
+    ) -> tuple[str, PassRecord]:
+        """Make one pass: its token for the holder, its record for the store."""
+        permit = Pass(
+            serial=secrets.token_hex(8),
+            preference=class_name,
+            weight=weight,
+            path=path,
+            not_before_s=not_before_s,
+            expires_s=expires_s,
+            max_uses=max_uses,
+        )
+        token = self.keys.write_pass(permit)
+        record = replace(_record(permit, now), note=note)
+        self._records[record.serial] = record
+        return token, record
+
+    def read(self, token: str, path: str, now: float) -> Grant:
+        """What a token is good for here and now. Raises `BadToken` with the reason."""
+        permit = self.keys.read_pass(token)
+        record = self._records.get(permit.serial)
+        if record is not None and record.revoked:
+            raise BadToken("This pass was revoked by the operator.", code="pass-revoked")
+        # Uses are checked apart: whoever began with the last one must be able to poll and resume.
+        permit.check(path, now, 0)
+        return Grant(permit, permit.preference, permit.weight)
+
+    def check_use(self, grant: Grant, client: str, file: str) -> None:
+        """Raise `BadToken` when a new download would be one use too many."""
+        record = self._records.get(grant.permit.serial)
+        if (
+            record is not None
+            and record.uses >= grant.permit.max_uses
+            and self._begun.get((client, file)) != grant.permit.serial
+        ):
+            raise BadToken("This pass has been used as often as it allows.", code=PASS_USED)
+
+    def begin(self, grant: Grant, client: str, file: str, now: float) -> None:
+        """Count a download that began (or got its place); polls and resumes count only once."""
+        permit = grant.permit
+        if self._begun.get((client, file)) == permit.serial:
+            return
+        if len(self._begun) >= MOST_BEGUN:
+            self._begun.pop(next(iter(self._begun)))
+        self._begun[client, file] = permit.serial
+        record = self._records.get(permit.serial) or _record(permit, now)
+        record = replace(record, uses=record.uses + 1)
+        self._records[permit.serial] = record
+        self._keep(record)
+
+    def end(self, client: str, file: str) -> None:
+        """The download is over: the next one of the same file is another use."""
+        self._begun.pop((client, file), None)
+
+    def revoke(self, serial: str) -> bool:
+        """Make a pass worthless at once; False when it is unknown here."""
+        record = self._records.get(serial)
+        if record is None:
+            return False
+        self._records[serial] = replace(record, revoked=True)
+        return True
+
+
+def _record(permit: Pass, now: float) -> PassRecord:
+    return PassRecord(
+        serial=permit.serial,
+        class_name=permit.preference,
+        weight=permit.weight,
+        path=permit.path,
+        issued_s=now,
+        not_before_s=permit.not_before_s,
+        expires_s=permit.expires_s,
+        max_uses=permit.max_uses,
+    )

@@ -1,0 +1,99 @@
+"""The queue on disk: what must survive a crash of every ticket. All functions block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from sqlalchemy import delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from policies.job import TicketRow, TicketState
+from server.store.models import Counter, Ticket
+
+#: States of tickets that still have a place, or a download that died with the process.
+LIVE = (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
+_NUMBERS = "ticket numbers"
+#: SQLite takes at most 32 766 variables in one statement; a row has eleven.
+_ROWS_PER_STATEMENT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class JournalState:
+    """What a server finds at its start.
+
+    `live` in the order of their numbers; `over` are the numbers of finished tickets that are
+    remembered; no number from `next_number` on was ever given away.
+    """
+
+    live: tuple[TicketRow, ...]
+    over: tuple[int, ...]
+    next_number: int
+
+
+def insert_for(session: Session) -> type[sqlite.Insert] | type[postgresql.Insert]:
+    """The INSERT of this database that knows ON CONFLICT."""
+    name = session.get_bind().dialect.name
+    return postgresql.Insert if name == "postgresql" else sqlite.Insert
+
+
+def write_tickets(session: Session, rows: Iterable[TicketRow]) -> None:
+    """Insert or overwrite one row per ticket; of several rows of a ticket the last one counts."""
+    latest = {row.number: asdict(row) for row in rows}
+    values = list(latest.values())
+    for start in range(0, len(values), _ROWS_PER_STATEMENT):
+        statement = insert_for(session)(Ticket).values(values[start : start + _ROWS_PER_STATEMENT])
+        changed = {
+            name: statement.excluded[name]
+            for name in ("remaining_bytes", "weight", "state", "changed_s", "polls", "early_polls")
+        }
+        session.execute(
+            statement.on_conflict_do_update(index_elements=[Ticket.number], set_=changed)
+        )
+
+
+def reserve_numbers(session: Session, below: int) -> None:
+    """Promise that numbers below `below` may be given away from now on."""
+    statement = insert_for(session)(Counter).values(name=_NUMBERS, value=below)
+    session.execute(
+        statement.on_conflict_do_update(
+            index_elements=[Counter.name], set_={"value": statement.excluded.value}
+        )
+    )
+
+
+def read_journal(session: Session) -> JournalState:
+    """Everything that a starting server must know about tickets."""
+    live = session.scalars(
+        select(Ticket).where(Ticket.state.in_([*LIVE])).order_by(Ticket.number)
+    ).all()
+    over = session.scalars(select(Ticket.number).where(Ticket.state.not_in([*LIVE]))).all()
+    counter = session.get(Counter, _NUMBERS)
+    highest = max((*(ticket.number for ticket in live), *over), default=0)
+    return JournalState(
+        live=tuple(_row(ticket) for ticket in live),
+        over=tuple(over),
+        next_number=max(counter.value if counter else 1, highest + 1),
+    )
+
+
+def forget_tickets(session: Session, before_s: float) -> None:
+    """Drop finished tickets that changed last before `before_s`: their tokens have expired."""
+    session.execute(delete(Ticket).where(Ticket.state.not_in([*LIVE]), Ticket.changed_s < before_s))
+
+
+def _row(ticket: Ticket) -> TicketRow:
+    return TicketRow(
+        number=ticket.number,
+        client=ticket.client,
+        file=ticket.file,
+        size_bytes=ticket.size_bytes,
+        remaining_bytes=ticket.remaining_bytes,
+        weight=ticket.weight,
+        issued_s=ticket.issued_s,
+        state=TicketState(ticket.state),
+        changed_s=ticket.changed_s,
+        polls=ticket.polls,
+        early_polls=ticket.early_polls,
+    )

@@ -1,0 +1,128 @@
+"""The tables. Only this room knows them; helpers of other rooms see the values in `records`.
+
+Times are Unix seconds as floats, sizes are bytes. A room that needs tables of its own (the admin
+page has users and sessions) declares them on the same `Base` and brings a migration.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, Index, Integer, SmallInteger, String, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+#: SQLite numbers its rows only in a column that says INTEGER.
+BigId = BigInteger().with_variant(Integer, "sqlite")
+
+
+class Base(DeclarativeBase):
+    """All tables of one Tidegate database."""
+
+
+class Ticket(Base):
+    """One row of the journal: a place in the queue, or the memory that it was used."""
+
+    __tablename__ = "tickets"
+
+    number: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=False)
+    client: Mapped[str] = mapped_column(String(128))
+    file: Mapped[str] = mapped_column(Text)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    remaining_bytes: Mapped[int] = mapped_column(BigInteger)
+    weight: Mapped[float]
+    issued_s: Mapped[float]
+    state: Mapped[str] = mapped_column(String(12))
+    changed_s: Mapped[float]
+    polls: Mapped[int]
+    early_polls: Mapped[int]
+
+    __table_args__ = (Index("tickets_by_state", "state", "changed_s"),)
+
+
+class Counter(Base):
+    """A named number that only grows: the high-water mark of ticket numbers."""
+
+    __tablename__ = "counters"
+
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    value: Mapped[int] = mapped_column(BigInteger)
+
+
+class Digest(Base):
+    """The digests of one file as it was: device, inode, size and mtime name the very bytes."""
+
+    __tablename__ = "digests"
+
+    key: Mapped[str] = mapped_column(String(128), primary_key=True)
+    body: Mapped[dict[str, Any]] = mapped_column(JSON)
+    used_s: Mapped[float] = mapped_column(index=True)
+
+
+class Revision(Base):
+    """One applied change of the policy or its settings."""
+
+    __tablename__ = "revisions"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    at_s: Mapped[float]
+    author: Mapped[str] = mapped_column(String(128))
+    note: Mapped[str] = mapped_column(Text, default="")
+    policy: Mapped[str] = mapped_column(String(32))
+    settings: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class Sample(Base):
+    """One point of one series at one resolution (0: raw, 60: minutes, 3600: hours)."""
+
+    __tablename__ = "history"
+
+    resolution_s: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
+    series: Mapped[str] = mapped_column(String(64), primary_key=True)
+    at_s: Mapped[float] = mapped_column(primary_key=True)
+    mean: Mapped[float]
+    peak: Mapped[float]
+
+    __table_args__ = (Index("history_by_age", "resolution_s", "at_s"),)
+
+
+class Event(Base):
+    """Something that an operator may want to read later."""
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    at_s: Mapped[float] = mapped_column(index=True)
+    kind: Mapped[str] = mapped_column(String(64), index=True)
+    level: Mapped[str] = mapped_column(String(12))
+    text: Mapped[str] = mapped_column(Text)
+    data: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
+
+
+class Arrival(Base):
+    """One large job that asked for the first time: what previews of a policy replay."""
+
+    __tablename__ = "arrivals"
+
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    at_s: Mapped[float] = mapped_column(index=True)
+    client: Mapped[str] = mapped_column(String(128))
+    file: Mapped[str] = mapped_column(Text)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+
+
+class Pass(Base):
+    """A signed preference ticket that an operator issued; the signature lives in the token."""
+
+    __tablename__ = "passes"
+
+    serial: Mapped[str] = mapped_column(String(64), primary_key=True)
+    class_name: Mapped[str] = mapped_column(String(64))
+    weight: Mapped[float]
+    path: Mapped[str] = mapped_column(Text)
+    issued_s: Mapped[float]
+    not_before_s: Mapped[float]
+    expires_s: Mapped[float]
+    max_uses: Mapped[int]
+    uses: Mapped[int] = mapped_column(default=0)
+    revoked: Mapped[bool] = mapped_column(default=False)
+    note: Mapped[str] = mapped_column(Text, default="")

@@ -1,0 +1,68 @@
+"""The values that leave and enter the store, free of SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionRecord:
+    """An applied change of policy; `id` is 0 until it is stored."""
+
+    at_s: float
+    author: str
+    policy: str
+    settings: Mapping[str, Any]
+    note: str = ""
+    id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """One line of the operator's log. `level` is info, warning or error."""
+
+    at_s: float
+    kind: str
+    text: str
+    level: str = "info"
+    data: Mapping[str, Any] = field(default_factory=dict)
+    id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRecord:
+    """One point of a series: the mean and the peak over its resolution."""
+
+    at_s: float
+    series: str
+    mean: float
+    peak: float
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalRecord:
+    """A large job that asked for the first time."""
+
+    at_s: float
+    client: str
+    file: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """An operator's preference ticket as issued, and how often it was used."""
+
+    serial: str
+    class_name: str
+    weight: float
+    path: str
+    issued_s: float
+    not_before_s: float
+    expires_s: float
+    max_uses: int
+    uses: int = 0
+    revoked: bool = False
+    note: str = ""

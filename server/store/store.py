@@ -1,0 +1,198 @@
+"""The store as the reactor sees it: reads are Deferreds, writes are batches, nothing ever blocks.
+
+A dead or full database never stops a download. While writes fail the state is `degraded`, the
+newest row of every changed ticket is kept in memory and tried again at growing intervals; what
+only informs (events, samples, arrivals) is dropped beyond a bound, oldest first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sqlalchemy.orm import Session
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from policies.job import TicketRow
+from server.store.database import Database
+from server.store.journal import write_tickets
+
+T = TypeVar("T")
+Work = Callable[[Session], T]
+#: Runs a blocking function elsewhere and answers on the reactor's thread.
+RunInThread = Callable[[Callable[[], T]], "Deferred[T]"]
+
+BATCH_S = 0.004
+RETRY_FIRST_S = 0.5
+RETRY_MOST_S = 15.0
+MOST_NOTES = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """Whether the store keeps up. `reason` and `since_s` say why not and since when."""
+
+    ok: bool
+    reason: str = ""
+    since_s: float = 0.0
+    pending: int = 0
+
+
+class Store:
+    """Batches writes to one database and runs reads beside them."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        database: Database,
+        reactor: IReactorTime,
+        write_in_thread: RunInThread[None],
+        read_in_thread: Callable[[Callable[[], object]], Deferred[object]],
+        now: Callable[[], float],
+    ) -> None:
+        self._database = database
+        self._reactor: Any = reactor
+        self._write_in_thread = write_in_thread
+        self._read_in_thread = read_in_thread
+        self._now = now
+        self._tickets: dict[int, TicketRow] = {}
+        self._musts: list[Work[None]] = []
+        self._notes: deque[Work[None]] = deque(maxlen=MOST_NOTES)
+        self._waiters: list[Callable[[], None]] = []
+        self._flying_waiters: list[Callable[[], None]] = []
+        self._call: Any = None
+        self._flying: Deferred[None] | None = None
+        self._retry_s = RETRY_FIRST_S
+        self._closed = False
+        self._reason = ""
+        self._since_s = 0.0
+        self.batches_total = 0
+        self.failures_total = 0
+
+    @property
+    def state(self) -> StoreState:
+        """Whether writes arrive."""
+        pending = len(self._tickets) + len(self._musts) + len(self._notes)
+        return StoreState(not self._reason, self._reason, self._since_s, pending)
+
+    def keep_tickets(self, rows: Iterable[TicketRow]) -> None:
+        """Journal tickets with the next batch; of one ticket only the newest row is written."""
+        for row in rows:
+            self._tickets[row.number] = row
+        self._schedule(BATCH_S)
+
+    def must(self, work: Work[None]) -> None:
+        """Do a write with the next batch, and again until it succeeds."""
+        self._musts.append(work)
+        self._schedule(BATCH_S)
+
+    def note(self, work: Work[None]) -> None:
+        """Do a write with the next batch; it may be dropped while the database is ill."""
+        self._notes.append(work)
+        self._schedule(BATCH_S)
+
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        """Call back when all that was written so far is safe; at once while the database is ill."""
+        if self._reason or (self._call is None and self._flying is None):
+            callback()
+        else:
+            self._waiters.append(callback)
+
+    def read(self, work: Work[T]) -> Deferred[T]:
+        """Run a query (or a write that wants its answer) in a session of its own."""
+
+        def in_thread() -> object:
+            with self._database.session.begin() as session:
+                return work(session)
+
+        return self._read_in_thread(in_thread)  # type: ignore[return-value]
+
+    def close(self) -> Deferred[None]:
+        """Write what is pending (one attempt), then call back; the caller ends the threads."""
+        self._closed = True
+        if self._call is not None:
+            self._call.cancel()
+            self._call = None
+        done: Deferred[None] = Deferred()
+
+        def last(_: object = None) -> None:
+            self._flush()
+            if self._flying is None:
+                done.callback(None)
+            else:
+                self._flying.addBoth(lambda _: done.callback(None))
+
+        if self._flying is not None:
+            self._flying.addBoth(last)
+        else:
+            last()
+        return done
+
+    def _schedule(self, delay_s: float) -> None:
+        if self._call is None and self._flying is None and not self._closed:
+            self._call = self._reactor.callLater(delay_s, self._flush)
+
+    def _flush(self) -> None:
+        self._call = None
+        if not (self._tickets or self._musts or self._notes):
+            self._tell(self._waiters)
+            return
+        # A note that can never succeed must not poison what has to be kept: notes are tried once.
+        tickets, self._tickets = self._tickets, {}
+        musts, self._musts = self._musts, []
+        notes = list(self._notes)
+        self._notes.clear()
+        self._flying_waiters, self._waiters = self._waiters, []
+
+        def in_thread() -> None:
+            with self._database.session.begin() as session:
+                write_tickets(session, tickets.values())
+                for work in musts:
+                    work(session)
+                for work in notes:
+                    work(session)
+
+        def succeeded(_: None) -> None:
+            self._flying = None
+            self.batches_total += 1
+            self._retry_s = RETRY_FIRST_S
+            if self._reason:
+                self.log.info("The database works again.")
+                self._reason = ""
+            self._tell(self._flying_waiters)
+            if self._tickets or self._musts or self._notes or self._waiters:
+                self._schedule(BATCH_S)
+
+        def failed(failure: Failure) -> None:
+            self._flying = None
+            self.failures_total += 1
+            # What changed meanwhile is newer than what failed.
+            self._tickets = tickets | self._tickets
+            self._musts = musts + self._musts
+            if not self._reason:
+                self._since_s = self._now()
+                self.log.error(
+                    "The database does not take writes; downloads go on. {reason}",
+                    reason=failure.getErrorMessage(),
+                )
+            self._reason = (failure.getErrorMessage() or "unknown fault").splitlines()[0][:300]
+            self._tell(self._flying_waiters)
+            self._tell(self._waiters)
+            self._schedule(self._retry_s)
+            self._retry_s = min(RETRY_MOST_S, self._retry_s * 2)
+
+        self._flying = flying = self._write_in_thread(in_thread)
+        flying.addCallbacks(succeeded, failed)
+
+    @staticmethod
+    def _tell(waiters: list[Callable[[], None]]) -> None:
+        callbacks = waiters[:]
+        waiters.clear()
+        for callback in callbacks:
+            callback()

@@ -1,0 +1,100 @@
+"""Which tool gets what when it has to wait: pure matching on User-Agent.
+
+Measured with the real tools: curl, wget, wget2, aria2, axel and apt do not come back (or lose the
+file) after a 503, but all of them wait while the server keeps their request open. pip and whatever
+rests on urllib3 with retries honour `Retry-After`. Browsers obey `Refresh` on the waiting page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Manner = Literal["hold", "come-back"]
+
+
+class ToolRule(BaseModel):
+    """One `[[holding.tools]]` entry: how tools whose User-Agent matches are kept waiting."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    agent: str = Field(
+        min_length=1,
+        max_length=200,
+        description="Regular expression, looked for in User-Agent without regard to case.",
+    )
+    manner: Manner = Field(
+        description="`hold` keeps the request open; `come-back` answers 503 with Retry-After.",
+    )
+    silent_s: float = Field(
+        20.0, ge=0.0, le=3600.0, description="How long nothing is sent at first (held tools)."
+    )
+    drip_s: float = Field(
+        10.0, ge=0.1, le=3600.0, description="Then one header line is sent each time this passes."
+    )
+    drip_lines: int = Field(
+        85,
+        ge=0,
+        le=10_000,
+        description="After this many lines the connection is closed; a retry finds its place.",
+    )
+
+    @field_validator("agent")
+    @classmethod
+    def _compiles(cls, agent: str) -> str:
+        try:
+            re.compile(agent)
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from error
+        return agent
+
+
+#: The measured defaults, first match wins. Rules of the configuration come before them.
+DEFAULT_TOOLS: tuple[ToolRule, ...] = (
+    # `curl --retry` would honour Retry-After, but nothing in a request tells it from plain curl,
+    # which does not; holding serves both.
+    ToolRule(agent=r"^curl/", manner="hold", drip_s=15.0, drip_lines=900),
+    ToolRule(agent=r"^wget2/", manner="hold"),
+    ToolRule(agent=r"^wget/", manner="hold", drip_s=15.0, drip_lines=900),
+    ToolRule(agent=r"^aria2/", manner="hold"),
+    ToolRule(agent=r"^axel/", manner="hold"),
+    ToolRule(agent=r"^Debian APT|^APT-|apt-", manner="hold", drip_s=5.0),
+    ToolRule(
+        agent=r"^(pip|uv|poetry|urllib3|twine)/|python-urllib3|python-requests", manner="come-back"
+    ),
+    ToolRule(agent=r"^tidegate/", manner="come-back"),
+)
+#: A tool that nobody knows is held: that serves nearly everything that can download at all.
+UNKNOWN_TOOL = ToolRule(agent=".", manner="hold")
+
+
+@dataclass(slots=True)
+class ToolTable:
+    """Finds the rule for a User-Agent; answers are remembered, agents being few."""
+
+    rules: tuple[ToolRule, ...]
+    _compiled: list[tuple[re.Pattern[str], ToolRule]]
+    _found: dict[bytes, ToolRule]
+
+    def __init__(self, rules: Iterable[ToolRule] = ()) -> None:
+        self.rules = (*rules, *DEFAULT_TOOLS)
+        self._compiled = [(re.compile(rule.agent, re.IGNORECASE), rule) for rule in self.rules]
+        self._found = {}
+
+    def rule_for(self, agent: bytes | None) -> ToolRule:
+        """How to keep this tool waiting."""
+        agent = (agent or b"")[:256]
+        found = self._found.get(agent)
+        if found is None:
+            if len(self._found) >= 1024:
+                self._found.clear()
+            text = agent.decode("latin-1")
+            found = next(
+                (rule for pattern, rule in self._compiled if pattern.search(text)), UNKNOWN_TOOL
+            )
+            self._found[agent] = found
+        return found

@@ -1,0 +1,320 @@
+"""The store: batches, crashes, degraded mode; history thins; every record comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from sqlalchemy import inspect, select
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+
+from policies.job import TicketRow, TicketState
+from server.store import history, ledger
+from server.store.database import Database, StoreUnavailable, sqlite_url
+from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
+from server.store.models import Base, Sample
+from server.store.records import (
+    ArrivalRecord,
+    EventRecord,
+    PassRecord,
+    RevisionRecord,
+    SampleRecord,
+)
+from server.store.store import Store
+
+T = TypeVar("T")
+
+
+def ticket(number: int, state: TicketState = TicketState.WAITING, **more: Any) -> TicketRow:
+    row = TicketRow(
+        number=number,
+        client=f"192.0.2.{number % 250}#1",
+        file="/big.iso",
+        size_bytes=5_000_000_000,
+        remaining_bytes=5_000_000_000,
+        weight=1.0,
+        issued_s=1000.0 + number,
+        state=state,
+        changed_s=1000.0 + number,
+    )
+    return replace(row, **more)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    found = Database(sqlite_url(tmp_path / "tidegate.db"))
+    found.migrate()
+    yield found
+    found.close()
+
+
+class Threads:
+    """Stands for a thread: work runs when the test says so, or fails when it says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Deferred[Any]]] = []
+        self.broken: Exception | None = None
+
+    def __call__(self, work: Callable[[], T]) -> Deferred[T]:
+        answer: Deferred[T] = Deferred()
+        self.jobs.append((work, answer))
+        return answer
+
+    def run(self) -> None:
+        jobs, self.jobs = self.jobs, []
+        for work, answer in jobs:
+            try:
+                if self.broken is not None:
+                    raise self.broken
+                result = work()
+            except OperationalError as error:
+                answer.errback(error)
+            else:
+                answer.callback(result)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def threads() -> Threads:
+    return Threads()
+
+
+@pytest.fixture
+def store(database: Database, clock: Clock, threads: Threads) -> Store:
+    return Store(database, clock, threads, lambda work: succeed(work()), clock.seconds)
+
+
+def live(database: Database) -> list[int]:
+    with database.session() as session:
+        return [row.number for row in read_journal(session).live]
+
+
+def test_migrations_make_the_tables_that_the_models_describe(database: Database) -> None:
+    found = inspect(database.engine)
+    for table in Base.metadata.sorted_tables:
+        columns = {column["name"] for column in found.get_columns(table.name)}
+        assert columns == set(table.columns.keys()), table.name
+
+
+def test_migrating_twice_changes_nothing(database: Database) -> None:
+    with database.session.begin() as session:
+        write_tickets(session, [ticket(1)])
+    database.migrate()
+    assert live(database) == [1]
+
+
+def test_a_wrong_url_says_what_to_write() -> None:
+    with pytest.raises(StoreUnavailable, match=r"Use sqlite:///FILE, or postgresql://"):
+        Database("nonsense")
+
+
+def test_the_journal_gives_back_every_live_ticket_and_remembers_finished_ones(
+    database: Database,
+) -> None:
+    rows = [ticket(3), ticket(1, TicketState.STARTED), ticket(2, TicketState.READY)]
+    finished = [ticket(4, TicketState.DONE), ticket(5, TicketState.EXPIRED)]
+    with database.session.begin() as session:
+        write_tickets(session, rows + finished)
+        reserve_numbers(session, 1000)
+    with database.session() as session:
+        found = read_journal(session)
+    assert found.live == tuple(sorted(rows, key=lambda row: row.number))
+    assert sorted(found.over) == [4, 5]
+    assert found.next_number == 1000
+
+
+def test_numbers_are_never_reused_even_without_a_counter(database: Database) -> None:
+    with database.session.begin() as session:
+        write_tickets(session, [ticket(77)])
+    with database.session() as session:
+        assert read_journal(session).next_number == 78
+
+
+def test_many_rows_fit_in_one_batch_and_the_last_row_of_a_ticket_counts(
+    database: Database,
+) -> None:
+    rows = [ticket(number) for number in range(1, 3000)]
+    with database.session.begin() as session:
+        write_tickets(session, [*rows, ticket(7, TicketState.DONE)])
+    assert len(live(database)) == 2998
+
+
+def test_finished_tickets_are_forgotten_once_their_tokens_have_expired(
+    database: Database,
+) -> None:
+    with database.session.begin() as session:
+        write_tickets(
+            session, [ticket(1), ticket(2, TicketState.DONE), ticket(900, TicketState.DONE)]
+        )
+        forget_tickets(session, before_s=1500.0)
+        assert read_journal(session).over == (900,)
+    assert live(database) == [1]
+
+
+def test_writes_wait_a_few_milliseconds_and_go_together(
+    store: Store, clock: Clock, threads: Threads, database: Database
+) -> None:
+    store.keep_tickets([ticket(1)])
+    store.keep_tickets([ticket(2), ticket(1, TicketState.READY)])
+    assert threads.jobs == []
+    clock.advance(0.01)
+    assert len(threads.jobs) == 1
+    threads.run()
+    assert live(database) == [1, 2]
+    assert store.batches_total == 1
+    assert clock.getDelayedCalls() == []
+
+
+def test_after_commit_calls_once_the_ticket_is_safe(
+    store: Store, clock: Clock, threads: Threads
+) -> None:
+    told: list[str] = []
+    store.after_commit(lambda: told.append("idle"))
+    store.keep_tickets([ticket(1)])
+    store.after_commit(lambda: told.append("first"))
+    clock.advance(0.01)
+    store.keep_tickets([ticket(2)])
+    store.after_commit(lambda: told.append("second"))
+    assert told == ["idle"]
+    threads.run()
+    assert told == ["idle", "first"]
+    clock.advance(0.01)
+    threads.run()
+    assert told == ["idle", "first", "second"]
+
+
+def test_a_dead_database_degrades_and_recovers_without_losing_a_ticket(
+    store: Store, clock: Clock, threads: Threads, database: Database
+) -> None:
+    told: list[str] = []
+    threads.broken = OperationalError("INSERT", {}, Exception("disk full"))
+    store.keep_tickets([ticket(1)])
+    store.after_commit(lambda: told.append("degraded"))
+    clock.advance(0.01)
+    threads.run()
+    assert told == ["degraded"]
+    assert not store.state.ok
+    assert "disk full" in store.state.reason
+    store.keep_tickets([ticket(1, TicketState.READY), ticket(2)])
+    store.after_commit(lambda: told.append("at once"))
+    assert told == ["degraded", "at once"]
+    for _ in range(5):
+        clock.advance(20)
+        threads.run()
+    assert store.failures_total == 6
+    threads.broken = None
+    clock.advance(20)
+    threads.run()
+    assert store.state.ok
+    assert store.state.pending == 0
+    with database.session() as session:
+        assert [row.state for row in read_journal(session).live] == ["ready", "waiting"]
+
+
+def test_a_note_that_cannot_be_written_does_not_keep_tickets_out(
+    store: Store, clock: Clock, threads: Threads, database: Database
+) -> None:
+    def poison(session: Session) -> None:
+        raise OperationalError("INSERT", {}, Exception("no such thing"))
+
+    store.note(poison)
+    store.keep_tickets([ticket(1)])
+    clock.advance(0.01)
+    threads.run()
+    clock.advance(1)
+    threads.run()
+    assert live(database) == [1]
+    assert store.state.ok
+
+
+def test_close_writes_what_is_pending(
+    store: Store, clock: Clock, threads: Threads, database: Database
+) -> None:
+    closed: list[None] = []
+    store.keep_tickets([ticket(1)])
+    clock.advance(0.01)
+    store.keep_tickets([ticket(2)])
+    store.close().addCallback(closed.append)
+    threads.run()
+    assert closed == []
+    threads.run()
+    assert closed == [None]
+    assert live(database) == [1, 2]
+    assert clock.getDelayedCalls() == []
+
+
+def test_reads_answer_with_what_the_query_found(store: Store) -> None:
+    found: list[int] = []
+    store.read(lambda session: len(read_journal(session).live)).addCallback(found.append)
+    assert found == [0]
+
+
+def test_history_thins_to_minutes_and_hours(database: Database) -> None:
+    start = 7200.0 * 100
+    with database.session.begin() as session:
+        for step in range(0, 7200, 10):
+            now = start + step
+            history.write_samples(session, [SampleRecord(now, "waiting", step % 60, step % 60)])
+            if step % 600 == 0:
+                history.thin(session, now)
+        history.thin(session, start + 7200)
+        raw = session.scalars(select(Sample).where(Sample.resolution_s == 0)).all()
+        assert min(sample.at_s for sample in raw) >= start + 3600
+        minutes = history.read_series(session, ["waiting"], start - 86400, start + 7200)["waiting"]
+        assert [sample.at_s for sample in minutes] == [start + 60 * n for n in range(120)]
+        assert {(sample.mean, sample.peak) for sample in minutes} == {(25.0, 50.0)}
+        hours = history.read_series(session, ["waiting"], 0, 30 * 86400)["waiting"]
+        assert [sample.mean for sample in hours] == [25.0, 25.0]
+        history.thin(session, start + 400 * 86400)
+        assert session.scalars(select(Sample)).all() == []
+
+
+def test_records_come_back_as_they_were_written(database: Database) -> None:
+    with database.session.begin() as session:
+        ledger.write_digest(session, "8:1:2", {"sha256": "00"}, 1.0)
+        ledger.write_digest(session, "8:1:2", {"sha256": "ff"}, 2.0)
+        assert ledger.read_digest(session, "8:1:2") == {"sha256": "ff"}
+        ledger.forget_digests(session, 3.0)
+        assert ledger.read_digest(session, "8:1:2") is None
+
+        first = ledger.add_revision(session, RevisionRecord(1.0, "ann", "fcfs", {"slots": 3}))
+        second = ledger.add_revision(session, RevisionRecord(2.0, "bob", "ticket", {}, "rush"))
+        assert ledger.read_revisions(session, 10) == [second, first]
+        assert ledger.read_revisions(session, 10, before_id=second.id) == [first]
+        assert ledger.read_revision(session, first.id) == first
+
+        ledger.write_events(
+            session,
+            [EventRecord(1.0, "login", "ann logged in"), EventRecord(2.0, "store", "100% full")],
+        )
+        assert [event.text for event in ledger.read_events(session, 9, text="100%")] == [
+            "100% full"
+        ]
+        assert [event.kind for event in ledger.read_events(session, 9)] == ["store", "login"]
+        assert ledger.read_events(session, 9, kind="login")[0].level == "info"
+
+        arrival = ArrivalRecord(5.0, "192.0.2.1#0", "/a", 9)
+        ledger.write_arrivals(session, [arrival])
+        assert ledger.read_arrivals(session, 0.0, 9) == [arrival]
+        ledger.forget_events(session, 10.0)
+        assert ledger.read_arrivals(session, 0.0, 9) == []
+
+        issued = PassRecord("s1", "gold", 4.0, "/*", 1.0, 1.0, 9.0, 3)
+        ledger.write_passes(session, [issued])
+        ledger.count_pass_use(session, replace(issued, uses=2))
+        foreign = replace(issued, serial="s2", issued_s=0.0, uses=1)
+        ledger.count_pass_use(session, foreign)
+        assert ledger.read_passes(session) == [replace(issued, uses=2), foreign]
+        assert ledger.revoke_pass(session, "s1")
+        assert not ledger.revoke_pass(session, "nobody")
+        assert ledger.read_passes(session)[0].revoked
