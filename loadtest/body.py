@@ -1,0 +1,89 @@
+"""Takes a body as a client of a given speed would, and checks every byte of it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import gevent
+import gevent.socket
+from geventhttpclient.client import HTTPClientPool
+
+#: Large reads: a small one costs as much CPU as a large one.
+MOST_READ_BYTES = 256 * 1024
+_LEAST_READ_BYTES = 1024
+#: A slow client reads this often, so that its pace is even.
+_BEAT_S = 0.1
+
+
+class Readable(Protocol):
+    """A body that gives at most so many bytes, none at its end."""
+
+    def read(self, length: int) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What came: how many bytes, their SHA-256, and what went wrong (None: nothing)."""
+
+    count_bytes: int
+    sha256_hex: str
+    fault: str | None
+
+
+def receive(body: Readable, expected_bytes: int | None, rate_bytes_s: float) -> Received:
+    """Read to the end, no faster than `rate_bytes_s`; never raises for a broken connection."""
+    digest = hashlib.sha256()
+    count = 0
+    fault: str | None = None
+    step = MOST_READ_BYTES
+    if math.isfinite(rate_bytes_s):
+        step = min(step, max(_LEAST_READ_BYTES, int(rate_bytes_s * _BEAT_S)))
+    earliest_s = time.monotonic()
+    while True:
+        try:
+            block = body.read(step)
+        except OSError as error:
+            fault = f"the connection broke after {count} bytes ({error.__class__.__name__})"
+            break
+        if not block:
+            break
+        digest.update(block)
+        count += len(block)
+        if math.isfinite(rate_bytes_s):
+            # A stalled transfer earns no credit: a line that was idle is not faster later.
+            earliest_s = max(earliest_s, time.monotonic() - _BEAT_S) + len(block) / rate_bytes_s
+            gevent.sleep(max(0.0, earliest_s - time.monotonic()))
+    if fault is None and expected_bytes is not None and count != expected_bytes:
+        fault = f"{count} bytes came of {expected_bytes}"
+    return Received(count, digest.hexdigest(), fault)
+
+
+class NarrowPool(HTTPClientPool):
+    """Connections whose receive buffer holds little: else the kernel would take a whole file at
+    once, and a slow client would look like a fast one to the server.
+    """
+
+    def __init__(self, receive_buffer_bytes: int, **options: Any) -> None:
+        super().__init__(**options)
+        self._receive_buffer_bytes = receive_buffer_bytes
+
+    def get_client(self, url: Any) -> Any:
+        """The client of that host, its sockets narrowed before they connect."""
+        client = super().get_client(url)
+        pool = client._connection_pool
+        if "_create_tcp_socket" not in vars(pool):
+            make = pool._create_tcp_socket
+
+            def narrow(*arguments: Any) -> gevent.socket.socket:
+                made = make(*arguments)
+                made.setsockopt(
+                    gevent.socket.SOL_SOCKET, gevent.socket.SO_RCVBUF, self._receive_buffer_bytes
+                )
+                return made
+
+            pool._create_tcp_socket = narrow
+        return client

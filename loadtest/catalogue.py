@@ -1,0 +1,75 @@
+"""What the server under test has: sizes and digests, read once from its own SHA256SUMS."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from urllib.parse import quote
+
+import gevent
+import gevent.lock
+
+from client.session import retry_after
+from loadtest.workloads import File
+
+_PATIENCE_S = 120.0
+_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a file is, the digest its server states, and whether it counts as small or large."""
+
+    path: str
+    sha256_hex: str | None
+    kind: str
+
+
+def parse_sums(text: str) -> dict[str, str]:
+    """Names and SHA-256 from `sha256sum` output (text or binary form); other lines are skipped."""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        digest, _, name = line.partition(" ")
+        if len(digest) == 64 and name:
+            found[name[1:] if name[0] in " *" else name] = digest.lower()
+    return found
+
+
+class Catalogue:
+    """One per process; asks each host once, waiting while the server still computes digests."""
+
+    def __init__(self, small_below_bytes: int = 20_000) -> None:
+        self.small_below_bytes = small_below_bytes
+        self._sums: dict[str, dict[str, str]] = {}
+        self._lock = gevent.lock.Semaphore()
+
+    def find(self, host: str, file: File) -> Entry:
+        """The entry of `file`; a server without SHA256SUMS leaves its digest unchecked."""
+        with self._lock:
+            if host not in self._sums:
+                self._sums[host] = _fetch_sums(host)
+        kind = "small" if file.size_bytes < self.small_below_bytes else "large"
+        return Entry("/" + quote(file.name), self._sums[host].get(file.name), kind)
+
+
+def _fetch_sums(host: str) -> dict[str, str]:
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            with urllib.request.urlopen(host + "/SHA256SUMS", timeout=_TIMEOUT_S) as answer:
+                return parse_sums(answer.read().decode("utf-8", "surrogateescape"))
+        except urllib.error.HTTPError as error:
+            wait_s = retry_after(error.headers.get("Retry-After"), time.time())
+            error.close()
+            if error.code != 503 or time.monotonic() > until:
+                return {}
+            gevent.sleep(1.0 if wait_s is None else min(wait_s, 10.0))
+        except OSError:
+            if time.monotonic() > until:
+                return {}
+            gevent.sleep(1.0)
+
+
+CATALOGUE = Catalogue()

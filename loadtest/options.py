@@ -1,0 +1,88 @@
+"""The options that every profile understands, beside Locust's own; in its web page too."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from locust import events
+
+from loadtest.slo import Objective
+from loadtest.workloads import WORKLOADS
+
+
+def _objective(text: str) -> str:
+    try:
+        Objective.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+@events.init_command_line_parser.add_listener
+def add_options(parser: Any) -> None:
+    """Locust's hook: extend its parser."""
+    group = parser.add_argument_group("tidegate", "What comes, and what must hold")
+    group.add_argument(
+        "--workload",
+        choices=sorted(WORKLOADS),
+        default="release-artefacts",
+        help="The population that is replayed",
+    )
+    group.add_argument("--seed", type=int, default=1, help="Which drawing of that population")
+    group.add_argument(
+        "--time-scale",
+        type=_positive,
+        default=1.0,
+        help="10 runs ten times faster: arrivals, patience, and the clients' rates",
+    )
+    group.add_argument(
+        "--thin",
+        type=_positive,
+        default=1.0,
+        help="Keep one arrival in so many, for a smaller server",
+    )
+    group.add_argument(
+        "--rude-fraction",
+        type=float,
+        default=0.0,
+        help="This part of the clients polls every second whatever it is told",
+    )
+    group.add_argument(
+        "--addresses",
+        choices=("forwarded", "own"),
+        default="forwarded",
+        help="forwarded: each client names an address of its own in X-Forwarded-For (the server "
+        "must trust this machine as a proxy); own: all share this machine's",
+    )
+    group.add_argument(
+        "--manner",
+        choices=("tickets", "held"),
+        default="tickets",
+        help="tickets: clients come back as told; held: they know no waiting, like wget, and are "
+        "kept inside their request",
+    )
+    group.add_argument(
+        "--slo",
+        action="append",
+        type=_objective,
+        default=[],
+        help="An objective such as p95_wait_small<2s; a missed one makes the exit code 1. Give "
+        "it as often as you like",
+    )
+    group.add_argument(
+        "--figures-csv", default="", help="Write all figures of the run to this CSV file"
+    )
+    group.add_argument(
+        "--figures-json", default="", help="Write all figures of the run to this JSON file"
+    )

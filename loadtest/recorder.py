@@ -1,0 +1,179 @@
+"""Carries the tally through Locust: from workers to the master, to its page, files and exit code.
+
+Import it once from a locustfile. In a worker `tally()` is what this process saw since its last
+report; in a local run or on the master `total()` is everything.
+"""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from locust import events
+from locust.env import Environment
+from locust.runners import MasterRunner, WorkerRunner
+
+from loadtest.slo import Objective, misses
+from loadtest.tally import COUNTERS, Tally
+
+_KEY = "tidegate"
+_seen = Tally()
+_total = Tally()
+_environment: list[Environment] = []
+
+
+def tally() -> Tally:
+    """Where users of this process count."""
+    return _seen
+
+
+def total() -> Tally:
+    """All that is known in this process: its own, and what workers have sent."""
+    result = Tally()
+    result.merge(_total)
+    result.merge(_seen)
+    return result
+
+
+def rows(figures: dict[str, float]) -> list[dict[str, str]]:
+    """Figures as name, value and meaning, ready to show."""
+    return [
+        {"name": name, "value": spell(name, value), "meaning": COUNTERS.get(name, "")}
+        for name, value in figures.items()
+    ]
+
+
+def spell(name: str, value: float) -> str:
+    """A figure as people read it: fractions as percent, times in seconds, counts whole."""
+    if name in COUNTERS:
+        return f"{value:.0f}"
+    if name.endswith(("_fraction", "_within_p90", "_gain")) or "eta_error" in name:
+        return f"{100 * value:.1f} %"
+    if name.partition("_")[2] == "attempts":
+        return f"{value:.2f}"
+    return f"{value:.3f} s"
+
+
+@events.report_to_master.add_listener
+def _send(client_id: str, data: dict[str, Any]) -> None:
+    data[_KEY] = _seen.drain()
+
+
+@events.worker_report.add_listener
+def _receive(client_id: str, data: dict[str, Any]) -> None:
+    if _KEY in data:
+        _total.merge(Tally.from_json(data[_KEY]))
+
+
+@events.test_start.add_listener
+def _reset(environment: Environment, **_: Any) -> None:
+    if not isinstance(environment.runner, WorkerRunner):
+        _seen.drain()
+        _total.drain()
+
+
+@events.init.add_listener
+def _extend_page(environment: Environment, **_: Any) -> None:
+    _environment[:] = [environment]
+    if environment.web_ui is None:
+        return
+    from flask import Response, request
+
+    app = environment.web_ui.app
+    environment.web_ui.template_args |= {
+        "extended_tabs": [{"title": "Admission", "key": "admission"}],
+        "extended_tables": [
+            {
+                "key": "admission",
+                "structure": [
+                    {"key": "name", "title": "Figure"},
+                    {"key": "value", "title": "Value"},
+                    {"key": "meaning", "title": "Meaning"},
+                ],
+            }
+        ],
+        "extended_csv_files": [{"href": "/tidegate/figures.csv", "title": "Download figures CSV"}],
+    }
+
+    @app.after_request
+    def add_figures(response: Response) -> Response:
+        if request.path == "/stats/requests" and response.is_json:
+            extra = [{"key": "admission", "data": rows(total().figures())}]
+            response.set_data(json.dumps({**response.get_json(), "extended_stats": extra}))
+        return response
+
+    @app.route("/tidegate/figures.csv")
+    def figures_csv() -> Response:
+        return Response(to_csv(total().figures()), mimetype="text/csv")
+
+
+def to_csv(figures: dict[str, float]) -> str:
+    """Figures as CSV with a header row."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow(["figure", "value"])
+    writer.writerows(figures.items())
+    return out.getvalue()
+
+
+@events.quitting.add_listener
+def _conclude(environment: Environment, **_: Any) -> None:
+    if isinstance(environment.runner, WorkerRunner):
+        return
+    figures = total().figures()
+    options = environment.parsed_options
+    # Locust's page hands options on as one string.
+    wanted = [options.slo] if isinstance(options.slo, str) else list(options.slo or [])
+    found = misses([Objective.parse(text) for text in wanted if text], figures)
+    if found:
+        environment.process_exit_code = 1
+    elif isinstance(environment.runner, MasterRunner) and not environment.runner.errors:
+        environment.process_exit_code = 0
+    if options.figures_csv:
+        Path(options.figures_csv).write_text(to_csv(figures), encoding="utf-8")
+    if options.figures_json:
+        verdict = {"figures": figures, "missed": found, "objectives": wanted}
+        Path(options.figures_json).write_text(json.dumps(verdict, indent=1), encoding="utf-8")
+    for row in rows(figures):
+        sys.stderr.write(f"  {row['name']:<22} {row['value']:>14}  {row['meaning']}\n")
+    for sentence in found:
+        sys.stderr.write(f"objective missed: {sentence}\n")
+    sys.stderr.flush()
+
+
+@events.quit.add_listener
+def _finish_report(exit_code: int, **_: Any) -> None:
+    """Locust has written its HTML report by now: put our figures into it."""
+    if not _environment or _environment[0].parsed_options is None:
+        return
+    named = getattr(_environment[0].parsed_options, "html_file", None)
+    if not named or not Path(named).is_file():
+        return
+    path = Path(named)
+    page = path.read_text(encoding="utf-8")
+    section = to_html(total().figures())
+    if section not in page and "</body>" in page:
+        path.write_text(page.replace("</body>", section + "</body>", 1), encoding="utf-8")
+
+
+def to_html(figures: dict[str, float]) -> str:
+    """A section for Locust's report, readable on its light and its dark page."""
+    cells = "".join(
+        "<tr>"
+        + "".join(f"<td>{html.escape(row[key])}</td>" for key in ("name", "value", "meaning"))
+        + "</tr>"
+        for row in rows(figures)
+    )
+    return (
+        '<section id="tidegate-admission" style="font-family:sans-serif;max-width:60rem;'
+        'margin:2rem auto;padding:0 1rem;background:Canvas;color:CanvasText">'
+        "<h2>Admission</h2>"
+        '<table style="width:100%;border-spacing:0 .3rem;text-align:left">'
+        "<thead><tr><th>Figure</th><th>Value</th><th>Meaning</th></tr></thead>"
+        f"<tbody>{cells}</tbody></table></section>"
+    )

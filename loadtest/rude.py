@@ -1,0 +1,108 @@
+"""Rude: rapid polling, hoarded tickets, ghost tickets and forged ones, among polite clients.
+
+What must hold: `rude_gain` is not above 0 (a rude client waits no shorter than a polite one), and
+nothing that a forger sends costs the others more than a few percent.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from urllib.parse import quote
+
+import gevent
+from locust import FastHttpUser, task
+
+from loadtest import options
+from loadtest.content import files_of
+from loadtest.recorder import tally
+from loadtest.replay import Replay, population
+from loadtest.users import Downloader, address_of
+from loadtest.workloads import File
+
+__all__ = ["Forger", "Ghost", "Hoarder", "Rude", "Visitors", "options"]
+
+#: Attackers' addresses lie above all visitors'.
+_FIRST_ADDRESS = 1 << 23
+_PROBLEMS = (403, 429, 503)
+
+
+class Visitors(Downloader):
+    """Polite clients, and as many rapid pollers as `--rude-fraction` says."""
+
+
+class _Attacker(FastHttpUser):
+    abstract = True
+    network_timeout = 30.0
+    fixed_count = 1
+    pause_s = 0.2
+
+    def __init__(self, environment: Any) -> None:
+        super().__init__(environment)
+        self._options = environment.parsed_options
+        self._random = random.Random(id(self))
+        self._files: list[File] = []
+        self._address = address_of(_FIRST_ADDRESS + self._random.randrange(1 << 22))
+
+    def on_start(self) -> None:
+        """Choose the largest files: they are the ones with a queue."""
+        files = sorted(files_of(population(self._options)), key=lambda file: -file.size_bytes)
+        self._files = files[:4]
+
+    def provoke(self, name: str, file: File, extra: dict[str, str]) -> None:
+        """Ask as `extra` says and hang up at once; anything but a clean answer is a failure."""
+        headers = {"User-Agent": "rude/1", "Tidegate-Wait": "ticket", **extra}
+        if self._options.addresses == "forwarded":
+            headers.setdefault("X-Forwarded-For", self._address)
+        path = "/" + quote(file.name)
+        with self.client.get(
+            path, headers=headers, stream=True, catch_response=True, name=name
+        ) as response:
+            if response.status_code in (200, 206, *_PROBLEMS):
+                response.success()
+            else:
+                response.failure(f"answered {response.status_code}: {response.error}")
+            if response.status_code == 403:
+                tally().count("refused")
+        self.client.client.close()
+        gevent.sleep(self.pause_s)
+
+
+class Hoarder(_Attacker):
+    """Many names, one address: wants many places in one queue."""
+
+    @task
+    def hoard(self) -> None:
+        """A new client identity each time."""
+        name = f"{self._random.getrandbits(128):032x}"
+        self.provoke("hoard", self._random.choice(self._files), {"Tidegate-Client": name})
+
+
+class Ghost(_Attacker):
+    """Takes tickets from many addresses and never comes back."""
+
+    pause_s = 1.0
+
+    @task
+    def take_and_go(self) -> None:
+        """A new address each time, where the server believes it."""
+        address = address_of(_FIRST_ADDRESS + self._random.randrange(1 << 22))
+        self.provoke("ghost", self._random.choice(self._files), {"X-Forwarded-For": address})
+
+
+class Forger(_Attacker):
+    """Shows tickets that it made up, from noise to nearly right ones."""
+
+    @task
+    def forge(self) -> None:
+        """Random text in the alphabet of tickets, empty, over-long, or not even ASCII."""
+        alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
+        length = self._random.choice((1, 20, 120, 400, 3000))
+        token = "".join(self._random.choices(alphabet, k=length))
+        self.provoke("forge", self._random.choice(self._files), {"Tidegate-Ticket": token})
+
+
+class Rude(Replay):
+    """The population of `--workload`, with the attackers beside it."""
+
+    beside = 3

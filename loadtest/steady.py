@@ -1,0 +1,17 @@
+"""Steady: a calm day, arrivals well below capacity, for as long as `--run-time` says."""
+
+from loadtest import options
+from loadtest.replay import Replay
+from loadtest.users import Downloader
+
+__all__ = ["Steady", "Visitors", "options"]
+
+
+class Visitors(Downloader):
+    """Whoever wants the release."""
+
+
+class Steady(Replay):
+    """The population of `--workload`, again and again until `--run-time` is over."""
+
+    again = True

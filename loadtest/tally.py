@@ -1,0 +1,170 @@
+"""What a load test counts: waits, attempts, promises kept, bytes verified; mergeable.
+
+One `Tally` a process. Workers send theirs to the master as plain JSON (`drain`), which adds them
+up (`merge`): histograms and counters add exactly, so a figure over four workers is the figure one
+process would have seen. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+#: Each bucket is 2 % wider than the one before: a percentile is off by 1 % at the most.
+_LOG_STEP = math.log(1.02)
+_FLOOR_S = 1e-4
+
+CLASSES = ("small", "large")
+
+
+@dataclass(slots=True)
+class Histogram:
+    """A log-bucketed histogram of non-negative values with exact count, sum and maximum."""
+
+    buckets: Counter[int] = field(default_factory=Counter)
+    count: int = 0
+    total: float = 0.0
+    largest: float = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value; what is below 0.1 ms counts as 0."""
+        index = -1 if value < _FLOOR_S else int(math.log(value / _FLOOR_S) / _LOG_STEP)
+        self.buckets[index] += 1
+        self.count += 1
+        self.total += value
+        self.largest = max(self.largest, value)
+
+    def merge(self, other: Histogram) -> None:
+        """Add another histogram's values to this one."""
+        self.buckets.update(other.buckets)
+        self.count += other.count
+        self.total += other.total
+        self.largest = max(self.largest, other.largest)
+
+    def percentile(self, fraction: float) -> float | None:
+        """The value that `fraction` of all are at or below; None when nothing was counted."""
+        if not self.count:
+            return None
+        rank = max(1, math.ceil(fraction * self.count))
+        for index in sorted(self.buckets):
+            rank -= self.buckets[index]
+            if rank <= 0:
+                return 0.0 if index < 0 else min(_middle(index), self.largest)
+        return self.largest
+
+    def mean(self) -> float | None:
+        """The mean of all values; None when nothing was counted."""
+        return self.total / self.count if self.count else None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready form that `from_json` reads back exactly."""
+        return {
+            "buckets": {str(key): n for key, n in self.buckets.items()},
+            "count": self.count,
+            "total": self.total,
+            "largest": self.largest,
+        }
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Histogram:
+        """The histogram that `to_json` wrote."""
+        buckets = Counter({int(key): int(n) for key, n in raw["buckets"].items()})
+        return cls(buckets, int(raw["count"]), float(raw["total"]), float(raw["largest"]))
+
+
+def _middle(index: int) -> float:
+    return _FLOOR_S * math.exp((index + 0.5) * _LOG_STEP)
+
+
+@dataclass(slots=True)
+class Tally:
+    """All that one load-generating process has seen since it last reported.
+
+    Histogram names: `wait_small`, `wait_large` (first attempt to first byte), `session` (first
+    attempt to last verified byte), `attempts` (per finished download), `eta_error` (|actual −
+    promised| ÷ actual wait), `lateness` (how long after its planned time an arrival began).
+    """
+
+    histograms: dict[str, Histogram] = field(default_factory=dict)
+    counters: Counter[str] = field(default_factory=Counter)
+
+    def observe(self, name: str, value: float) -> None:
+        """Add one value to the histogram `name`."""
+        self.histograms.setdefault(name, Histogram()).add(value)
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to the counter `name`."""
+        self.counters[name] += by
+
+    def merge(self, other: Tally) -> None:
+        """Add all that `other` has seen."""
+        for name, histogram in other.histograms.items():
+            self.histograms.setdefault(name, Histogram()).merge(histogram)
+        self.counters.update(other.counters)
+
+    def drain(self) -> dict[str, Any]:
+        """A JSON-ready form of everything so far; this tally is empty afterwards."""
+        report = {
+            "histograms": {name: h.to_json() for name, h in self.histograms.items()},
+            "counters": dict(self.counters),
+        }
+        self.histograms.clear()
+        self.counters.clear()
+        return report
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Tally:
+        """The tally that `drain` wrote."""
+        return cls(
+            {name: Histogram.from_json(h) for name, h in raw["histograms"].items()},
+            Counter({name: int(n) for name, n in raw["counters"].items()}),
+        )
+
+    def figures(self) -> dict[str, float]:
+        """Every figure by name, only those that exist: the vocabulary of objectives and reports."""
+        return dict(self._figures())
+
+    def _figures(self) -> Iterator[tuple[str, float]]:
+        for name, histogram in sorted(self.histograms.items()):
+            mean = histogram.mean()
+            if mean is None:
+                continue
+            yield f"mean_{name}", mean
+            for label, fraction in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+                value = histogram.percentile(fraction)
+                if value is not None:
+                    yield f"{label}_{name}", value
+            yield f"max_{name}", histogram.largest
+        for name in COUNTERS:
+            yield name, float(self.counters[name])
+        ended = self.counters["finished"] + self.counters["gave_up"] + self.counters["failed"]
+        if ended:
+            yield "give_up_fraction", self.counters["gave_up"] / ended
+            yield "failed_fraction", self.counters["failed"] / ended
+        polite, rude = (self.histograms.get(f"wait_large_{m}") for m in ("polite", "rude"))
+        if polite and rude and (mean := polite.mean()) and (other := rude.mean()) is not None:
+            yield "rude_gain", 1.0 - other / mean
+        if promised := self.counters["promises"]:
+            yield "eta_within_p90", self.counters["promises_kept"] / promised
+
+
+#: Every counter and what it means; shown in this order by all reports.
+COUNTERS: Mapping[str, str] = {
+    "arrived": "downloads begun",
+    "finished": "downloads whose every byte was verified",
+    "gave_up": "downloads abandoned by their client's patience",
+    "failed": "downloads that ended wrong",
+    "queued": "answers that said when to come back",
+    "tickets_issued": "tickets received",
+    "tickets_redeemed": "tickets that became a download",
+    "tickets_expired": "tickets that the server called expired",
+    "early_polls": "polls before the promised time",
+    "refused": "answers that refused a ticket or a client",
+    "promises": "waits with a promised 90 % bound",
+    "promises_kept": "of these, started within the bound",
+    "verified_bytes": "bytes whose digest was right",
+    "late_arrivals": "arrivals begun over 1 s late: too few users",
+}

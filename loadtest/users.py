@@ -1,0 +1,238 @@
+"""The clients of a load test: Locust users whose manners are `client.visit`, the real client's.
+
+A user carries out visitors of the schedule: all files of one, one after another. An answer that
+says "come back" is no failure but a row of its own; a body that is short or wrong is one.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import gevent
+from locust import FastHttpUser, task
+
+from client.session import Body, Fields, Redirect, read
+from client.visit import (
+    POLITE,
+    Action,
+    Ask,
+    ComeBack,
+    Failed,
+    GiveUp,
+    HoldOn,
+    Manners,
+    Reason,
+    Refused,
+    Visit,
+    WaitUntil,
+)
+from loadtest.body import NarrowPool, receive
+from loadtest.catalogue import CATALOGUE
+from loadtest.recorder import tally
+from loadtest.replay import SCHEDULE
+from loadtest.workloads import File, Visitor
+
+_EXPLANATION_BYTES = 16 * 1024
+#: A poll this much before the time that was told is early.
+_EARLY_S = 0.5
+
+
+def address_of(number: int) -> str:
+    """An address of its own for each of 16 million clients, from the private range 10/8."""
+    return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+
+
+class Downloader(FastHttpUser):
+    """A client that waits as it is told and takes what it came for."""
+
+    abstract = True
+    network_timeout = 600.0
+    connection_timeout = 30.0
+    #: Sent with every request.
+    user_agents: ClassVar[dict[str, str]] = {"tickets": "tidegate-loadtest", "held": "Wget/1.21.3"}
+
+    def __init__(self, environment: Any) -> None:
+        super().__init__(environment)
+        self._options = environment.parsed_options
+        self.number = 0
+        self._narrow = NarrowPool(
+            16 * 1024,
+            concurrency=1,
+            network_timeout=self.network_timeout,
+            connection_timeout=self.connection_timeout,
+        )
+        self.client.client.clientpool = self._narrow
+
+    @task
+    def next_visitor(self) -> None:
+        """One arrival from beginning to end."""
+        arrival = SCHEDULE.take()
+        if arrival is None:
+            gevent.sleep(1.0)
+            return
+        self.number, visitor = arrival
+        try:
+            for file in visitor.files:
+                tally().count("arrived")
+                self.fetch(visitor, file)
+        finally:
+            self._narrow.close()
+            tally().count("visitors_done")
+
+    def manners(self, visitor: Visitor) -> Manners:
+        """How this visitor behaves; rude ones ask every second (of scaled time)."""
+        if self._options.manner == "held":
+            return replace(POLITE, tickets=False, max_wait_s=visitor.patience_s)
+        if not visitor.rude:
+            return replace(POLITE, max_wait_s=visitor.patience_s)
+        return replace(
+            POLITE,
+            max_wait_s=visitor.patience_s,
+            obeys_retry_after=False,
+            own_retry_s=1.0 / self._options.time_scale,
+            jitter=0.0,
+        )
+
+    def headers(self) -> dict[str, str]:
+        """What every request of this client carries beside its ticket."""
+        fields = {
+            "User-Agent": self.user_agents[self._options.manner],
+            "Accept-Encoding": "identity",
+        }
+        if self._options.addresses == "forwarded":
+            fields["X-Forwarded-For"] = address_of(self.number)
+        return fields
+
+    def fetch(self, visitor: Visitor, file: File) -> None:
+        """One download: ask, wait as told, take the body, check it, count it."""
+        entry = CATALOGUE.find(self.host, file)
+        began_s = time.monotonic()
+        visit = Visit(self.manners(visitor), random.Random(self.number), began_s)
+        manner = ""
+        if self._options.rude_fraction:
+            manner = "_rude" if visitor.rude else "_polite"
+        download = _Download(visit, entry.kind, manner, began_s)
+        action: Action = visit.begin(began_s)
+        while True:
+            match action:
+                case Ask():
+                    action = self._ask(visitor, entry.path, entry.sha256_hex, download)
+                case WaitUntil(at):
+                    if at - time.monotonic() > 2.0:
+                        self._narrow.close()
+                    gevent.sleep(max(0.0, at - time.monotonic()))
+                    action = visit.due(time.monotonic())
+                case HoldOn():
+                    return
+                case GiveUp(reason, _):
+                    gone = reason is Reason.WAITED_TOO_LONG
+                    tally().count("gave_up" if gone else "failed")
+                    return
+
+    def _ask(
+        self, visitor: Visitor, path: str, sha256_hex: str | None, download: _Download
+    ) -> Action:
+        visit = download.visit
+        download.note_poll(time.monotonic())
+        headers = self.headers() | dict(visit.headers())
+        with self.client.get(
+            path, headers=headers, stream=True, catch_response=True, name=f"attempt {download.kind}"
+        ) as response:
+            meta = response.request_meta
+            if not response.status_code:
+                response.failure(str(response.error))
+                return visit.answered(time.monotonic(), Failed(str(response.error)))
+            fields = Fields(list(response.headers.items()))
+            explanation = b""
+            if response.status_code >= 400:
+                explanation = response.stream.read(_EXPLANATION_BYTES)
+            meaning = read(response.status_code, fields, explanation, time.time())
+            if not isinstance(meaning, Body):
+                if isinstance(meaning, Redirect):
+                    meaning = Failed("redirected, which no download here should be")
+                action = visit.answered(time.monotonic(), meaning)  # type: ignore[arg-type]
+                if download.note_answer(time.monotonic(), meaning):
+                    meta["name"] = f"told to wait {download.kind}"
+                    response.success()
+                else:
+                    response.failure(str(getattr(meaning, "text", meaning)))
+                return action
+            now = time.monotonic()
+            action = visit.answered(now, meaning.granted)
+            download.note_start(now)
+            length = None if meaning.end is None else meaning.end - meaning.start
+            got = receive(response.stream, length, visitor.rate_bytes_s)
+            meta["name"] = f"download {download.kind}"
+            meta["response_time"] = (time.monotonic() - now) * 1000 + meta["response_time"]
+            meta["response_length"] = got.count_bytes
+            fault = got.fault
+            if fault is None and sha256_hex is not None and got.sha256_hex != sha256_hex:
+                fault = "the bytes are not those that the server's SHA256SUMS names"
+            if fault is None:
+                response.success()
+                download.note_done(time.monotonic(), got.count_bytes)
+            else:
+                response.failure(fault)
+                tally().count("failed")
+            return action
+
+
+class _Download:
+    """What is counted about one download while its visit goes on."""
+
+    def __init__(self, visit: Visit, kind: str, manner: str, began_s: float) -> None:
+        self.visit = visit
+        self.kind = kind
+        self._manner = manner
+        self._began_s = began_s
+        self._told_until_s: float | None = None
+        self._promise: tuple[float, float, float] | None = None
+        self._ticketed = False
+
+    def note_poll(self, now: float) -> None:
+        if self._told_until_s is not None and now < self._told_until_s - _EARLY_S:
+            tally().count("early_polls")
+
+    def note_answer(self, now: float, answer: Any) -> bool:
+        """Count an answer without a body; whether it was a told wait."""
+        if isinstance(answer, ComeBack):
+            tally().count("queued")
+            if answer.retry_after_s is not None:
+                self._told_until_s = now + answer.retry_after_s
+            if answer.ticket is not None and not self._ticketed:
+                self._ticketed = True
+                tally().count("tickets_issued")
+            if self._promise is None and answer.p90_s is not None:
+                expected_s = answer.p90_s if answer.expected_s is None else answer.expected_s
+                self._promise = (now, expected_s, answer.p90_s)
+            return answer.retry_after_s is not None
+        if isinstance(answer, Refused):
+            tally().count("refused")
+            if answer.ticket_fault:
+                tally().count("tickets_expired")
+        return False
+
+    def note_start(self, now: float) -> None:
+        wait_s = now - self._began_s
+        tally().observe(f"wait_{self.kind}", wait_s)
+        if self._manner:
+            tally().observe(f"wait_{self.kind}{self._manner}", wait_s)
+        if self._ticketed:
+            tally().count("tickets_redeemed")
+        if self._promise is not None:
+            told_s, expected_s, p90_s = self._promise
+            actual_s = now - told_s
+            tally().count("promises")
+            if actual_s <= p90_s:
+                tally().count("promises_kept")
+            if actual_s > 1.0:
+                tally().observe("eta_error", abs(actual_s - expected_s) / actual_s)
+
+    def note_done(self, now: float, count_bytes: int) -> None:
+        tally().count("finished")
+        tally().count("verified_bytes", count_bytes)
+        tally().observe("session", now - self._began_s)
+        tally().observe("attempts", float(self.visit.attempts))

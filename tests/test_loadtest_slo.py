@@ -1,0 +1,51 @@
+"""Objectives: read strictly, missed loudly."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtest.slo import Objective, misses
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [
+        ("p95_wait_small<2s", 2.0),
+        ("p95_wait_small < 200ms", 0.2),
+        ("failed_fraction<=0.1%", 0.001),
+        ("verified_bytes>5MB", 5e6),
+        ("attempts<=4", 4.0),
+        ("p99_session<3min", 180.0),
+    ],
+)
+def test_bounds_are_read_with_their_units(text: str, bound: float) -> None:
+    assert Objective.parse(text).bound == pytest.approx(bound)
+
+
+@pytest.mark.parametrize("text", ["", "fast", "p95<", "p95<two", "p95=2", "p95<2 parsecs", "<2s"])
+def test_nonsense_is_refused_with_a_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match=r"objective|not a"):
+        Objective.parse(text)
+
+
+def test_a_bound_that_holds_is_no_miss() -> None:
+    figures = {"finished": 3.0, "p95_wait_small": 1.9}
+    assert misses([Objective.parse("p95_wait_small<2s")], figures) == []
+
+
+def test_a_missed_bound_says_what_was_measured() -> None:
+    figures = {"finished": 3.0, "p95_wait_small": 2.5}
+    assert misses([Objective.parse("p95_wait_small<2s")], figures) == [
+        "p95_wait_small<2s: measured 2.5"
+    ]
+
+
+def test_a_figure_that_was_never_measured_is_a_miss() -> None:
+    (sentence,) = misses([Objective.parse("p95_wait_smal<2s")], {"finished": 1.0})
+    assert "p95_wait_smal<2s" in sentence
+    assert "finished" in sentence
+
+
+def test_a_run_in_which_nothing_finished_has_failed_whatever_was_asked() -> None:
+    assert misses([], {"finished": 0.0}) == ["no download finished"]
+    assert misses([], {}) == ["no download finished"]
