@@ -1,0 +1,36 @@
+FROM python:3.11-slim-bookworm AS build
+WORKDIR /src
+COPY requirements/ requirements/
+RUN python -m venv /opt/tidegate \
+ && /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check \
+      --require-hashes -r requirements/run.txt
+COPY . .
+RUN /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check \
+      --no-deps --no-build-isolation .
+
+# The same image with what the load test and PostgreSQL need.
+FROM build AS build-load
+RUN /opt/tidegate/bin/pip install --no-cache-dir --disable-pip-version-check \
+      --require-hashes -r requirements/test.txt
+
+FROM python:3.11-slim-bookworm AS base
+RUN useradd --system --uid 10001 --create-home tidegate \
+ && mkdir -p /release /state && chown tidegate /state
+ENV PATH=/opt/tidegate/bin:$PATH PYTHONUNBUFFERED=1
+USER tidegate
+VOLUME ["/state"]
+EXPOSE 8080 8081
+
+FROM base AS load
+COPY --from=build-load /opt/tidegate /opt/tidegate
+WORKDIR /load
+COPY --from=build-load /src/loadtest loadtest/
+EXPOSE 8089
+ENTRYPOINT ["locust"]
+
+FROM base AS server
+COPY --from=build /opt/tidegate /opt/tidegate
+HEALTHCHECK --interval=5s --timeout=3s --start-period=5s CMD ["python", "-c", \
+  "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/-/live', timeout=2)"]
+ENTRYPOINT ["tidegate"]
+CMD ["serve", "/release", "--listen", "0.0.0.0:8080", "--admin", "0.0.0.0:8081", "--state", "/state"]
