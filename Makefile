@@ -54,3 +54,7 @@ lock: $(VENV)/bin/python
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.PHONY: loadtest-paper
+loadtest-paper: $(VENV)/.test
+	$(BIN)/python -m loadtest.compare

@@ -84,7 +84,8 @@ class Tally:
     """All that one load-generating process has seen since it last reported.
 
     Histogram names: `wait_small`, `wait_large` (first attempt to first byte), `session` (first
-    attempt to last verified byte), `attempts` (per finished download), `eta_error` (|actual −
+    attempt to last verified byte), `visit` (the same for all files of one visitor, as paper A
+    measures its sessions), `attempts` (per finished download), `eta_error` (|actual −
     promised| ÷ actual wait), `lateness` (how long after its planned time an arrival began).
     """
 

@@ -74,10 +74,12 @@ class Downloader(FastHttpUser):
             gevent.sleep(1.0)
             return
         self.number, visitor = arrival
+        began_s = time.monotonic()
         try:
             for file in visitor.files:
                 tally().count("arrived")
                 self.fetch(visitor, file)
+            tally().observe("visit", time.monotonic() - began_s)
         finally:
             self._narrow.close()
             tally().count("visitors_done")

@@ -1,0 +1,178 @@
+"""Simulator, live server and paper side by side: Experiment 2, heavy overload, every policy.
+
+`python -m loadtest.compare` starts a real server for each policy, replays the paper's 400 clients
+against it with real sockets at ten times the pace, simulates the same clients with the same
+settings, and prints the three figures in one table. Times are given in the paper's seconds. A real
+connection on one machine costs next to nothing, so the simulator's two connection costs are zero
+here; the paper's own figures have them.
+
+Exit code 1 when the live order of the policies differs from the simulator's by more than the
+tolerance, or a mean by more than that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from loadtest.population import scaled
+from loadtest.sim.engine import Engine
+from loadtest.sim.metrics import measure
+from loadtest.sim.scenario import Scenario
+from loadtest.workloads import make_workload
+from policies.settings import PolicySettings
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Policy as the server names it -> (as the simulator does, mean of paper A's figure 19 in seconds).
+PAPER: Mapping[str, tuple[str, float | None]] = {
+    "fcfs": ("http", 1265.0),
+    "reserve": ("reserve", 355.0),
+    "ticket": ("ticket", 353.0),
+    "fair": ("fair", None),
+    "adaptive": ("adaptive", None),
+}
+LARGE_SLOTS, SMALL_SLOTS, LOAD = 30, 6, 0.5
+TOLERANCE = 0.15
+_LIMIT_S = 900
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One policy: mean session time in the paper's seconds, three times."""
+
+    policy: str
+    paper_s: float | None
+    simulated_s: float
+    live_s: float
+    failed: float
+
+    @property
+    def gap(self) -> float:
+        """How far the live server is from the simulator, as a fraction."""
+        return self.live_s / self.simulated_s - 1.0
+
+
+def scaled_settings(time_scale: float, **fixed: Any) -> dict[str, Any]:
+    """Policy settings for a world that runs `time_scale` times faster: every duration shrinks."""
+    values: dict[str, Any] = {}
+    for name, field in PolicySettings.model_fields.items():
+        extra = field.json_schema_extra
+        unit = extra.get("unit") if isinstance(extra, dict) else None
+        if unit == "s" and isinstance(field.default, float):
+            values[name] = field.default / time_scale
+    return values | fixed
+
+
+def to_toml(settings: Mapping[str, Any]) -> str:
+    """An `[admission]` section; numbers only, which is all that scaled settings hold."""
+    return "[admission]\n" + "".join(f"{name} = {value!r}\n" for name, value in settings.items())
+
+
+def simulate(policy: str, seed: int, time_scale: float, settings: Mapping[str, Any]) -> float:
+    """Mean session time of the simulated clients, in the paper's seconds."""
+    workload = scaled(make_workload("exp2", seed), time_scale=time_scale)
+    name = PAPER[policy][0]
+    reserve = 0 if name == "http" else SMALL_SLOTS
+    scenario = Scenario(
+        name,
+        slots=LARGE_SLOTS + SMALL_SLOTS - reserve,
+        reserve_small=reserve,
+        bandwidth=LOAD,
+        tick_s=0.25,
+        settings=dict(settings),
+    )
+    conditions = replace(scenario.conditions(workload), attempt_s=0.0, accept_s=0.0)
+    tally = Engine(workload, scenario.make_policy(workload, seed), conditions, seed).run()
+    return measure(workload, conditions, tally)["mean_session_s"] * time_scale
+
+
+def replay(policy: str, seed: int, time_scale: float, settings: Mapping[str, Any]) -> Row:
+    """The same clients against a real server."""
+    workload = scaled(make_workload("exp2", seed), time_scale=time_scale)
+    with tempfile.TemporaryDirectory(prefix="tidegate-compare-") as name:
+        folder = Path(name)
+        config, figures = folder / "tidegate.toml", folder / "figures.json"
+        reserve = 0 if policy == "fcfs" else SMALL_SLOTS
+        fixed = {"slots": LARGE_SLOTS + SMALL_SLOTS, "reserve_small": reserve}
+        config.write_text(to_toml(dict(settings) | fixed), encoding="utf-8")
+        command = [sys.executable, "tools/staging", str(folder), "--workload", "exp2"]
+        for option in ("--seed", str(seed), "--time-scale", str(time_scale)):
+            command.append(f"--locust={option}")
+        command += ["--locust=--figures-json", f"--locust={figures}", "--locust=--users"]
+        command += [f"--locust={len(workload.visitors)}"]
+        command += ["--profile", "loadtest/paper_exp2.conf", "--", "--config", str(config)]
+        command += ["--policy", policy, "--bandwidth", str(int(workload.bandwidth_bytes_s * LOAD))]
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=_LIMIT_S, check=False
+        )
+        if not figures.exists():
+            raise RuntimeError(f"{policy}: the replay ended with {done.returncode}: {done.stderr}")
+        found = json.loads(figures.read_text("utf-8"))["figures"]
+    return Row(
+        policy,
+        PAPER[policy][1],
+        simulate(policy, seed, time_scale, settings),
+        found["mean_visit"] * time_scale,
+        found.get("failed_fraction", 0.0),
+    )
+
+
+def faults(rows: Sequence[Row]) -> list[str]:
+    """What speaks against "the policy you run is the policy you simulated", in words."""
+    found = [
+        f"{row.policy}: the live mean is {100 * row.gap:+.0f} % off the simulator's"
+        for row in rows
+        if abs(row.gap) > TOLERANCE
+    ]
+    found += [f"{row.policy}: {100 * row.failed:.1f} % failed" for row in rows if row.failed]
+    for one in rows:
+        for other in rows:
+            apart = other.simulated_s > one.simulated_s * (1 + TOLERANCE)
+            if apart and one.live_s > other.live_s:
+                found.append(f"{one.policy} beats {other.policy} in the simulator, not live")
+    return found
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A Markdown table."""
+    lines = [
+        "| policy | paper, s | simulated, s | live, s | live ÷ simulated |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        paper = "–" if row.paper_s is None else f"{row.paper_s:.0f}"
+        lines.append(
+            f"| {row.policy} | {paper} | {row.simulated_s:.0f} | {row.live_s:.0f} "
+            f"| {row.live_s / row.simulated_s:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Compare, print, and judge."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--time-scale", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--policy", action="append", choices=sorted(PAPER))
+    given = parser.parse_args()
+    settings = scaled_settings(given.time_scale)
+    rows = []
+    for policy in given.policy or PAPER:
+        rows.append(replay(policy, given.seed, given.time_scale, settings))
+        sys.stderr.write(f"{policy} done\n")
+    sys.stdout.write(table(rows) + "\n")
+    found = faults(rows)
+    for sentence in found:
+        sys.stdout.write(sentence + "\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
