@@ -1,27 +1,26 @@
 """What all policies share: the slot pool, the life of a lease, and the counts.
 
-A policy of its own says how many slots there are (`slot_count`), how many of them large jobs may
-take (`large_cap`), and what happens to a large job (`_offer_large`). State lives in `Hall`, so
-that another policy, or the same one with other settings, takes it over whole.
+`queued.py` adds the queue; a policy of its own says how many of the slots large jobs may take
+(`large_cap`) and whether they get tickets. State lives in `Hall`, so that another policy, or the
+same one with other settings, takes it over whole.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from policies.book import Book
+from policies.eta import Estimator
 from policies.job import (
     Admit,
-    Advance,
     Decision,
-    Estimate,
     Job,
     LeaseView,
     Reason,
     Refuse,
-    Snapshot,
-    TicketRow,
+    TicketState,
     Wait,
 )
 from policies.settings import PolicySettings
@@ -48,6 +47,8 @@ class Hall:
 
     pool: SlotPool = field(default_factory=SlotPool)
     tally: Tally = field(default_factory=Tally)
+    book: Book = field(default_factory=Book)
+    eta: Estimator = field(default_factory=Estimator)
 
 
 class BasePolicy:
@@ -64,6 +65,8 @@ class BasePolicy:
         self._pool = self.hall.pool
         self._leases = self._pool.leases
         self._tally = self.hall.tally
+        self._book = self.hall.book
+        self._eta = self.hall.eta
         self._slots = settings.slots
 
     # -- what a policy decides -------------------------------------------------------------
@@ -88,9 +91,7 @@ class BasePolicy:
         return min(self.large_cap - pool.large_active, self._slots - len(pool))
 
     def _offer_large(self, job: Job, now: float, ticket: int | None) -> Decision:
-        if self.large_free() > 0:
-            return self._start(job, now, None, True)
-        return Wait(self._plain_retry_s())
+        raise NotImplementedError
 
     def _plain_retry_s(self) -> float:
         return self.settings.busy_retry_s
@@ -132,74 +133,12 @@ class BasePolicy:
         """See `AdmissionPolicy.release`."""
         self._close(self._leases[lease], now, done)
 
-    def withdraw(self, ticket: int, now: float) -> None:
-        """See `AdmissionPolicy.withdraw`."""
-
-    def absent(self, ticket: int, now: float) -> None:
-        """See `AdmissionPolicy.absent`."""
-
-    def promote(self, ticket: int, now: float) -> bool:
-        """See `AdmissionPolicy.promote`."""
-        return False
-
     def observe(self, goodput_bytes_s: float, link_busy: bool, now: float) -> None:
         """See `AdmissionPolicy.observe`."""
-
-    def advance(self, now: float) -> Advance:
-        """See `AdmissionPolicy.advance`."""
-        idled = self._end_idle(now)
-        return Advance(idled_out=idled, wake_at=self._pool.next_idle())
-
-    def estimate(self, ticket: int, now: float) -> Estimate | None:
-        """See `AdmissionPolicy.estimate`."""
-        return None
-
-    def ticket(self, number: int) -> TicketRow | None:
-        """See `AdmissionPolicy.ticket`."""
-        return None
-
-    def tickets(self) -> Iterable[TicketRow]:
-        """See `AdmissionPolicy.tickets`."""
-        return ()
 
     def leases(self) -> Sequence[LeaseView]:
         """See `AdmissionPolicy.leases`."""
         return [lease.view() for lease in self._leases.values()]
-
-    def changes(self) -> list[TicketRow]:
-        """See `AdmissionPolicy.changes`."""
-        return []
-
-    def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
-        """See `AdmissionPolicy.restore`."""
-
-    def snapshot(self, now: float) -> Snapshot:
-        """See `AdmissionPolicy.snapshot`."""
-        pool, tally = self._pool, self._tally
-        return Snapshot(
-            policy=self.name,
-            mode=self.mode,
-            slots=self._slots,
-            large_slots=self.large_cap,
-            small_active=pool.small_active,
-            large_active=pool.large_active,
-            paused=sum(lease.paused for lease in self._leases.values()),
-            waiting=0,
-            ready=0,
-            ready_target=0,
-            offers_total=tally.offers,
-            admitted_small_total=tally.admitted_small,
-            admitted_large_total=tally.admitted_large,
-            completed_total=tally.completed,
-            tickets_issued_total=tally.tickets_issued,
-            tickets_expired_total=tally.tickets_expired,
-            no_show_fraction=0.0,
-            early_polls_total=tally.early_polls,
-            refused_total=tally.refused,
-            last_wait=None,
-            eta_within_p90=None,
-            eta_median_error=None,
-        )
 
     # -- the life of a lease -----------------------------------------------------------------
 
@@ -220,6 +159,11 @@ class BasePolicy:
     def _close(self, lease: Lease, now: float, done: bool) -> None:
         self._pool.close(lease)
         self._tally.completed += done
+        if lease.large:
+            self._eta.ended(lease, now)
+        if lease.ticket is not None:
+            row = self._book.shelf.rows[lease.ticket]
+            self._book.end(row, TicketState.DONE if done else TicketState.EXPIRED, now)
 
     def _end_idle(self, now: float) -> tuple[int, ...]:
         idled = self._pool.idled_out(now)

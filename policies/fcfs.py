@@ -6,10 +6,15 @@ by soonest after a slot frees gets it, so impatience pays: that is why the other
 
 from __future__ import annotations
 
-from policies.base import BasePolicy
+from policies.queued import QueuedPolicy
 
 
-class FcfsPolicy(BasePolicy):
+class FcfsPolicy(QueuedPolicy):
     """All slots to all jobs, no places."""
 
     name = "fcfs"
+
+    @property
+    def gives_tickets(self) -> bool:
+        """Never; tickets taken over from another policy are served first."""
+        return False

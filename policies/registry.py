@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from policies.base import BasePolicy
 from policies.fcfs import FcfsPolicy
 from policies.job import AdmissionPolicy
+from policies.queued import QueuedPolicy
 from policies.reserve import ReservePolicy
 from policies.settings import PolicySettings
+from policies.ticket import TicketPolicy
 
-POLICIES: Mapping[str, type[BasePolicy]] = {
-    policy.name: policy for policy in (FcfsPolicy, ReservePolicy)
+POLICIES: Mapping[str, type[QueuedPolicy]] = {
+    policy.name: policy for policy in (FcfsPolicy, ReservePolicy, TicketPolicy)
 }
 
 

@@ -5,13 +5,18 @@ No places are kept among large jobs; they are told when to try again.
 
 from __future__ import annotations
 
-from policies.base import BasePolicy
+from policies.queued import QueuedPolicy
 
 
-class ReservePolicy(BasePolicy):
+class ReservePolicy(QueuedPolicy):
     """Large jobs hold at most `slots - reserve_small` slots."""
 
     name = "reserve"
+
+    @property
+    def gives_tickets(self) -> bool:
+        """Never; tickets taken over from another policy are served first."""
+        return False
 
     @property
     def large_cap(self) -> int:

@@ -20,7 +20,10 @@ ReadContent = Callable[[Entry, int, int], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What went into an update; sizes in bytes, `content_bytes` before encoding."""
+    """What went into an update; sizes in bytes, `content_bytes` before encoding.
+
+    `window_bytes` is the most that one of its groups asks for, at most what the header allows.
+    """
 
     length_bytes: int
     sha256: str
@@ -29,6 +32,7 @@ class Generated:
     renames: int
     contents: int
     content_bytes: int
+    window_bytes: int
 
 
 def generate(
@@ -54,7 +58,7 @@ def generate(
         writer.row(change_to_row(change))
         changes += 1
     total = sum(content.entry.size_bytes for content in difference.contents)
-    done = 0
+    done = window = 0
     for group in plan_groups(difference.contents, header.window_bytes, delta=delta):
         before = b"".join(read_old(entry, p.offset, p.length) for p, entry in group.refs)
         after = b"".join(read_new(entry, p.offset, p.length) for p, entry in group.outs)
@@ -62,6 +66,7 @@ def generate(
         refs = tuple(part for part, _ in group.refs)
         writer.group(encode_group(outs, refs, before, after))
         done += len(after)
+        window = max(window, len(before) + len(after))
         progress(done, total)
     writer.close()
     return Generated(
@@ -72,4 +77,5 @@ def generate(
         renames=difference.renames,
         contents=len(difference.contents),
         content_bytes=total,
+        window_bytes=window,
     )

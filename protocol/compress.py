@@ -20,7 +20,7 @@ from protocol.errors import BadManifest
 _C = zstd.CompressionParameter
 _D = zstd.DecompressionParameter
 #: Level for deltas: on real trees the higher ones cost tenfold for 3 % less.
-DELTA_LEVEL = 9
+DELTA_LEVEL = 6
 #: A shorter reference is no help (and zstd takes none): both sides leave it out.
 _SHORTEST_REFERENCE = 8
 #: Level for whole contents, where the matching is the cost.
@@ -45,9 +45,10 @@ def pack_against(reference: bytes, data: bytes, level: int = DELTA_LEVEL) -> byt
         _C.compression_level: level,
         _C.window_log: log,
         _C.enable_long_distance_matching: 1,
-        # A hash slot for each few bytes of the window: the level's own table is far too small.
-        _C.hash_log: min(24, max(17, log - 3)),
-        _C.chain_log: min(24, max(17, log - 3)),
+        # A hash slot for every 32 bytes of the window: the level's own table is far too small,
+        # and a larger one costs more time than it saves bytes.
+        _C.hash_log: min(24, max(17, log - 5)),
+        _C.chain_log: min(24, max(17, log - 5)),
     }
     prefix = zstd.ZstdDict(reference, is_raw=True).as_prefix
     return zstd.compress(data, options=options, zstd_dict=prefix)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -22,7 +23,9 @@ Kind = Literal["d", "f", "l", "h"]
 #: The manifest digest of "no tree at all": where a snapshot starts from.
 EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()
 _MODE_MASK = 0o7777
-_HEX = frozenset("0123456789abcdef")
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+#: A NUL, or a part that is empty, "." or "..".
+_ESCAPES = re.compile(r"\0|(?:\A|/)\.{0,2}(?:/|\Z)")
 _LONGEST_PATH = 4096
 _BIGGEST = 1 << 62
 
@@ -56,9 +59,9 @@ def parent_of(path: str) -> str:
 
 def check_path(path: object) -> str:
     """Return `path` if it can only ever name something inside the tree."""
-    if not isinstance(path, str) or len(path) > _LONGEST_PATH or "\0" in path:
+    if not isinstance(path, str) or len(path) > _LONGEST_PATH:
         raise BadManifest("A path in the manifest is not a usable name.")
-    if path and any(part in ("", ".", "..") for part in path.split("/")):
+    if path and _ESCAPES.search(path):
         raise BadManifest(f"The manifest names {path!r}, which could lead out of the tree.")
     return path
 
@@ -70,7 +73,7 @@ def check_number(value: object, what: str, low: int = 0, high: int = _BIGGEST) -
 
 
 def check_sha256(value: object) -> str:
-    if not isinstance(value, str) or len(value) != 64 or not _HEX.issuperset(value):
+    if not isinstance(value, str) or not _SHA256.match(value):
         raise BadManifest("The manifest carries something that is not a SHA-256 digest.")
     return value
 
@@ -123,7 +126,8 @@ def encode_row(row: list[object]) -> bytes:
 
 def decode_row(line: bytes) -> list[object]:
     try:
-        row = json.loads(line)
+        # As text: given bytes, the module would first guess at their encoding.
+        row = json.loads(line.decode("ascii"))
     except (ValueError, RecursionError) as fault:
         raise BadManifest("A line of the manifest cannot be read.") from fault
     if not isinstance(row, list):
@@ -172,3 +176,19 @@ def digest_of(entries: Iterable[Entry]) -> str:
     for entry in entries:
         hasher.update(encode_entry(entry))
     return hasher.hexdigest()
+
+
+def first_clash(entries: Iterable[Entry]) -> tuple[str, str] | None:
+    """Two names of one directory that differ in case only, if there are such; streams."""
+    folders: list[tuple[str, dict[str, str]]] = []
+    for entry in entries:
+        parent, _, name = entry.path.rpartition("/")
+        while folders and folders[-1][0] != parent:
+            folders.pop()
+        if folders:
+            other = folders[-1][1].setdefault(name.casefold(), entry.path)
+            if other != entry.path:
+                return other, entry.path
+        if entry.kind == "d":
+            folders.append((entry.path, {}))
+    return None

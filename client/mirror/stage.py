@@ -1,0 +1,237 @@
+"""The new tree on disk, built beside the live one, sharing what has not changed."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from protocol.batch_group import Part
+from protocol.errors import BadManifest
+from protocol.tree import Entry
+from protocol.tree_scan import Found, Stamp
+
+#: ioctl(2) FICLONE: share the extents of another file (btrfs, XFS, bcachefs).
+_FICLONE = 0x40049409
+_CHUNK_BYTES = 1 << 20
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def stamp_of(found: os.stat_result) -> Stamp:
+    return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
+
+
+class DiskStage:
+    """`protocol.batch_apply.Stage` on a directory.
+
+    `lost`: paths of the old tree whose content is wrong or gone. `touched`: those whose content
+    is right but not their attributes, so that they may be copied but not shared.
+    """
+
+    def __init__(self, new: Path, old: Path | None, lost: set[str], touched: set[str]) -> None:
+        self._new = str(new)
+        self._old = str(old) if old is not None else None
+        self._lost = lost
+        self._touched = touched
+
+    def _at(self, path: str) -> str:
+        return f"{self._new}/{path}" if path else self._new
+
+    def _before(self, path: str) -> str | None:
+        return None if self._old is None or path in self._lost else f"{self._old}/{path}"
+
+    def make_dir(self, path: str) -> None:
+        os.mkdir(self._at(path), 0o700)
+
+    def make_symlink(self, path: str, target: str) -> None:
+        os.symlink(target, self._at(path))
+
+    def share_old(self, entry: Entry) -> bool:
+        before = self._before(entry.path)
+        if before is None:
+            return False
+        if entry.path not in self._touched:
+            try:
+                os.link(before, self._at(entry.path), follow_symlinks=False)
+            except FileNotFoundError:
+                return False
+            except OSError:
+                # Too many links, or a file system without them.
+                pass
+            else:
+                return True
+        if not self.copy_old(entry.path, entry.path, entry.sha256):
+            return False
+        self.set_attributes(entry)
+        return True
+
+    def copy_old(self, path: str, old: str, sha256: str) -> bool:
+        before = self._before(old)
+        if before is None:
+            return False
+        target = self._at(path)
+        try:
+            source = os.open(before, _READ)
+        except OSError:
+            return False
+        try:
+            digest = _copy(source, target)
+        finally:
+            os.close(source)
+        if digest != sha256:
+            os.unlink(target)
+            return False
+        return True
+
+    def copy_new(self, path: str, source: str) -> None:
+        handle = os.open(self._at(source), _READ)
+        try:
+            os.unlink(self._at(path))
+            _copy(handle, self._at(path))
+        finally:
+            os.close(handle)
+
+    def link_new(self, path: str, target: str) -> None:
+        folder = os.path.dirname(target)
+        real = os.path.realpath(self._new)
+        if os.path.realpath(self._at(folder)) != (f"{real}/{folder}" if folder else real):
+            raise BadManifest(f"The hard link {path!r} points through a symbolic link.")
+        os.link(self._at(target), self._at(path), follow_symlinks=False)
+
+    def create(self, path: str, size_bytes: int) -> None:
+        handle = os.open(self._at(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.close(handle)
+
+    def write(self, path: str, offset: int, data: bytes) -> None:
+        handle = os.open(self._at(path), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            view = memoryview(data)
+            while view:
+                done = os.pwrite(handle, view, offset)
+                view, offset = view[done:], offset + done
+        finally:
+            os.close(handle)
+
+    def read_old(self, part: Part) -> bytes | None:
+        before = self._before(part.path)
+        if before is None:
+            return None
+        try:
+            handle = os.open(before, _READ)
+        except OSError:
+            return None
+        try:
+            data = os.pread(handle, part.length, part.offset)
+            while len(data) < part.length:
+                more = os.pread(handle, part.length - len(data), part.offset + len(data))
+                if not more:
+                    return None
+                data += more
+            return data
+        finally:
+            os.close(handle)
+
+    def digest_new(self, path: str) -> str:
+        with open(os.open(self._at(path), _READ), "rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+
+    def set_attributes(self, entry: Entry) -> None:
+        path = self._at(entry.path)
+        if entry.kind != "l":
+            os.chmod(path, entry.mode)
+        os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
+
+
+def _copy(source: int, target: str) -> str:
+    """Copy an open file to a new one, sharing extents where possible; the digest of the copy."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    handle = os.open(target, flags, 0o600)
+    hasher = hashlib.sha256()
+    try:
+        try:
+            fcntl.ioctl(handle, _FICLONE, source)
+            cloned = True
+        except OSError:
+            cloned = False
+        while chunk := os.read(handle if cloned else source, _CHUNK_BYTES):
+            hasher.update(chunk)
+            while not cloned and chunk:
+                chunk = chunk[os.write(handle, chunk) :]
+    finally:
+        os.close(handle)
+    return hasher.hexdigest()
+
+
+class LiveDisk:
+    """`protocol.tree_scan.Disk` on a tree that is served: looks, and reads what it must."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+
+    def root(self) -> Found:
+        found = os.stat(self._root)
+        return Found("", "d", stat.S_IMODE(found.st_mode), stamp_of(found))
+
+    def list(self, path: str) -> Iterator[Found]:
+        try:
+            names = os.scandir(f"{self._root}/{path}")
+        except OSError:
+            return
+        with names:
+            for name in names:
+                yield _found(name)
+
+    def digest(self, path: str, found: Found) -> tuple[Stamp, str]:
+        try:
+            with open(os.open(f"{self._root}/{path}", _READ), "rb") as content:
+                before = os.fstat(content.fileno())
+                return stamp_of(before), hashlib.file_digest(content, "sha256").hexdigest()
+        except OSError:
+            # Unreadable or gone this very moment: no content has this digest.
+            return found.stamp, "0" * 64
+
+
+def _found(name: os.DirEntry[str]) -> Found:
+    seen = name.stat(follow_symlinks=False)
+    mode, stamp = stat.S_IMODE(seen.st_mode), stamp_of(seen)
+    if stat.S_ISREG(seen.st_mode):
+        return Found(name.name, "f", mode, stamp, seen.st_nlink)
+    if stat.S_ISDIR(seen.st_mode):
+        return Found(name.name, "d", mode, stamp)
+    if stat.S_ISLNK(seen.st_mode):
+        return Found(name.name, "l", mode, stamp, target=os.readlink(name.path))
+    return Found(name.name, "other", mode, stamp)
+
+
+def remove_tree(root: Path) -> None:
+    """Remove a whole tree, read-only directories included."""
+    if root.is_symlink() or not root.is_dir():
+        root.unlink(missing_ok=True)
+        return
+    stack = [str(root)]
+    emptied: list[str] = []
+    while stack:
+        folder = stack.pop()
+        emptied.append(folder)
+        os.chmod(folder, 0o700)
+        with os.scandir(folder) as names:
+            for name in names:
+                if name.is_dir(follow_symlinks=False):
+                    stack.append(name.path)
+                else:
+                    os.unlink(name.path)
+    for folder in reversed(emptied):
+        os.rmdir(folder)
+
+
+def ignores_case(folder: Path) -> bool:
+    """Whether the file system takes two spellings of a name for one."""
+    probe = folder / ".tidegate-CASE"
+    probe.touch()
+    try:
+        return (folder / ".tidegate-case").exists()
+    finally:
+        probe.unlink()

@@ -1,0 +1,40 @@
+"""How a follower reaches its origin: small answers whole, update files onto the disk.
+
+The follower's work is file work and runs in a thread; requests are made on the reactor. Update
+files are ordinary served objects, so they come through the downloader like everything else: with
+tickets, from several mirrors at once, or by multicast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole HTTP answer; header names are lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Transport(Protocol):
+    """What the follower asks of the network; failures raise `tuf.api.exceptions.DownloadError`."""
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        limit_bytes: int = 1 << 20,
+        timeout_s: float = 30.0,
+    ) -> Answer: ...
+
+    def download(self, url: str, path: Path, length_bytes: int, sha256: str) -> None:
+        """Bring exactly this content to `path`, resuming what an earlier try left there."""

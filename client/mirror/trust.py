@@ -1,0 +1,140 @@
+"""What the follower believes: the origin's metadata, verified by python-tuf before any use.
+
+The trust starts from a root the operator pinned, by file or by fingerprint, and from then on
+follows the root's own signed successions. Versions seen are remembered, so an origin that shows
+an older state, an expired one, or parts of two states is found out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from tuf.api.exceptions import DownloadHTTPError
+from tuf.api.metadata import TargetFile
+from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
+
+from client.mirror.problem import MirrorProblem
+from client.mirror.transport import Transport
+from protocol.channel import Index, decode_index, index_path
+
+_METADATA_LIMIT_BYTES = 16 << 20
+_ROOTS = 256
+
+
+class _Fetcher(FetcherInterface):
+    """python-tuf's requests over our transport; timestamp.json is asked for conditionally."""
+
+    def __init__(self, transport: Transport, folder: Path) -> None:
+        self._transport = transport
+        self._timestamp = folder / "timestamp.json"
+        self._etag_file = folder / "timestamp.etag"
+
+    def _fetch(self, url: str) -> Iterator[bytes]:
+        headers: dict[str, str] = {}
+        conditional = url.endswith("/timestamp.json") and self._timestamp.exists()
+        if conditional and self._etag_file.exists():
+            headers["If-None-Match"] = self._etag_file.read_text()
+        answer = self._transport.request(
+            "GET", url, headers=headers, limit_bytes=_METADATA_LIMIT_BYTES
+        )
+        if answer.status == 304 and headers:
+            yield self._timestamp.read_bytes()
+            return
+        if answer.status != 200:
+            raise DownloadHTTPError(f"{url} answered {answer.status}", answer.status)
+        if url.endswith("/timestamp.json"):
+            self._etag_file.unlink(missing_ok=True)
+            if etag := answer.headers.get("etag"):
+                self._etag_file.write_text(etag)
+        yield answer.body
+
+
+class Trust:
+    """The verified state of one publish directory, kept in `folder`."""
+
+    def __init__(self, folder: Path, url: str, transport: Transport) -> None:
+        self._folder = folder
+        self._url = url.rstrip("/") + "/"
+        self._transport = transport
+        # It logs what it then raises; the follower says it once.
+        logging.getLogger("tuf").setLevel(logging.ERROR)
+
+    @property
+    def pinned(self) -> bool:
+        return (self._folder / "root.json").exists()
+
+    def pin(self, root: bytes) -> None:
+        """Trust this root from now on (it must be valid by itself)."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._updater(root)
+
+    def pin_fingerprint(self, sha256: str) -> None:
+        """Fetch the root with this SHA-256 from the origin and pin it."""
+        for version in range(1, _ROOTS):
+            answer = self._transport.request(
+                "GET", f"{self._url}metadata/{version}.root.json", limit_bytes=1 << 20
+            )
+            if answer.status != 200:
+                break
+            if hashlib.sha256(answer.body).hexdigest() == sha256.lower():
+                self.pin(answer.body)
+                return
+        raise MirrorProblem(
+            "wrong-root",
+            "No root of the origin has that fingerprint: check the fingerprint and the URL.",
+        )
+
+    def _updater(self, root: bytes | None) -> Updater:
+        config = UpdaterConfig(
+            targets_max_length=_METADATA_LIMIT_BYTES, snapshot_max_length=_METADATA_LIMIT_BYTES
+        )
+        return Updater(
+            str(self._folder),
+            self._url + "metadata/",
+            fetcher=_Fetcher(self._transport, self._folder),
+            config=config,
+            bootstrap=root,
+        )
+
+    def refresh(self, channel: str) -> Verified:
+        """Fetch and verify what is newest; the channel's index and its files from one state."""
+        updater = self._updater(None)
+        updater.refresh()
+        target = updater.get_targetinfo(index_path(channel))
+        if target is None:
+            raise MirrorProblem("no-channel", f"The origin has no channel named {channel!r}.")
+        url = self._url + _served_path(target)
+        cached = self._folder / f"{channel}.index.json"
+        data = cached.read_bytes() if cached.exists() else b""
+        if hashlib.sha256(data).hexdigest() != target.hashes.get("sha256"):
+            answer = self._transport.request("GET", url, limit_bytes=target.length + 1)
+            if answer.status != 200:
+                raise DownloadHTTPError(f"{url} answered {answer.status}", answer.status)
+            target.verify_length_and_hashes(answer.body)
+            data = answer.body
+            cached.write_bytes(data)
+        return Verified(decode_index(data), updater, self._url)
+
+
+class Verified:
+    """One verified state of the origin."""
+
+    def __init__(self, index: Index, updater: Updater, url: str) -> None:
+        self.index = index
+        self._updater = updater
+        self._url = url
+
+    def locate(self, path: str) -> tuple[str, int, str]:
+        """URL, length in bytes and SHA-256 of a target of this state."""
+        target = self._updater.get_targetinfo(path)
+        if target is None or "sha256" not in target.hashes:
+            raise MirrorProblem("mixed", f"The origin's index names {path!r}, its metadata not.")
+        return self._url + _served_path(target), target.length, target.hashes["sha256"]
+
+
+def _served_path(target: TargetFile) -> str:
+    folder, _, name = target.path.rpartition("/")
+    return f"targets/{folder}/{target.hashes['sha256']}.{name}"

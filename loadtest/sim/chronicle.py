@@ -1,0 +1,72 @@
+"""What every client was doing when, and what the link carried: the material of the picture."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+
+class Doing(enum.IntEnum):
+    """The state of a client's bar."""
+
+    WAITING = 0
+    CONNECTED = 1
+    PAUSED = 2
+
+
+@dataclass(slots=True)
+class Bar:
+    """One client from arrival to departure: when which state began, and its attempts."""
+
+    arrived_s: float
+    ended_s: float | None = None
+    states: list[tuple[float, Doing]] = field(default_factory=list)
+    turned_away_s: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Chronicle:
+    """Written by the engine when asked to; costs time and memory, so only for pictures.
+
+    `served` and `demand` are steps (instant, bytes a second from then on). Demand is what all
+    present clients together could take.
+    """
+
+    bars: dict[int, Bar] = field(default_factory=dict)
+    served: list[tuple[float, float]] = field(default_factory=list)
+    demand: list[tuple[float, float]] = field(default_factory=list)
+    _wanted: float = 0.0
+
+    def arrive(self, now: float, client: int, rate_bytes_s: float) -> None:
+        """A client has come."""
+        self.bars[client] = Bar(now, states=[(now, Doing.WAITING)])
+        self._wanted += rate_bytes_s
+        self.demand.append((now, self._wanted))
+
+    def leave(self, now: float, client: int, rate_bytes_s: float) -> None:
+        """It has left, with or without its files."""
+        self.bars[client].ended_s = now
+        self._wanted = max(0.0, self._wanted - rate_bytes_s)
+        self.demand.append((now, self._wanted))
+
+    def turned_away(self, now: float, client: int) -> None:
+        """An attempt was answered by: later."""
+        self.bars[client].turned_away_s.append(now)
+
+    def admitted(self, now: float, client: int) -> None:
+        """It holds a slot."""
+        self.bars[client].states.append((now, Doing.CONNECTED))
+
+    def carried(self, now: float, client: int, running: bool) -> None:
+        """Its transfer runs, or was paused."""
+        self.bars[client].states.append((now, Doing.CONNECTED if running else Doing.PAUSED))
+
+    def ended(self, now: float, client: int) -> None:
+        """Its download is complete."""
+        self.bars[client].states.append((now, Doing.WAITING))
+
+    def flow(self, now: float, goodput_bytes_s: float) -> None:
+        """What the link carries from now on."""
+        if self.served and self.served[-1][1] == goodput_bytes_s:
+            return
+        self.served.append((now, goodput_bytes_s))

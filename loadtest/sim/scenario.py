@@ -1,0 +1,143 @@
+"""One scenario: which policy with which slots, under which conditions; and the paper's eleven."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from client.visit import POLITE, RETRYING, Manners
+from loadtest.sim.chronicle import Chronicle
+from loadtest.sim.controls import ProcessorSharing
+from loadtest.sim.engine import PUNCTUAL, Conditions, Engine, Tally
+from loadtest.workloads import Workload, with_rude
+from policies.job import AdmissionPolicy
+from policies.registry import make_policy
+from policies.settings import PolicySettings
+
+#: Scenario policy -> the server's policy, or None for the simulator's own control.
+POLICIES: Mapping[str, str | None] = {
+    "http": "fcfs",
+    "ftp": "fcfs",
+    "reserve": "reserve",
+    "ticket": "ticket",
+    "ticket-hold": "ticket",
+    "fair": "fair",
+    "adaptive": "adaptive",
+    "ps": None,
+}
+MANNERS: Mapping[str, Manners] = {"polite": POLITE, "punctual": PUNCTUAL, "retrying": RETRYING}
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A policy and its surroundings.
+
+    `slots` + `reserve_small` are all the server's slots, as the paper writes 30+6: large
+    downloads get `slots`, the rest is for small ones (HTTP and FTP use all of them for anything).
+    `bandwidth` is a fraction of what the workload asks for. `come_back_s` None lets the policy
+    estimate; a number is the paper's fixed answer. `settings` are further policy settings.
+    `tells_bandwidth`: whether the policy is configured with the link's capacity or must measure.
+    """
+
+    policy: str
+    slots: int = 30
+    reserve_small: int = 0
+    bandwidth: float = 1.0
+    bandwidth_bytes_s: float | None = None
+    hold: bool = False
+    come_back_s: float | None = None
+    rude: float = 0.0
+    manners: str = "polite"
+    tick_s: float = 1.0
+    tells_bandwidth: bool = True
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def capacity(self, workload: Workload) -> float:
+        """Bytes a second of the server's link."""
+        if self.bandwidth_bytes_s is not None:
+            return self.bandwidth_bytes_s
+        return self.bandwidth * workload.bandwidth_bytes_s
+
+    def policy_settings(self, workload: Workload) -> PolicySettings:
+        """What the server would be configured with; raises pydantic's ValidationError."""
+        values: dict[str, Any] = {
+            "slots": self.slots + self.reserve_small,
+            "reserve_small": self.reserve_small,
+            "small_below_bytes": workload.small_below_bytes,
+            "come_back_s": self.come_back_s,
+        }
+        if self.tells_bandwidth:
+            values["bandwidth_bytes_s"] = self.capacity(workload)
+        return PolicySettings(**(values | dict(self.settings)))
+
+    def make_policy(self, workload: Workload, seed: int) -> AdmissionPolicy:
+        """A fresh policy object of the server's own kind."""
+        name = POLICIES[self.policy]
+        settings = self.policy_settings(workload)
+        if name is None:
+            return ProcessorSharing(settings.small_below_bytes)
+        return make_policy(name, settings, random.Random(f"policy/{workload.seed}/{seed}"))
+
+    def conditions(self, workload: Workload) -> Conditions:
+        """What surrounds it in the simulator."""
+        return Conditions(
+            bandwidth_bytes_s=self.capacity(workload),
+            hold=self.hold or self.policy == "ticket-hold",
+            one_connection=self.policy == "ftp",
+            tick_s=self.tick_s,
+            manners=MANNERS[self.manners],
+        )
+
+    def simulate(
+        self, workload: Workload, seed: int = 0, chronicle: Chronicle | None = None
+    ) -> Tally:
+        """One run."""
+        if self.rude > 0.0:
+            workload = with_rude(workload, self.rude)
+        engine = Engine(
+            workload,
+            self.make_policy(workload, seed),
+            self.conditions(workload),
+            seed,
+            chronicle,
+        )
+        return engine.run()
+
+    def control(self) -> Scenario:
+        """The paper's control beside it: HTTP with the same slots, nothing extra, polled."""
+        return replace(
+            self,
+            policy="http",
+            reserve_small=0,
+            hold=False,
+            come_back_s=None,
+            settings={},
+        )
+
+
+#: The paper's come-back time for large downloads, and its reservation at +10 % and +20 %.
+PAPER_COME_BACK_S = 30.0
+PAPER_EXTRA: Mapping[str, int] = {"+0": 0, "+10": 3, "+20": 6}
+
+
+def paper_scenarios(
+    bandwidth: float, come_back_s: float | None = PAPER_COME_BACK_S
+) -> dict[str, Scenario]:
+    """The eleven scenarios of the paper at one load, by their label (`HTTP+0` is the control)."""
+    scenarios: dict[str, Scenario] = {}
+    for label, extra in PAPER_EXTRA.items():
+        for name in ("http", "ftp", "reserve", "ticket"):
+            if name == "reserve" and extra == 0:
+                continue  # without extra slots there is nothing to reserve
+            title = name.upper() if name in ("http", "ftp") else name.capitalize()
+            scenarios[title + label] = Scenario(
+                name,
+                slots=30,
+                reserve_small=extra,
+                bandwidth=bandwidth,
+                come_back_s=come_back_s,
+                manners="punctual",
+            )
+    return scenarios

@@ -1,0 +1,120 @@
+"""Many runs: one scenario over seeds, beside its control and its lower bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+
+import numpy as np
+
+from loadtest.sim.bounds import lower_bounds
+from loadtest.sim.metrics import mean_and_error, measure, net_faster, session_times
+from loadtest.sim.scenario import Scenario
+from loadtest.workloads import Workload, make_workload, with_rude
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One scenario over its seeds: every figure's mean, standard error and single values."""
+
+    scenario: Scenario
+    workload: str
+    seeds: tuple[int, ...]
+    mean: Mapping[str, float]
+    error: Mapping[str, float]
+    runs: tuple[Mapping[str, float], ...] = field(repr=False)
+
+
+def run_one(
+    workload: Workload, scenario: Scenario, seed: int = 0, *, control: bool = True
+) -> dict[str, float]:
+    """All figures of one run. `control` adds those that compare with HTTP (a second run)."""
+    played = with_rude(workload, scenario.rude) if scenario.rude > 0.0 else workload
+    calm = replace(scenario, rude=0.0)
+    tally = calm.simulate(played, seed)
+    figures = measure(played, calm.conditions(played), tally)
+    times = session_times(tally, len(played.visitors))
+    finished = ~np.isnan(times)
+    conditions = calm.conditions(played)
+    connect_s = conditions.attempt_s + conditions.accept_s
+    if finished.all():
+        bound = _bound_of_all(workload, conditions.bandwidth_bytes_s, connect_s)
+    else:
+        # Those who left took nothing; a bound for those who stayed is a bound for their mean.
+        stayed = tuple(v for v, done in zip(played.visitors, finished, strict=True) if done)
+        remaining = replace(played, visitors=stayed)
+        bound = lower_bounds(remaining, conditions.bandwidth_bytes_s, connect_s).best_s
+    figures["bound_s"] = bound
+    figures["ratio_to_bound"] = figures["mean_session_s"] / bound if bound else math.nan
+    if control:
+        other = times
+        if scenario != scenario.control():
+            beside = replace(scenario.control(), rude=0.0)
+            other = session_times(beside.simulate(played, seed), len(played.visitors))
+        figures["net_faster"] = net_faster(times, other)
+        http = float(np.nanmean(other)) if not np.isnan(other).all() else math.nan
+        figures["http_mean_session_s"] = http
+        figures["ratio_to_http"] = figures["mean_session_s"] / http
+    return figures
+
+
+@lru_cache(maxsize=64)
+def _bound_of_all(workload: Workload, bandwidth_bytes_s: float, connect_s: float) -> float:
+    return lower_bounds(workload, bandwidth_bytes_s, connect_s).best_s
+
+
+@lru_cache(maxsize=32)
+def _population(name: str, seed: int) -> Workload:
+    return make_workload(name, seed)
+
+
+def _named(task: tuple[str, int, Scenario, bool]) -> dict[str, float]:
+    name, seed, scenario, control = task
+    return run_one(_population(name, seed), scenario, seed, control=control)
+
+
+def run_seeds(
+    workload: str,
+    scenario: Scenario,
+    seeds: Sequence[int],
+    *,
+    control: bool = True,
+    jobs: int = 1,
+) -> Result:
+    """The scenario once for each seed; `jobs` processes at a time. Same figures for any `jobs`."""
+    tasks = [(workload, seed, scenario, control) for seed in seeds]
+    if jobs > 1 and len(tasks) > 1:
+        with ProcessPoolExecutor(min(jobs, len(tasks))) as pool:
+            runs = list(pool.map(_named, tasks))
+    else:
+        runs = [_named(task) for task in tasks]
+    return gather(scenario, workload, seeds, runs)
+
+
+def run_populations(
+    populations: Iterable[Workload], scenario: Scenario, *, control: bool = True
+) -> Result:
+    """The same for populations that are at hand (a replayed trace)."""
+    seeds, runs, name = [], [], ""
+    for workload in populations:
+        runs.append(run_one(workload, scenario, workload.seed, control=control))
+        seeds.append(workload.seed)
+        name = workload.name
+    return gather(scenario, name, seeds, runs)
+
+
+def gather(
+    scenario: Scenario, workload: str, seeds: Sequence[int], runs: Sequence[Mapping[str, float]]
+) -> Result:
+    """Means and standard errors of single runs.
+
+    A ratio is the mean of the runs' ratios: runs are paired by their seed, so its error is small.
+    """
+    mean: dict[str, float] = {}
+    error: dict[str, float] = {}
+    for name in runs[0] if runs else ():
+        mean[name], error[name] = mean_and_error([run[name] for run in runs])
+    return Result(scenario, workload, tuple(seeds), mean, error, tuple(runs))

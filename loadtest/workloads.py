@@ -1,0 +1,344 @@
+"""Populations of clients with their wishes: who comes when, how fast, for which files.
+
+One `Workload` is run twice: in virtual time by `loadtest.sim` and in real time by Locust, so this
+module knows neither. The same name and seed always give the same population.
+
+Sources: Experiments 1 and 2 are those of S. Holmes à Court, *Admission Control Policies for
+Internet File Transfer Protocols* (Dartmouth PCS-TR97-315, 1997). A release day is ours: Poisson
+arrivals above capacity for ten minutes, then well below it, so that the queue can drain. The
+parameters and why they are what they are: `docs/simulator.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+KB = 1_000
+MB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Something to download, known by its name."""
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """One client: arrives, fetches its files one after another, leaves.
+
+    `rate_bytes_s` is the speed of its line. `patience_s` is how long it waits for the first byte
+    of a file before it leaves for good. A `rude` visitor asks again every second, whatever it is
+    told.
+    """
+
+    key: str
+    arrival_s: float
+    rate_bytes_s: float
+    files: tuple[File, ...]
+    patience_s: float = math.inf
+    rude: bool = False
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all its files."""
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A population in the order of arrival, and the server bandwidth that is its 100 %.
+
+    `small_below_bytes` is the bound between small and large files that fits this population.
+    """
+
+    name: str
+    seed: int
+    visitors: tuple[Visitor, ...]
+    bandwidth_bytes_s: float
+    small_below_bytes: int = 20 * KB
+
+    @property
+    def files(self) -> int:
+        """How many downloads everybody wants in all."""
+        return sum(len(visitor.files) for visitor in self.visitors)
+
+
+# --- Paper A ---------------------------------------------------------------------------------
+
+EXP1_FILES = tuple(
+    File(name, size)
+    for name, size in (("1K", KB), ("10K", 10 * KB), ("100K", 100 * KB), ("1M", MB))
+)
+EXP2_FILES = (
+    *(File(f"1K-{letter}", KB) for letter in "abcd"),
+    *(File(f"10K-{letter}", 10 * KB) for letter in "ab"),
+    File("1M", MB),
+)
+PAPER_WINDOW_S = 600.0
+PAPER_SLOWEST_BYTES_S, PAPER_FASTEST_BYTES_S = 1_600.0, 35_000.0
+
+
+def required_bandwidth(visitors: Iterable[Visitor], window_s: float) -> float:
+    """The mean rate that moves everything which can be moved inside the window.
+
+    A slow or late client can take only its speed times the time it has left; the paper says that
+    this was taken into account and this reading fits its figures.
+    """
+    return (
+        sum(
+            min(visitor.total_bytes, visitor.rate_bytes_s * max(0.0, window_s - visitor.arrival_s))
+            for visitor in visitors
+        )
+        / window_s
+    )
+
+
+def _paper(name: str, seed: int, clients: int, files: Sequence[File], most: int) -> Workload:
+    rng = random.Random(f"{name}/{seed}")
+    arrivals = sorted(rng.uniform(0.0, PAPER_WINDOW_S) for _ in range(clients))
+    visitors = tuple(
+        Visitor(
+            key=f"c{number}",
+            arrival_s=arrival,
+            rate_bytes_s=rng.uniform(PAPER_SLOWEST_BYTES_S, PAPER_FASTEST_BYTES_S),
+            # Without replacement: only so do 60 % and 29 % of the clients ask for the 1 MB file.
+            files=tuple(rng.sample(files, rng.randint(1, most))),
+        )
+        for number, arrival in enumerate(arrivals)
+    )
+    return Workload(name, seed, visitors, required_bandwidth(visitors, PAPER_WINDOW_S))
+
+
+def exp1(seed: int) -> Workload:
+    """Experiment 1: 200 clients, one to four of four files from 1 KB to 1 MB."""
+    return _paper("exp1", seed, 200, EXP1_FILES, 4)
+
+
+def exp2(seed: int) -> Workload:
+    """Experiment 2: 400 clients, one to three of seven files, most of them tiny."""
+    return _paper("exp2", seed, 400, EXP2_FILES, 3)
+
+
+# --- Release day -----------------------------------------------------------------------------
+
+#: A release as it lies on a server: (name, bytes, share of the requests). Checksums, signatures
+#: and pages are asked for by people and scripts alike; installers carry most of the bytes.
+ARTEFACTS: tuple[tuple[str, int, float], ...] = (
+    ("SHA256SUMS", 1_400, 16.0),
+    ("SHA256SUMS.sig", 833, 8.0),
+    ("index.html", 9_200, 16.0),
+    ("release-notes.html", 46_000, 10.0),
+    ("src.tar.xz", 21_500_000, 8.0),
+    ("wheel-linux.whl", 14_200_000, 12.0),
+    ("wheel-macos.whl", 11_800_000, 6.0),
+    ("setup-windows.exe", 29_000_000, 14.0),
+    ("bundle-macos.dmg", 68_000_000, 7.0),
+    ("docs.zip", 13_000_000, 1.5),
+    ("live.iso", 940_000_000, 1.5),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseDay:
+    """The shape of a release day; the defaults are the ones every figure in `docs` uses."""
+
+    bandwidth_bytes_s: float = 12_500_000.0
+    rush_s: float = 600.0
+    rush_load: float = 1.5
+    calm_s: float = 1_200.0
+    calm_load: float = 0.3
+    slowest_bytes_s: float = 64_000.0
+    fastest_bytes_s: float = 8_000_000.0
+    #: Median patience for a first byte where clients may give up; log-normal, sigma 0.7.
+    patience_s: float = 240.0
+    rude_fraction: float = 0.0
+
+
+RELEASE_DAY = ReleaseDay()
+
+#: Bounded Pareto, 1 KB to 1 GB. With alpha 0.5 the mean is 1 MB; few files hold most bytes.
+PARETO_ALPHA, PARETO_LOW_BYTES, PARETO_HIGH_BYTES = 0.5, 1_000, 1_000_000_000
+
+
+def bounded_pareto(u: float, alpha: float, low: float, high: float) -> float:
+    """The `u`-quantile (0 <= u < 1) of a Pareto distribution cut at `low` and `high`."""
+    ratio = math.pow(low / high, alpha)
+    return low * math.pow(1.0 - u * (1.0 - ratio), -1.0 / alpha)
+
+
+def bounded_pareto_mean(alpha: float, low: float, high: float) -> float:
+    """Its mean (alpha must not be 1)."""
+    scale = alpha * math.pow(low, alpha) / (1.0 - math.pow(low / high, alpha))
+    return scale * (math.pow(high, 1.0 - alpha) - math.pow(low, 1.0 - alpha)) / (1.0 - alpha)
+
+
+def _release(
+    name: str,
+    seed: int,
+    shape: ReleaseDay,
+    draw: Callable[[random.Random, int], File],
+    mean_bytes: float,
+    abandon: bool,
+) -> Workload:
+    rng = random.Random(f"{name}/{seed}")
+    slow, fast = math.log(shape.slowest_bytes_s), math.log(shape.fastest_bytes_s)
+    visitors: list[Visitor] = []
+
+    def arrivals() -> Iterator[float]:
+        now = 0.0
+        for load, until in (
+            (shape.rush_load, shape.rush_s),
+            (shape.calm_load, shape.rush_s + shape.calm_s),
+        ):
+            if load <= 0.0:
+                now = until
+                continue
+            per_s = load * shape.bandwidth_bytes_s / mean_bytes
+            while (now := now + rng.expovariate(per_s)) < until:
+                yield now
+            now = until
+
+    for number, arrival in enumerate(arrivals()):
+        visitors.append(
+            Visitor(
+                key=f"c{number}",
+                arrival_s=arrival,
+                rate_bytes_s=math.exp(rng.uniform(slow, fast)),
+                files=(draw(rng, number),),
+                patience_s=shape.patience_s * math.exp(rng.gauss(0.0, 0.7))
+                if abandon
+                else math.inf,
+                rude=rng.random() < shape.rude_fraction,
+            )
+        )
+    return Workload(name, seed, tuple(visitors), shape.bandwidth_bytes_s)
+
+
+def release_pareto(
+    seed: int, *, abandon: bool = False, shape: ReleaseDay = RELEASE_DAY
+) -> Workload:
+    """Release day whose file sizes are bounded Pareto, 1 KB to 1 GB; each file its own name."""
+
+    def draw(rng: random.Random, number: int) -> File:
+        size = bounded_pareto(rng.random(), PARETO_ALPHA, PARETO_LOW_BYTES, PARETO_HIGH_BYTES)
+        return File(f"f{number}", int(size))
+
+    mean = bounded_pareto_mean(PARETO_ALPHA, PARETO_LOW_BYTES, PARETO_HIGH_BYTES)
+    return _release("release-pareto", seed, shape, draw, mean, abandon)
+
+
+def release_artefacts(
+    seed: int, *, abandon: bool = False, shape: ReleaseDay = RELEASE_DAY
+) -> Workload:
+    """Release day with the files of a real release: checksums, pages, archives, installers."""
+    files = [File(name, size) for name, size, _ in ARTEFACTS]
+    shares = [share for _, _, share in ARTEFACTS]
+    mean = sum(size * share for _, size, share in ARTEFACTS) / sum(shares)
+
+    def draw(rng: random.Random, number: int) -> File:
+        return rng.choices(files, shares)[0]
+
+    return _release("release-artefacts", seed, shape, draw, mean, abandon)
+
+
+def with_rude(workload: Workload, fraction: float) -> Workload:
+    """The same population, of which this fraction (drawn by the workload's seed) is rude."""
+    rng = random.Random(f"rude/{workload.name}/{workload.seed}")
+    visitors = tuple(
+        replace(visitor, rude=rng.random() < fraction) for visitor in workload.visitors
+    )
+    return replace(workload, visitors=visitors)
+
+
+# --- Replay ----------------------------------------------------------------------------------
+
+
+def from_trace(
+    lines: Iterable[str],
+    *,
+    bandwidth_bytes_s: float,
+    name: str = "trace",
+    small_below_bytes: int = 20 * KB,
+) -> Workload:
+    """Arrivals that a server has recorded, one JSON object a line, in any order.
+
+    Fields: `t_s` (any origin), `client`, `file`, `size_bytes`, `rate_bytes_s` (what the client
+    took; null or missing: unlimited), and optionally `patience_s`. Each line is one download of
+    its own. Raises ValueError naming the line that cannot be used.
+    """
+    rows: list[tuple[float, str, File, float, float]] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            rate = row.get("rate_bytes_s")
+            patience = row.get("patience_s")
+            fields = (
+                float(row["t_s"]),
+                str(row["client"]),
+                File(str(row["file"]), int(row["size_bytes"])),
+                math.inf if rate is None else float(rate),
+                math.inf if patience is None else float(patience),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(
+                f"line {number} of the trace is not an arrival ({error}); it needs t_s, client, "
+                "file and size_bytes"
+            ) from error
+        if not (math.isfinite(fields[0]) and fields[2].size_bytes >= 0 and fields[3] > 0):
+            raise ValueError(
+                f"line {number} of the trace: t_s must be finite, size_bytes at least 0 and "
+                "rate_bytes_s above 0"
+            )
+        rows.append(fields)
+    rows.sort(key=lambda fields: fields[0])
+    start = rows[0][0] if rows else 0.0
+    visitors = tuple(
+        Visitor(client, at - start, rate, (file,), patience)
+        for at, client, file, rate, patience in rows
+    )
+    return Workload(name, 0, visitors, bandwidth_bytes_s, small_below_bytes)
+
+
+def to_trace(workload: Workload) -> Iterator[str]:
+    """The population as trace lines; `from_trace` reads them back (one line a file)."""
+    for visitor in workload.visitors:
+        for file in visitor.files:
+            row: dict[str, object] = {
+                "t_s": visitor.arrival_s,
+                "client": visitor.key,
+                "file": file.name,
+                "size_bytes": file.size_bytes,
+                "rate_bytes_s": None if math.isinf(visitor.rate_bytes_s) else visitor.rate_bytes_s,
+            }
+            if not math.isinf(visitor.patience_s):
+                row["patience_s"] = visitor.patience_s
+            yield json.dumps(row)
+
+
+WORKLOADS: Mapping[str, Callable[[int], Workload]] = {
+    "exp1": exp1,
+    "exp2": exp2,
+    "release-pareto": release_pareto,
+    "release-artefacts": release_artefacts,
+    "release-pareto-abandon": lambda seed: release_pareto(seed, abandon=True),
+    "release-artefacts-abandon": lambda seed: release_artefacts(seed, abandon=True),
+}
+
+
+def make_workload(name: str, seed: int) -> Workload:
+    """The population of that name; raises KeyError listing the names there are."""
+    try:
+        factory = WORKLOADS[name]
+    except KeyError:
+        raise KeyError(f"no workload {name!r}; there are {', '.join(WORKLOADS)}") from None
+    workload = factory(seed)
+    return workload if workload.name == name else replace(workload, name=name)

@@ -1,0 +1,398 @@
+"""The queue before the slots: who gets a ticket, when it is ready, who is called.
+
+Paper A's mechanism with its open ends tied: the ready list grows with the slots and with the
+measured no-shows; a ticket's time to live counts from the return that was promised; visits before
+that return are counted, soon start nothing and only move the return; clients that wait at the door
+are called in turn the instant a slot is free, but do not push past one that is due any moment.
+
+A policy that gives no tickets (`gives_tickets` false) still serves those it took over, first.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from policies.base import BasePolicy, Hall
+from policies.book import READY, WAITING, Rank
+from policies.job import (
+    Admit,
+    Advance,
+    Decision,
+    Estimate,
+    Job,
+    Reason,
+    Snapshot,
+    TicketRow,
+    TicketState,
+    Wait,
+)
+from policies.settings import PolicySettings
+
+#: A slot is kept free for an absent ticket whose promised return is this near, seconds.
+_DUE_S = 2.0
+_MOST_POLLS = 1 << 31
+
+
+class QueuedPolicy(BasePolicy):
+    """Tickets in order of the book; subclasses choose caps, order and whether tickets are given."""
+
+    def __init__(
+        self, settings: PolicySettings, rng: random.Random, hall: Hall | None = None
+    ) -> None:
+        super().__init__(settings, rng, hall)
+        self._book.set_rank(self._rank())
+        self._extra_ready = 0
+        self._grown_s = -math.inf
+        self._advanced_s: float | None = None
+        # Pauses that another policy left behind end with the first `advance`.
+        self._inherited_pauses = hall is not None
+
+    # -- what a policy decides -----------------------------------------------------------------
+
+    @property
+    def gives_tickets(self) -> bool:
+        """Whether a large job that must wait gets a ticket now."""
+        return True
+
+    def _rank(self) -> Rank:
+        return self._book.fair_share
+
+    @property
+    def ready_target(self) -> int:
+        """How long the ready list should be."""
+        base = self.settings.ready_list or max(1, self.large_cap)
+        return math.ceil(base / (1.0 - self._eta.no_show_fraction)) + self._extra_ready
+
+    def _may_start(self, row: int, now: float) -> bool:
+        """Whether this ready ticket may take a slot this instant."""
+        free = self.large_free()
+        if free <= 0:
+            return False
+        shelf = self._book.shelf
+        entry = (shelf.key[row], shelf.number[row])
+        owed = bisect_left(self._book.here, entry)
+        if shelf.present[row]:
+            owed += self._due_before(entry, now)
+        return free > owed
+
+    # -- offers --------------------------------------------------------------------------------
+
+    def _offer_large(self, job: Job, now: float, ticket: int | None) -> Decision:
+        row = self._book.find(job.client, job.file)
+        if row is not None:
+            return self._returning(row, job, now)
+        if not self.gives_tickets:
+            return self._without_ticket(job, now)
+        if ticket is not None:
+            reason = self._why_not(ticket)
+            if reason is not None:
+                return self._refuse(reason)
+        return self._newcomer(job, now)
+
+    def _without_ticket(self, job: Job, now: float) -> Decision:
+        if self.large_free() > len(self._book):
+            return self._start(job, now, None, True)
+        return Wait(self._plain_retry_s())
+
+    def _why_not(self, ticket: int) -> Reason | None:
+        """Why a ticket without a place for this download is no good."""
+        if ticket in self._book.shelf.rows:
+            return Reason.TICKET_FOREIGN
+        ended = self._book.ended.get(ticket)
+        if ended is not None and ended.state is TicketState.DONE:
+            return Reason.TICKET_USED
+        return Reason.TICKET_EXPIRED
+
+    def _newcomer(self, job: Job, now: float) -> Decision:
+        book, settings = self._book, self.settings
+        if book.held_by(job.client) >= settings.tickets_per_client:
+            return self._refuse(Reason.TOO_MANY_TICKETS, settings.retry_max_s)
+        if len(book) >= settings.tickets_max:
+            return Wait(settings.busy_retry_s)
+        row = book.issue(job, now)
+        self._tally.tickets_issued += 1
+        book.set_present(row, job.present)
+        self._fill_ready(now)
+        if book.shelf.state[row] == READY and self._may_start(row, now):
+            return self._start_ticket(row, job, now)
+        return self._wait(row, now)
+
+    def _returning(self, row: int, job: Job, now: float) -> Decision:
+        book, shelf, settings = self._book, self._book.shelf, self.settings
+        if shelf.polls[row] < _MOST_POLLS:
+            shelf.polls[row] += 1
+        book.set_present(row, job.present)
+        book.resize(row, job.remaining_bytes)
+        if job.weight > shelf.weight[row]:
+            book.reweigh(row, job.weight)
+        early = not job.present and now < shelf.promise_s[row] - settings.early_tolerance_s
+        if early:
+            self._tally.early_polls += 1
+            shelf.early[row] = min(shelf.early[row] + 1, _MOST_POLLS)
+            extra = shelf.early[row] - settings.early_polls_free
+            if extra > 0:
+                if extra * settings.early_penalty_s <= settings.early_penalty_max_s:
+                    shelf.promise_s[row] += settings.early_penalty_s
+                return self._answer(row, now, shelf.promise_s[row] - now)
+        if shelf.state[row] == WAITING:
+            self._fill_ready(now)
+        if shelf.state[row] == READY and self._may_start(row, now):
+            return self._start_ticket(row, job, now)
+        if early:
+            return self._answer(row, now, shelf.promise_s[row] - now)
+        return self._wait(row, now)
+
+    def _wait(self, row: int, now: float) -> Wait:
+        """Promise a return, and remember it."""
+        book, shelf = self._book, self._book.shelf
+        raw_s = self._raw_s(row, now)
+        stated = self._eta.state(raw_s)
+        if shelf.raw[row] == 0.0:
+            shelf.raw[row] = max(raw_s, 0.25)
+            shelf.expected[row], shelf.bound[row] = stated.expected_s, stated.p90_s
+        retry = self._retry_s(stated)
+        shelf.promise_s[row] = now if shelf.present[row] else now + retry
+        if shelf.state[row] == READY:
+            book.keep_until(row, shelf.promise_s[row] + self.settings.ticket_ttl_s)
+        return self._answer(row, now, retry, stated)
+
+    def _answer(self, row: int, now: float, retry: float, stated: Estimate | None = None) -> Wait:
+        shelf = self._book.shelf
+        return Wait(
+            retry_after_s=retry,
+            ticket=shelf.number[row],
+            place=self._book.place(row),
+            ready=shelf.state[row] == READY,
+            estimate=self._eta.state(self._raw_s(row, now)) if stated is None else stated,
+        )
+
+    def _retry_s(self, stated: Estimate) -> float:
+        settings = self.settings
+        if settings.come_back_s is not None:
+            return settings.come_back_s
+        retry = min(settings.retry_max_s, max(settings.retry_min_s, stated.expected_s))
+        return retry * (1.0 + settings.retry_jitter * self._rng.random())
+
+    def _start_ticket(self, row: int, job: Job, now: float) -> Admit:
+        shelf = self._book.shelf
+        if shelf.state[row] == READY and shelf.polls[row] and not shelf.present[row]:
+            self._eta.claimed(True)
+        if shelf.raw[row]:
+            stated = Estimate(shelf.expected[row], shelf.bound[row])
+            self._eta.started(shelf.raw[row], stated, now - shelf.issued_s[row])
+        self._book.start(row, now)
+        return self._start(job, now, shelf.number[row], True)
+
+    # -- the other words of the seam -------------------------------------------------------------
+
+    def withdraw(self, ticket: int, now: float) -> None:
+        """See `AdmissionPolicy.withdraw`."""
+        row = self._queued_row(ticket)
+        if row is not None:
+            self._eta.left()
+            self._book.end(row, TicketState.WITHDRAWN, now)
+
+    def absent(self, ticket: int, now: float) -> None:
+        """See `AdmissionPolicy.absent`."""
+        row = self._queued_row(ticket)
+        if row is not None and self._book.shelf.present[row]:
+            self._book.set_present(row, False)
+            self._book.shelf.promise_s[row] = now
+            if self._book.shelf.state[row] == READY:
+                self._book.keep_until(row, now + self.settings.ticket_ttl_s)
+
+    def promote(self, ticket: int, now: float) -> bool:
+        """See `AdmissionPolicy.promote`."""
+        row = self._queued_row(ticket)
+        if row is None:
+            return False
+        shelf = self._book.shelf
+        if shelf.state[row] == READY:
+            self._book.move_first(row)
+        else:
+            self._make_ready(row, now, first=True)
+        # It was told a later return; it need not wait for that any more.
+        shelf.promise_s[row] = min(shelf.promise_s[row], now)
+        return True
+
+    def estimate(self, ticket: int, now: float) -> Estimate | None:
+        """See `AdmissionPolicy.estimate`."""
+        row = self._queued_row(ticket)
+        return None if row is None else self._eta.state(self._raw_s(row, now))
+
+    def ticket(self, number: int) -> TicketRow | None:
+        """See `AdmissionPolicy.ticket`."""
+        return self._book.row_of(number)
+
+    def tickets(self) -> Iterable[TicketRow]:
+        """See `AdmissionPolicy.tickets`."""
+        return self._book.queue()
+
+    def changes(self) -> list[TicketRow]:
+        """See `AdmissionPolicy.changes`."""
+        return self._book.changes()
+
+    def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
+        """See `AdmissionPolicy.restore`."""
+        book = self._book
+        for ticket in sorted(rows, key=lambda ticket: ticket.number):
+            row = book.restore(ticket, now)
+            if row is not None and ticket.state is TicketState.STARTED:
+                self._make_ready(row, now, first=True)
+            elif row is not None and ticket.state is TicketState.READY:
+                self._make_ready(row, now)
+        book.next_number = max(book.next_number, next_number)
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def advance(self, now: float) -> Advance:
+        """See `AdmissionPolicy.advance`."""
+        if self._advanced_s is not None:
+            self._eta.waited(len(self._book) * max(0.0, now - self._advanced_s))
+        self._advanced_s = now
+        idled = self._end_idle(now)
+        expired = self._expire(now)
+        self._grow(now)
+        self._fill_ready(now)
+        call, held_for_due = self._call(now)
+        wakes = [self._pool.next_idle(), self._book.next_deadline()]
+        if held_for_due:
+            wakes.append(now + _DUE_S)
+        if self._book.line and self.large_free() > 0:
+            wakes.append(self._grown_s + self.settings.ready_grow_s)
+        known = [wake for wake in wakes if wake is not None]
+        return Advance(
+            resume=self._end_inherited_pauses(now),
+            idled_out=idled,
+            expired=expired,
+            call=call,
+            wake_at=min(known) if known else None,
+        )
+
+    def _end_inherited_pauses(self, now: float) -> tuple[int, ...]:
+        if not self._inherited_pauses:
+            return ()
+        self._inherited_pauses = False
+        paused = [lease for lease in self._leases.values() if lease.paused]
+        for lease in paused:
+            lease.paused = False
+            lease.resumed_s = now
+        return tuple(lease.id for lease in paused)
+
+    def _expire(self, now: float) -> tuple[int, ...]:
+        shelf = self._book.shelf
+        out = []
+        for row in self._book.overdue(now):
+            out.append(shelf.number[row])
+            self._eta.claimed(False)
+            self._tally.tickets_expired += 1
+            self._book.end(row, TicketState.EXPIRED, now)
+        return tuple(out)
+
+    def _grow(self, now: float) -> None:
+        """Lengthen the ready list while slots stay free although tickets wait, and shrink back."""
+        settings = self.settings
+        if self.large_free() <= 0 or not self._book.line:
+            if self._extra_ready and now - self._grown_s >= settings.ready_grow_s:
+                self._extra_ready = self._extra_ready * 3 // 4
+                self._grown_s = now
+            elif not self._extra_ready:
+                self._grown_s = now
+        elif now - self._grown_s >= settings.ready_grow_s:
+            # Never beyond what would call the whole line for each slot.
+            most = 10 * (settings.ready_list or max(1, self.large_cap))
+            self._extra_ready = min(most, self._extra_ready + max(1, self.ready_target // 10))
+            self._grown_s = now
+
+    def _fill_ready(self, now: float) -> None:
+        book = self._book
+        room = self.ready_target - len(book.ready)
+        while room > 0:
+            row = book.first_waiting()
+            if row is None:
+                return
+            self._make_ready(row, now)
+            room -= 1
+
+    def _make_ready(self, row: int, now: float, first: bool = False) -> None:
+        promise = max(now, self._book.shelf.promise_s[row])
+        self._book.make_ready(row, now, promise + self.settings.ticket_ttl_s, first)
+
+    def _call(self, now: float) -> tuple[tuple[int, ...], bool]:
+        """Those at the door who may start now, and whether a slot is kept for one that is due."""
+        free = self.large_free()
+        call: list[int] = []
+        if free <= 0:
+            return (), False
+        for entry in self._book.here:
+            if len(call) >= free:
+                break
+            if len(call) + self._due_before(entry, now) >= free:
+                return tuple(call), True
+            call.append(entry[1])
+        return tuple(call), False
+
+    def _due_before(self, entry: tuple[float, int], now: float) -> int:
+        """Absent ready tickets before this one whose return is due just now."""
+        shelf = self._book.shelf
+        due = 0
+        for earlier in self._book.ready:
+            if earlier >= entry:
+                break
+            row = shelf.rows[earlier[1]]
+            due += not shelf.present[row] and abs(shelf.promise_s[row] - now) <= _DUE_S
+        return due
+
+    # -- telling ---------------------------------------------------------------------------------
+
+    def _queued_row(self, ticket: int) -> int | None:
+        row = self._book.shelf.rows.get(ticket)
+        if row is None or self._book.shelf.state[row] not in (WAITING, READY):
+            return None
+        return row
+
+    def _raw_s(self, row: int, now: float) -> float:
+        """The scheduled wait of a ticket, before calibration."""
+        self._lay_out(now)
+        return self._eta.raw_s(self._book.place(row), now)
+
+    def _lay_out(self, now: float) -> None:
+        if self._eta.stale(now):
+            book = self._book
+            large = [lease for lease in self._leases.values() if lease.large]
+            total = book.line.total_bytes
+            count = len(book.line)
+            self._eta.lay_out(now, self.large_cap, large, book.sizes(), count, total)
+
+    def snapshot(self, now: float) -> Snapshot:
+        """See `AdmissionPolicy.snapshot`."""
+        pool, tally, book = self._pool, self._tally, self._book
+        self._lay_out(now)
+        next_wait = self._eta.state(self._eta.raw_s(len(book) + 1, now)) if len(book) else None
+        return Snapshot(
+            policy=self.name,
+            mode=self.mode,
+            slots=self._slots,
+            large_slots=self.large_cap,
+            small_active=pool.small_active,
+            large_active=pool.large_active,
+            paused=sum(lease.paused for lease in self._leases.values()),
+            waiting=len(book.line),
+            ready=len(book.ready),
+            ready_target=self.ready_target,
+            offers_total=tally.offers,
+            admitted_small_total=tally.admitted_small,
+            admitted_large_total=tally.admitted_large,
+            completed_total=tally.completed,
+            tickets_issued_total=tally.tickets_issued,
+            tickets_expired_total=tally.tickets_expired,
+            no_show_fraction=self._eta.no_show_fraction,
+            early_polls_total=tally.early_polls,
+            refused_total=tally.refused,
+            last_wait=next_wait,
+            eta_within_p90=self._eta.within_p90,
+            eta_median_error=self._eta.median_error,
+        )

@@ -1,0 +1,170 @@
+"""`tidegate mirror init` and `tidegate mirror publish`."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+from platformdirs import user_data_path
+
+from protocol.errors import ProtocolError
+from protocol.units import format_size, parse_size
+
+if TYPE_CHECKING:
+    from server.mirror.publish import Progress, Published
+
+T = TypeVar("T")
+
+
+def _default_keys() -> Path:
+    return user_data_path("tidegate") / "mirror-keys"
+
+
+def _passphrase(path: Path | None) -> str | None:
+    return path.read_text().rstrip("\n") if path is not None else None
+
+
+def _said(work: Callable[[], T]) -> T:
+    """Run it; a known trouble becomes one sentence and exit status 1."""
+    from server.mirror.objects import ObjectError
+    from server.mirror.repository import RepositoryProblem
+
+    try:
+        return work()
+    except (RepositoryProblem, ObjectError, ProtocolError) as fault:
+        raise click.ClickException(str(fault)) from fault
+    except OSError as fault:
+        raise click.ClickException(
+            f"{fault.filename or 'The disk'}: {fault.strerror}. Nothing was published; "
+            "the last version stays in force."
+        ) from fault
+
+
+_publish_dir = click.argument("publish_dir", type=click.Path(path_type=Path, file_okay=False))
+_keys = click.option(
+    "--keys",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=_default_keys,
+    help="Folder of the private keys. Never one that is served.",
+)
+
+
+@click.command()
+@_publish_dir
+@_keys
+@click.option(
+    "--root-passphrase-file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Encrypt the root key with the passphrase in this file.",
+)
+def init(publish_dir: Path, keys: Path, root_passphrase_file: Path | None) -> None:
+    """Make the keys and the empty signed repository in PUBLISH_DIR.
+
+    Run it again, with the root key in place, to renew the root's expiry and replace the online
+    keys.
+    """
+    from server.mirror.repository import Lifetimes, initialise, utc
+
+    root = _said(
+        lambda: initialise(
+            publish_dir, keys, utc(time.time()), Lifetimes(), _passphrase(root_passphrase_file)
+        )
+    )
+    click.echo(f"Repository: {publish_dir}")
+    click.echo(f"Keys:       {keys}")
+    click.echo(f"Root:       sha256:{hashlib.sha256(root).hexdigest()}")
+    click.echo(
+        f"Move {keys / 'root.pem'} to an offline medium now; only `mirror init` needs it.\n"
+        "Give followers the root fingerprint (or metadata/root.json) by a way you trust."
+    )
+
+
+@click.command()
+@click.argument("tree", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.option("--channel", required=True, help="Name of the channel; made if it is new.")
+@click.option(
+    "--to",
+    "publish_dir",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The publish directory made by `mirror init`; serve it with `tidegate serve`.",
+)
+@_keys
+@click.option("--delta/--no-delta", default=True, help="Encode changes against the last version.")
+@click.option("--paranoid", is_flag=True, help="Read every file again, whatever its stamp.")
+@click.option(
+    "--memory", default="512MiB", show_default=True, help="Most memory contents may take."
+)
+@click.option("--keep", default=16, show_default=True, help="Versions followers may start from.")
+def publish(
+    tree: Path,
+    channel: str,
+    publish_dir: Path,
+    keys: Path,
+    delta: bool,
+    paranoid: bool,
+    memory: str,
+    keep: int,
+) -> None:
+    """Publish TREE as the next version of a channel, as one update for all its mirrors."""
+    from server.mirror.publish import Publisher, PublishSettings
+
+    if keep < 2:
+        raise click.UsageError("--keep must be at least 2: followers start from somewhere.")
+
+    def work() -> Published:
+        settings = PublishSettings(
+            delta=delta,
+            paranoid=paranoid,
+            memory_bytes=parse_size(memory),
+            keep_versions=keep,
+        )
+        publisher = Publisher(publish_dir, keys, channel, settings)
+        with _Bar() as bar:
+            return publisher.publish(tree, time.time(), bar.show)
+
+    done = _said(work)
+    for path in done.skipped:
+        click.echo(f"left out (not a file, directory or link): {path}", err=True)
+    if not done.changed:
+        click.echo(f"{channel}: nothing changed; version {done.version} signed anew.")
+        return
+    click.echo(
+        f"{channel}: version {done.version}, {done.files} files, {done.read_files} of them read."
+    )
+    for edge, made in done.updates:
+        kind = f"update from {edge.from_version}" if edge.from_version else "snapshot"
+        click.echo(
+            f"  {kind}: {format_size(edge.length_bytes)}, {made.changes} changes, "
+            f"{made.renames} moved, {made.deletions} deleted, "
+            f"{made.contents} contents of {format_size(made.content_bytes)}"
+        )
+
+
+class _Bar:
+    """A progress bar on a terminal, silence elsewhere."""
+
+    def __init__(self) -> None:
+        self.show: Progress = lambda what, done, total: None
+
+    def __enter__(self) -> _Bar:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress as Bar
+
+            self._bar = Bar(console=Console(stderr=True), transient=True)
+            self._bar.start()
+            task = self._bar.add_task("publishing", total=None)
+            self.show = lambda what, done, total: self._bar.update(
+                task, description=what, completed=done, total=total or None
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if sys.stderr.isatty():
+            self._bar.stop()

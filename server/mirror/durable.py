@@ -1,0 +1,55 @@
+"""Put bytes on disk so that a crash leaves the old file or the new one, never a part."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
+    """Write the next content of `path`; it takes the name when the block ends without error."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            yield out
+            out.flush()
+            os.fchmod(out.fileno(), mode)
+            os.fsync(out.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def write_whole(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    with replacing(path, mode=mode) as out:
+        out.write(data)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_filesystem(path: Path) -> None:
+    """Make everything written so far on the file system of `path` durable (syncfs, Linux)."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        if _LIBC.syncfs(handle) != 0:
+            os.sync()
+    finally:
+        os.close(handle)

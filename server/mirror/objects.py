@@ -1,0 +1,186 @@
+"""The origin's store of published contents, each under its own SHA-256.
+
+It is the reference deltas are made from, and what a drifted mirror repairs single files from: the
+store is served, and a content under its digest can be cached for ever. Everything published is
+read from here and not from the tree, which may change meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from protocol.tree import Entry
+from protocol.tree_scan import Found, Stamp
+
+#: ioctl(2) FICLONE: share the extents of another file (btrfs, XFS, bcachefs).
+_FICLONE = 0x40049409
+_SMALL_BYTES = 4 << 20
+_CHUNK_BYTES = 1 << 20
+_TRIES = 3
+
+
+class ObjectError(Exception):
+    """A content that cannot be stored or is no longer right; says what to do."""
+
+
+def stamp_of(found: os.stat_result) -> Stamp:
+    return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
+
+
+class ObjectStore:
+    """Contents under `root/ab/abcdef…`; writers hold the publish lock."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+
+    def path(self, sha256: str) -> str:
+        return f"{self.root}/{sha256[:2]}/{sha256}"
+
+    def put(self, source: str) -> tuple[Stamp, str]:
+        """Store the content of a regular file; its stamp, stable while it was read, and digest."""
+        for _ in range(_TRIES):
+            handle = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                before = os.fstat(handle)
+                if not stat.S_ISREG(before.st_mode):
+                    raise ObjectError(f"{source} is not a regular file any more; publish again.")
+                small = before.st_size <= _SMALL_BYTES
+                digest = self._put_small(handle) if small else self._put_large(handle)
+                if stamp_of(os.fstat(handle)) == stamp_of(before):
+                    return stamp_of(before), digest
+            finally:
+                os.close(handle)
+        raise ObjectError(f"{source} keeps changing while it is read; publish when it is still.")
+
+    def _put_small(self, handle: int) -> str:
+        content = b"".join(iter(lambda: os.read(handle, _CHUNK_BYTES), b""))
+        digest = hashlib.sha256(content).hexdigest()
+        if not self.holds(digest, len(content)):
+            out, name = self._temporary()
+            with os.fdopen(out, "wb") as file:
+                file.write(content)
+            self._keep(name, digest)
+        return digest
+
+    def _put_large(self, handle: int) -> str:
+        out, name = self._temporary()
+        hasher = hashlib.sha256()
+        try:
+            with os.fdopen(out, "r+b") as file:
+                try:
+                    fcntl.ioctl(file.fileno(), _FICLONE, handle)
+                    source, cloned = file.fileno(), True
+                except OSError:
+                    source, cloned = handle, False
+                while chunk := os.read(source, _CHUNK_BYTES):
+                    hasher.update(chunk)
+                    if not cloned:
+                        file.write(chunk)
+        except BaseException:
+            os.unlink(name)
+            raise
+        self._keep(name, hasher.hexdigest())
+        return hasher.hexdigest()
+
+    def _temporary(self) -> tuple[int, str]:
+        return tempfile.mkstemp(dir=self.root, prefix=".new-")
+
+    def _keep(self, name: str, digest: str) -> None:
+        os.chmod(name, 0o644)
+        target = self.path(digest)
+        try:
+            os.replace(name, target)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.replace(name, target)
+
+    def holds(self, sha256: str, size_bytes: int) -> bool:
+        try:
+            return os.stat(self.path(sha256)).st_size == size_bytes
+        except FileNotFoundError:
+            return False
+
+    def read(self, entry: Entry, offset: int, length: int) -> bytes:
+        """Bytes of a stored content; a whole one is checked against its digest."""
+        path = self.path(entry.sha256)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                data = os.pread(file.fileno(), length, offset)
+                while len(data) < length:
+                    more = os.pread(file.fileno(), length - len(data), offset + len(data))
+                    if not more:
+                        break
+                    data += more
+        except FileNotFoundError:
+            data = b""
+        whole = length == entry.size_bytes
+        if len(data) != length or (whole and hashlib.sha256(data).hexdigest() != entry.sha256):
+            Path(path).unlink(missing_ok=True)
+            raise ObjectError(
+                f"The stored content of {entry.path!r} is lost or damaged; publish with --paranoid."
+            )
+        return data
+
+    def drop(self, gone: Iterable[Entry], keep: Iterable[Entry]) -> None:
+        """Remove the contents of `gone` that no entry of `keep` has."""
+        dropped = {entry.sha256 for entry in gone if entry.kind == "f"}
+        dropped.difference_update(entry.sha256 for entry in keep if entry.kind == "f")
+        for sha256 in dropped:
+            Path(self.path(sha256)).unlink(missing_ok=True)
+
+    def sweep(self, keep: Iterable[Entry]) -> None:
+        """Remove everything no entry of `keep` needs, abandoned temporaries included."""
+        wanted = {bytes.fromhex(entry.sha256) for entry in keep if entry.kind == "f"}
+        for path in self._all():
+            try:
+                needed = bytes.fromhex(path.name) in wanted
+            except ValueError:
+                needed = False
+            if not needed:
+                path.unlink(missing_ok=True)
+
+    def _all(self) -> Iterator[Path]:
+        for folder in self.root.iterdir():
+            if folder.is_dir():
+                yield from folder.iterdir()
+            else:
+                yield folder
+
+
+class PublishedDisk:
+    """A `protocol.tree_scan.Disk` on the tree to publish: reading a file stores its content."""
+
+    def __init__(self, root: Path, store: ObjectStore) -> None:
+        self._root = root
+        self._store = store
+
+    def root(self) -> Found:
+        found = self._root.stat()
+        return Found("", "d", stat.S_IMODE(found.st_mode), stamp_of(found))
+
+    def list(self, path: str) -> Iterator[Found]:
+        with os.scandir(f"{self._root}/{path}") as names:
+            for name in names:
+                yield _found(name)
+
+    def digest(self, path: str, found: Found) -> tuple[Stamp, str]:
+        return self._store.put(f"{self._root}/{path}")
+
+
+def _found(name: os.DirEntry[str]) -> Found:
+    seen = name.stat(follow_symlinks=False)
+    mode, stamp = stat.S_IMODE(seen.st_mode), stamp_of(seen)
+    if stat.S_ISREG(seen.st_mode):
+        return Found(name.name, "f", mode, stamp, seen.st_nlink)
+    if stat.S_ISDIR(seen.st_mode):
+        return Found(name.name, "d", mode, stamp)
+    if stat.S_ISLNK(seen.st_mode):
+        return Found(name.name, "l", mode, stamp, target=os.readlink(name.path))
+    return Found(name.name, "other", mode, stamp)

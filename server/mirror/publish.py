@@ -1,0 +1,303 @@
+"""Publish: the tree as it is now becomes the channel's next version (paper D, step 1).
+
+Order of events: contents go into the store, the manifest and the update files beside what is
+live, then one commit of the signed metadata makes them real. A run that dies before leaves the
+last version in force, and the next run starts over from it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from protocol.batch import Header
+from protocol.batch_generate import Generated, generate
+from protocol.channel import Edge, Index, Version, check_channel, prune
+from protocol.errors import BadManifest
+from protocol.tree import EMPTY_DIGEST, Entry, decode_entry, encode_entry
+from protocol.tree_scan import Cached, Seen, decode_cached, encode_cached, scan
+from server.mirror.durable import replacing
+from server.mirror.objects import ObjectError, ObjectStore, PublishedDisk
+from server.mirror.repository import Lifetimes, Repository, RepositoryProblem, utc
+
+#: Memory is spent on the group's old and new content, the joined copies and zstd's tables.
+_MEMORY_PER_WINDOW = 4
+_SNAPSHOT_WORTH = 0.5
+
+Progress = Callable[[str, int, int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishSettings:
+    """How one channel is published. `memory_bytes` bounds what contents may take at once."""
+
+    delta: bool = True
+    paranoid: bool = False
+    memory_bytes: int = 512 << 20
+    keep_versions: int = 16
+    lifetimes: Lifetimes = field(default_factory=Lifetimes)
+
+    @property
+    def window_bytes(self) -> int:
+        return max(1 << 16, self.memory_bytes // _MEMORY_PER_WINDOW)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a publish did: `version` is the channel's latest now, `updates` what was written."""
+
+    version: int
+    changed: bool
+    files: int
+    read_files: int
+    skipped: tuple[str, ...]
+    updates: tuple[tuple[Edge, Generated], ...]
+
+
+class ManifestFile:
+    """A manifest on disk, one entry a line; iterate it as often as needed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __iter__(self) -> Iterator[Entry]:
+        with self.path.open("rb") as lines:
+            for line in lines:
+                yield decode_entry(line)
+
+
+class Publisher:
+    """Publishes one channel from one publish directory."""
+
+    def __init__(
+        self, publish: Path, keys: Path, channel: str, settings: PublishSettings | None = None
+    ) -> None:
+        self.settings = settings or PublishSettings()
+        self.channel = check_channel(channel)
+        self._publish = publish
+        self._repository = Repository(publish, keys, self.settings.lifetimes)
+        self._state = publish / ".state" / channel
+        self._store = ObjectStore(publish / "objects")
+
+    def publish(self, tree: Path, now: float, progress: Progress | None = None) -> Published:
+        """Bring the channel to the tree's present state; `now` is seconds since 1970.
+
+        Nothing changed: only the signatures' time is renewed. Errors: `RepositoryProblem`,
+        `ObjectError`, `BadManifest`, `OSError`; the last version stays in force.
+        """
+        report = progress or (lambda what, done, total: None)
+        if not tree.is_dir():
+            raise RepositoryProblem(f"{tree} is not a directory to publish.")
+        if not self._repository.exists:
+            raise RepositoryProblem(
+                f"{self._publish} is no publish directory; run `tidegate mirror init` first."
+            )
+        with self._locked():
+            return self._run(tree, now, report)
+
+    def _run(self, tree: Path, now: float, report: Progress) -> Published:
+        index = self._repository.index(self.channel)
+        # Left behind by a run that died: contents may lie in the store that nothing names.
+        unfinished = self._state / "unfinished"
+        thorough = unfinished.exists() or self.settings.paranoid
+        unfinished.touch()
+        skipped: list[str] = []
+        seen = Seen()
+        manifest, digest = self._scan(tree, now, seen, skipped, report)
+        latest = index.latest
+        if latest is not None and latest.manifest_sha256 == digest:
+            self._repository.commit({}, set(), utc(now))
+            manifest.unlink()
+            if not thorough:
+                unfinished.unlink()
+            return Published(latest.version, False, seen.files, seen.read_files, tuple(skipped), ())
+        number = latest.version + 1 if latest is not None else 1
+        target = self._manifest_path(number)
+        os.replace(manifest, target)
+        new = ManifestFile(target)
+        version = Version(number, digest, seen.files, seen.bytes, int(now))
+        added: dict[str, tuple[str, int]] = {}
+        updates: list[tuple[Edge, Generated]] = []
+
+        def write(start: int, before: str, old: Iterable[Entry]) -> None:
+            edge, done = self._generate(start, before, old, version, new, report)
+            added[edge.target_path(self.channel)] = (done.sha256, done.length_bytes)
+            updates.append((edge, done))
+
+        old = self._last(latest)
+        if latest is not None and old is not None:
+            write(latest.version, latest.manifest_sha256, old)
+        if self._snapshot_due(index, [edge for edge, _ in updates]):
+            write(0, EMPTY_DIGEST, [])
+        edges = (*index.edges, *(edge for edge, _ in updates))
+        grown = Index(self.channel, (*index.versions, version), edges)
+        kept = prune(grown, self.settings.keep_versions)
+        self._repository.commit_index(kept, added, utc(now))
+        self._sweep(number, old, thorough=thorough)
+        unfinished.unlink()
+        return Published(number, True, seen.files, seen.read_files, tuple(skipped), tuple(updates))
+
+    def _manifest_path(self, number: int) -> Path:
+        return self._state / f"{number}.manifest"
+
+    def _scan(
+        self, tree: Path, now: float, seen: Seen, skipped: list[str], report: Progress
+    ) -> tuple[Path, str]:
+        cache_path = self._state / "cache"
+        hasher = hashlib.sha256()
+        inside = self._inside(tree)
+        manifest = self._state / "next.manifest"
+        with manifest.open("wb") as out, replacing(cache_path) as cache_out:
+            entries = scan(
+                PublishedDisk(tree, self._store),
+                [] if self.settings.paranoid else _read_cache(cache_path),
+                lambda line: cache_out.write(encode_cached(line)),
+                int(now * 1e9),
+                skip=lambda path: path == inside,
+                special=skipped.append,
+                seen=seen,
+            )
+            for entry in entries:
+                line = encode_entry(entry)
+                hasher.update(line)
+                out.write(line)
+                if entry.kind == "f":
+                    report("reading", seen.files, 0)
+        return manifest, hasher.hexdigest()
+
+    def _inside(self, tree: Path) -> str | None:
+        mine, root = self._publish.resolve(), tree.resolve()
+        return mine.relative_to(root).as_posix() if mine.is_relative_to(root) else None
+
+    def _last(self, latest: Version | None) -> ManifestFile | None:
+        if latest is None:
+            return None
+        path = self._manifest_path(latest.version)
+        if not path.exists():
+            return None
+        with path.open("rb") as data:
+            whole = hashlib.file_digest(data, "sha256").hexdigest()
+        return ManifestFile(path) if whole == latest.manifest_sha256 else None
+
+    def _snapshot_due(self, index: Index, fresh: list[Edge]) -> bool:
+        """A snapshot pays once the chain since the last one costs new mirrors half of one."""
+        snapshots = [edge for edge in index.edges if edge.from_version == 0]
+        if not snapshots or not fresh:
+            return True
+        last = max(snapshots, key=lambda edge: edge.to_version)
+        chain = [
+            edge.length_bytes
+            for edge in (*index.edges, *fresh)
+            if edge.from_version >= last.to_version
+        ]
+        return sum(chain) > _SNAPSHOT_WORTH * last.length_bytes
+
+    def _generate(
+        self,
+        start: int,
+        before: str,
+        old: Iterable[Entry],
+        version: Version,
+        new: ManifestFile,
+        report: Progress,
+    ) -> tuple[Edge, Generated]:
+        window = self.settings.window_bytes
+        header = Header(
+            self.channel, start, version.version, before, version.manifest_sha256, window
+        )
+        what = "snapshot" if start == 0 else "update"
+        try:
+            done, name = self._write(header, old, new, self.settings.delta, what, report)
+        except ObjectError:
+            if not start:
+                raise
+            # A reference was lost: whole contents need none.
+            done, name = self._write(header, old, new, False, what, report)
+        edge = Edge(start, version.version, done.length_bytes, done.window_bytes)
+        final = self._repository.target_file(edge.target_path(self.channel), done.sha256)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        os.chmod(name, 0o644)
+        os.replace(name, final)
+        return edge, done
+
+    def _write(
+        self,
+        header: Header,
+        old: Iterable[Entry],
+        new: ManifestFile,
+        delta: bool,
+        what: str,
+        report: Progress,
+    ) -> tuple[Generated, Path]:
+        handle, name = tempfile.mkstemp(dir=self._state, prefix="update-")
+        read = self._store.read
+        with os.fdopen(handle, "wb") as out:
+            done = generate(
+                header,
+                old,
+                new,
+                read,
+                read,
+                out.write,
+                delta=delta,
+                progress=lambda at, total: report(what, at, total),
+            )
+        return done, Path(name)
+
+    def _sweep(self, number: int, old: ManifestFile | None, *, thorough: bool) -> None:
+        """Forget what neither this version nor the one before needs.
+
+        Channels share the store, so what another channel still has stays.
+        """
+        self._repository.sweep()
+        mine = [ManifestFile(self._manifest_path(number)), *([old] if old else [])]
+        stale = {*self._state.glob("*.manifest")} - {manifest.path for manifest in mine}
+        others = [
+            ManifestFile(path)
+            for channel in self._state.parent.iterdir()
+            if channel != self._state
+            for path in channel.glob("*.manifest")
+        ]
+        keep = (entry for manifest in (*mine, *others) for entry in manifest)
+        if thorough:
+            self._store.sweep(keep)
+        elif stale:
+            gone = (entry for path in stale for entry in ManifestFile(path))
+            self._store.drop(gone, keep)
+        for path in (*stale, *self._state.glob("update-*")):
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self._state.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self._publish / ".state" / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as fault:
+                raise RepositoryProblem(
+                    "Another publish is running on this directory; wait for it."
+                ) from fault
+            yield
+        finally:
+            os.close(handle)
+
+
+def _read_cache(path: Path) -> Iterator[Cached]:
+    """The cache's lines; a damaged rest is left out, which only costs reading."""
+    try:
+        lines = path.open("rb")
+    except FileNotFoundError:
+        return
+    with lines:
+        for line in lines:
+            try:
+                yield decode_cached(line)
+            except BadManifest:
+                return

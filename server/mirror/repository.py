@@ -1,0 +1,289 @@
+"""The signed face of a publish directory: a TUF repository, written with python-tuf.
+
+Root says which keys count and is signed offline. Targets lists every file a follower may fetch by
+length and digest, snapshot pins one state of it (no mix and match), timestamp pins the newest
+snapshot for a few days (no freeze), and versions only rise (no rollback). Replacing
+`metadata/timestamp.json` is the one moment at which a new version becomes real.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    KeySerializationEncryption,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from securesystemslib.signer import CryptoSigner
+from tuf.api.exceptions import RepositoryError, StorageError
+from tuf.api.metadata import (
+    Metadata,
+    MetaFile,
+    Root,
+    Snapshot,
+    TargetFile,
+    Targets,
+    Timestamp,
+)
+from tuf.api.serialization import DeserializationError
+
+from protocol.channel import Index, decode_index, encode_index, index_path
+from server.mirror.durable import sync_filesystem, write_whole
+
+ONLINE_ROLES = ("targets", "snapshot", "timestamp")
+
+
+class RepositoryProblem(Exception):
+    """The publish directory or its keys are not usable; says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetimes:
+    """How long signatures are good for, in days. A publish renews what has run half its time."""
+
+    root: int = 3650
+    targets: int = 365
+    snapshot: int = 365
+    timestamp: int = 14
+
+
+def make_key(path: Path, passphrase: str | None = None) -> CryptoSigner:
+    """Generate an Ed25519 key, write its private half (PKCS#8, mode 0600), return its signer."""
+    private = Ed25519PrivateKey.generate()
+    lock: KeySerializationEncryption = NoEncryption()
+    if passphrase:
+        lock = BestAvailableEncryption(passphrase.encode())
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_whole(path, private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, lock), mode=0o600)
+    return CryptoSigner(private)
+
+
+def load_key(path: Path, passphrase: str | None = None) -> CryptoSigner:
+    try:
+        data = path.read_bytes()
+    except OSError as fault:
+        raise RepositoryProblem(
+            f"The key {path} cannot be read ({fault.strerror}); name its folder with --keys."
+        ) from fault
+    try:
+        private = load_pem_private_key(data, passphrase.encode() if passphrase else None)
+    except (ValueError, TypeError) as fault:
+        raise RepositoryProblem(
+            f"The key {path} cannot be opened: wrong passphrase, or not a private key."
+        ) from fault
+    if not isinstance(private, Ed25519PrivateKey):
+        raise RepositoryProblem(f"The key {path} is not an Ed25519 key.")
+    return CryptoSigner(private)
+
+
+def initialise(
+    publish: Path, keys: Path, now: datetime, lifetimes: Lifetimes, passphrase: str | None = None
+) -> bytes:
+    """Make the keys and an empty repository; the bytes of the first root metadata.
+
+    Called where one exists it renews root instead: same root key, new online keys and expiry.
+    A run that died half way is put right by running it again.
+    """
+    roots = _roots(publish)
+    root_key = keys / "root.pem"
+    signer = load_key(root_key, passphrase) if root_key.exists() or roots else None
+    if roots:
+        root: Metadata[Root] = Metadata[Root].from_file(str(roots[-1]))
+        root.signed.version += 1
+        for role in ONLINE_ROLES:
+            for keyid in list(root.signed.roles[role].keyids):
+                root.signed.revoke_key(keyid, role)
+    else:
+        signer = signer or make_key(root_key, passphrase)
+        root = Metadata(Root(consistent_snapshot=True))
+        root.signed.add_key(signer.public_key, "root")
+    assert signer is not None
+    root.signed.expires = now + timedelta(days=lifetimes.root)
+    for role in ONLINE_ROLES:
+        root.signed.add_key(make_key(keys / f"{role}.pem").public_key, role)
+    root.sign(signer)
+    data = root.to_bytes()
+    write_whole(publish / "metadata" / f"{root.signed.version}.root.json", data)
+    write_whole(publish / "metadata" / "root.json", data)
+    Repository(publish, keys, lifetimes).commit({}, set(), now)
+    return data
+
+
+def _roots(publish: Path) -> list[Path]:
+    found = list((publish / "metadata").glob("*.root.json"))
+    return sorted(found, key=lambda path: int(path.name.split(".")[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The committed online metadata."""
+
+    timestamp: Metadata[Timestamp]
+    snapshot: Metadata[Snapshot]
+    targets: Metadata[Targets]
+
+
+def _ages(signed: Targets | Snapshot, days: int, now: datetime) -> bool:
+    return signed.expires - now < timedelta(days=days) / 2
+
+
+def _signed_by(metadata: Metadata[Targets] | Metadata[Snapshot], key: CryptoSigner) -> bool:
+    return key.public_key.keyid in metadata.signatures
+
+
+class Repository:
+    """Reads and commits the signed state of one publish directory. Hold the publish lock."""
+
+    def __init__(self, publish: Path, keys: Path, lifetimes: Lifetimes | None = None) -> None:
+        self._publish = publish
+        self._metadata = publish / "metadata"
+        self._targets = publish / "targets"
+        self._keys = keys
+        self._lifetimes = lifetimes or Lifetimes()
+
+    @property
+    def exists(self) -> bool:
+        return (self._metadata / "timestamp.json").exists()
+
+    def _state(self) -> _State:
+        if not self.exists:
+            return _State(
+                Metadata(Timestamp()),
+                Metadata(Snapshot()),
+                Metadata(Targets()),
+            )
+        folder = self._metadata
+        try:
+            timestamp = Metadata[Timestamp].from_file(str(folder / "timestamp.json"))
+            version = timestamp.signed.snapshot_meta.version
+            snapshot = Metadata[Snapshot].from_file(str(folder / f"{version}.snapshot.json"))
+            version = snapshot.signed.meta["targets.json"].version
+            targets = Metadata[Targets].from_file(str(folder / f"{version}.targets.json"))
+        except (RepositoryError, StorageError, DeserializationError, KeyError) as fault:
+            raise RepositoryProblem(
+                f"The signed metadata in {folder} cannot be read ({fault}); restore it from a "
+                "backup or from a follower's copy."
+            ) from fault
+        return _State(timestamp, snapshot, targets)
+
+    def target_file(self, path: str, sha256: str) -> Path:
+        """Where a target with this content is kept and served (TUF consistent snapshots)."""
+        folder, _, name = path.rpartition("/")
+        return self._targets / folder / f"{sha256}.{name}"
+
+    def index(self, channel: str) -> Index:
+        """The channel's committed index; an empty one before the first publish."""
+        target = self._state().targets.signed.targets.get(index_path(channel))
+        if target is None:
+            return Index(channel)
+        return decode_index(self.target_file(target.path, target.hashes["sha256"]).read_bytes())
+
+    def targets(self) -> dict[str, TargetFile]:
+        return dict(self._state().targets.signed.targets)
+
+    def commit_index(self, index: Index, added: dict[str, tuple[str, int]], now: datetime) -> None:
+        """Make a channel's new index real, with the update files it names.
+
+        `added`: target path -> (SHA-256, bytes) of files already at `target_file`. Targets of the
+        channel the index no longer names leave the metadata; `sweep` removes their files.
+        """
+        data = encode_index(index)
+        target = TargetFile.from_data(index_path(index.channel), data, ["sha256"])
+        write_whole(self.target_file(target.path, target.hashes["sha256"]), data)
+        named = {edge.target_path(index.channel) for edge in index.edges}
+        prefix = index.channel + "/"
+        gone = [path for path in self.targets() if path.startswith(prefix) and path not in named]
+        wanted = {
+            path: TargetFile(length, {"sha256": sha256}, path)
+            for path, (sha256, length) in added.items()
+            if path in named
+        }
+        wanted[target.path] = target
+        self.commit(wanted, {path for path in gone if path not in wanted}, now)
+
+    def commit(self, added: dict[str, TargetFile], removed: set[str], now: datetime) -> None:
+        """Sign a new state with these targets added and removed; renew what ages."""
+        state, life = self._state(), self._lifetimes
+        keys = {role: self._key(role) for role in ONLINE_ROLES}
+        targets, snapshot, timestamp = (
+            state.targets.signed,
+            state.snapshot.signed,
+            state.timestamp.signed,
+        )
+        renew = _ages(targets, life.targets, now) or not _signed_by(state.targets, keys["targets"])
+        changed = bool(added or removed or renew)
+        if changed:
+            targets.targets.update(added)
+            for path in removed:
+                targets.targets.pop(path, None)
+            targets.version += 1
+            targets.expires = now + timedelta(days=life.targets)
+            self._write(f"{targets.version}.targets.json", state.targets, keys["targets"])
+        renew = _ages(snapshot, life.snapshot, now) or not _signed_by(
+            state.snapshot, keys["snapshot"]
+        )
+        if changed or renew:
+            snapshot.meta["targets.json"] = MetaFile(targets.version)
+            snapshot.version += 1
+            snapshot.expires = now + timedelta(days=life.snapshot)
+            name = f"{snapshot.version}.snapshot.json"
+            data = self._write(name, state.snapshot, keys["snapshot"])
+            timestamp.snapshot_meta = MetaFile.from_data(snapshot.version, data, ["sha256"])
+        timestamp.version += 1
+        timestamp.expires = now + timedelta(days=life.timestamp)
+        sync_filesystem(self._publish)
+        self._write("timestamp.json", state.timestamp, keys["timestamp"])
+
+    def _key(self, role: str) -> CryptoSigner:
+        key = load_key(self._keys / f"{role}.pem")
+        root = Metadata[Root].from_file(str(_roots(self._publish)[-1])).signed
+        if key.public_key.keyid not in root.roles[role].keyids:
+            raise RepositoryProblem(
+                f"The {role} key in {self._keys} is not one this repository's root names; "
+                "name the right --keys, or run `tidegate mirror init` again with the root key."
+            )
+        return key
+
+    def _write(
+        self,
+        name: str,
+        metadata: Metadata[Targets] | Metadata[Snapshot] | Metadata[Timestamp],
+        key: CryptoSigner,
+    ) -> bytes:
+        metadata.sign(key)
+        data = metadata.to_bytes()
+        write_whole(self._metadata / name, data)
+        return data
+
+    def sweep(self) -> None:
+        """Remove target and metadata files that no committed state names. After a commit only."""
+        state = self._state()
+        snapshot, targets = state.snapshot.signed, state.targets.signed
+        named = {
+            self.target_file(target.path, target.hashes["sha256"])
+            for target in targets.targets.values()
+        }
+        for folder, _, names in os.walk(self._targets):
+            for name in names:
+                path = Path(folder, name)
+                if path not in named:
+                    path.unlink(missing_ok=True)
+        current = {"snapshot": snapshot.version, "targets": targets.version}
+        for role, version in current.items():
+            for path in self._metadata.glob(f"*.{role}.json"):
+                # One generation stays for a follower that is reading right now.
+                if int(path.name.split(".")[0]) < version - 1:
+                    path.unlink(missing_ok=True)
+
+
+def utc(now: float) -> datetime:
+    """Seconds since 1970 as TUF wants them: whole seconds, UTC."""
+    return datetime.fromtimestamp(int(now), UTC)

@@ -1,0 +1,334 @@
+"""A follower beside its publisher: it ends with the same tree, or keeps the old and says why."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from mirror_site import Site, described, edit, fill, transport_of
+
+from client.mirror import follow as follow_module
+from client.mirror.problem import MirrorProblem
+from client.mirror.stage import DiskStage
+from server.mirror.publish import PublishSettings
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    site = Site(tmp_path)
+    fill(site.tree)
+    site.publish()
+    return site
+
+
+def two_versions(site: Site, **settings: object):  # type: ignore[no-untyped-def]
+    """A follower at version 1, the channel at version 2, and what the first tree was."""
+    follower = site.follower(**settings)
+    follower.once()
+    old = described(follower.place.live)
+    edit(site.tree)
+    site.publish()
+    return follower, old
+
+
+def test_first_round_brings_the_whole_tree(site: Site) -> None:
+    follower = site.follower()
+    done = follower.once()
+    assert (done.version, done.latest, done.changed) == (1, 1, True)
+    assert described(follower.place.live) == described(site.tree)
+    assert follower.place.live.is_symlink()
+
+
+def test_an_update_leads_to_the_same_tree_with_every_attribute(site: Site) -> None:
+    follower, _ = two_versions(site)
+    done = follower.once()
+    assert (done.version, done.changed, done.repaired) == (2, True, ())
+    assert described(follower.place.live) == described(site.tree)
+    assert not any("0-2" in path for path in transport_of(follower).asked)
+
+
+def test_a_real_directory_is_exchanged_and_readers_keep_theirs(site: Site, tmp_path: Path) -> None:
+    live = tmp_path / "mirror"
+    live.mkdir()
+    follower, old = two_versions(site)
+    reader = os.open(live, os.O_RDONLY)
+    follower.once()
+    assert live.is_dir()
+    assert not live.is_symlink()
+    assert described(live) == described(site.tree)
+    assert described(Path(f"/proc/self/fd/{reader}")) == old
+    os.close(reader)
+
+
+def test_without_news_a_round_reads_no_file_and_changes_nothing(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower = site.follower()
+    follower.once()
+    site.now += 60
+    follower.once()
+
+    def read(*_: object) -> None:
+        raise AssertionError("a file was read")
+
+    monkeypatch.setattr(follow_module.LiveDisk, "digest", read)
+    done = follower.once()
+    assert (done.changed, done.fetched_bytes) == (False, 0)
+
+
+def test_without_changes_a_publish_costs_a_follower_almost_nothing(site: Site) -> None:
+    follower = site.follower()
+    follower.once()
+    transport = transport_of(follower)
+    transport.asked.clear()
+    assert not site.publish().changed
+    follower.once()
+    sizes = [
+        path.stat().st_size
+        for path in (site.publish_dir / asked for asked in transport.asked)
+        if path.exists()
+    ]
+    assert sum(sizes) < 20_000
+
+
+def test_a_chain_is_followed_and_only_its_end_goes_live(site: Site) -> None:
+    follower, _ = two_versions(site)
+    (site.tree / "third").write_bytes(b"3")
+    (site.tree / "pkg" / "a.py").write_bytes(b"rewritten")
+    site.publish()
+    done = follower.once()
+    assert done.version == 3
+    assert described(follower.place.live) == described(site.tree)
+
+
+def test_no_delta_channels_carry_whole_contents(tmp_path: Path) -> None:
+    site = Site(tmp_path, PublishSettings(delta=False))
+    fill(site.tree)
+    site.publish()
+    follower, _ = two_versions(site)
+    follower.once()
+    assert described(follower.place.live) == described(site.tree)
+
+
+def test_drift_is_found_and_repaired_by_whole_files(site: Site) -> None:
+    follower = site.follower()
+    follower.once()
+    live = follower.place.live
+    (live / "pkg" / "a.py").write_bytes(b"vandalised")
+    (live / "pkg" / "b.py").unlink()
+    (live / "stranger").write_bytes(b"not ours")
+    (live / "pkg" / "sub" / "data.bin").chmod(0o777)
+    transport_of(follower).asked.clear()
+    done = follower.once()
+    assert {"pkg/a.py", "pkg/b.py", "stranger", "pkg/sub/data.bin"} <= set(done.repaired)
+    assert described(live) == described(site.tree)
+    brought = [path for path in transport_of(follower).asked if path.startswith("objects/")]
+    assert len(brought) == 2
+    assert follower.once().repaired == ()
+
+
+def test_drift_under_an_update_is_repaired_on_the_way(site: Site) -> None:
+    follower, _ = two_versions(site)
+    (follower.place.live / "pkg" / "a.py").write_bytes(b"vandalised reference")
+    (follower.place.live / "pkg" / "sub" / "data.bin").write_bytes(b"vandalised rename")
+    follower.once()
+    assert described(follower.place.live) == described(site.tree)
+
+
+def test_a_change_hidden_from_size_and_mtime_is_found_paranoidly(site: Site) -> None:
+    site.now += 60
+    follower = site.follower(paranoid=True)
+    follower.once()
+    path = follower.place.live / "pkg" / "a.py"
+    before = path.stat()
+    path.write_bytes(b"X" * before.st_size)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert follower.once().repaired == ("pkg/a.py",)
+
+
+def test_a_lost_tree_is_brought_again(site: Site) -> None:
+    follower = site.follower()
+    follower.once()
+    follower.place.live.unlink()
+    follower.once()
+    assert described(follower.place.live) == described(site.tree)
+
+
+def test_the_previous_version_can_be_gone_back_to(site: Site) -> None:
+    follower, old = two_versions(site)
+    follower.once()
+    assert follower.rollback() == 1
+    assert described(follower.place.live) == old
+    assert follower.once().version == 1
+    (site.tree / "third").write_bytes(b"3")
+    site.publish()
+    assert follower.once().version == 3
+    assert described(follower.place.live) == described(site.tree)
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_old_trees_are_removed_beyond_those_kept(site: Site, tmp_path: Path, real: bool) -> None:
+    if real:
+        (tmp_path / "mirror").mkdir()
+    follower, _ = two_versions(site)
+    for number in range(4):
+        (site.tree / "count").write_bytes(b"%d" % number)
+        site.publish()
+        follower.once()
+    kept = len(list(follower.place.trees.iterdir()))
+    assert kept == (1 if real else 2)
+    assert described(follower.place.live) == described(site.tree)
+
+
+def refuses(site: Site, follower, old: object, code: str) -> None:  # type: ignore[no-untyped-def]
+    """The round fails by this name, the tree stays, and once the fault is gone all is well."""
+    with pytest.raises(MirrorProblem) as caught:
+        follower.once()
+    assert caught.value.code == code, str(caught.value)
+    assert described(follower.place.live) == old
+    transport_of(follower).spoil = lambda path, data: data
+    assert follower.once().version == 2
+    assert described(follower.place.live) == described(site.tree)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "damage", "code"),
+    [
+        (".update", lambda data: data[: len(data) // 2], "corrupt-update"),
+        (".update", lambda data: data[:-1] + bytes([data[-1] ^ 1]), "corrupt-update"),
+        (".update", lambda data: b"", "corrupt-update"),
+        ("timestamp.json", lambda data: data[: len(data) // 2], "bad-metadata"),
+        ("timestamp.json", lambda data: data.replace(b'"sig":"', b'"sig":"00'), "bad-signature"),
+        (".snapshot.json", lambda data: data.replace(b"1", b"2"), "mixed"),
+        (".index.json", lambda data: data.replace(b"main", b"evil"), "mixed"),
+    ],
+)
+def test_damage_on_the_way_is_named_and_changes_nothing(site: Site, suffix, damage, code) -> None:  # type: ignore[no-untyped-def]
+    follower, old = two_versions(site)
+    transport_of(follower).spoil = lambda path, data: (
+        damage(data) if path.endswith(suffix) else data
+    )
+    refuses(site, follower, old, code)
+
+
+def test_an_older_state_is_refused_once_a_newer_was_seen(site: Site) -> None:
+    older = {p: p.read_bytes() for p in site.publish_dir.rglob("*.json")}
+    follower, _ = two_versions(site)
+    follower.once()
+    new = described(follower.place.live)
+    transport_of(follower).spoil = lambda path, data: older.get(site.publish_dir / path, data)
+    with pytest.raises(MirrorProblem) as caught:
+        follower.once()
+    assert caught.value.code == "rolled-back"
+    assert described(follower.place.live) == new
+
+
+def test_expired_metadata_is_a_freeze(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    fill(site.tree)
+    now = site.now
+    site.now -= timedelta(days=30).total_seconds()
+    site.publish()
+    follower = site.follower()
+    with pytest.raises(MirrorProblem) as caught:
+        follower.once()
+    assert caught.value.code == "frozen"
+    site.now = now
+    site.publish()
+    assert follower.once().version == 1
+
+
+def test_another_publishers_signature_is_refused(site: Site, tmp_path: Path) -> None:
+    follower, old = two_versions(site)
+    stranger = Site(tmp_path / "stranger", now=site.now)
+    fill(stranger.tree)
+    for _ in range(4):
+        stranger.publish()
+
+    def swapped(path: str, data: bytes) -> bytes:
+        other = stranger.publish_dir / path
+        return other.read_bytes() if path.startswith("metadata") and other.exists() else data
+
+    transport_of(follower).spoil = swapped
+    refuses(site, follower, old, "bad-signature")
+
+
+def test_a_full_disk_keeps_the_old_version(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    follower, old = two_versions(site)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DiskStage, "write", full)
+        with pytest.raises(MirrorProblem) as caught:
+            follower.once()
+    assert caught.value.code == "disk-full"
+    refuses_not = follower.once()
+    assert refuses_not.version == 2
+    assert old != described(follower.place.live) == described(site.tree)
+
+
+def test_names_that_differ_in_case_only_need_a_file_system_that_tells(site: Site) -> None:
+    follower, old = two_versions(site)
+    (site.tree / "PKG").mkdir()
+    site.publish()
+    follower._case_blind = lambda folder: True
+    with pytest.raises(MirrorProblem, match="'PKG' and 'pkg'") as caught:
+        follower.once()
+    assert caught.value.code == "case-clash"
+    assert described(follower.place.live) == old
+
+
+def test_somebodys_files_are_not_replaced_unasked(site: Site, tmp_path: Path) -> None:
+    (tmp_path / "mirror").mkdir()
+    (tmp_path / "mirror" / "thesis.tex").write_bytes(b"years of work")
+    with pytest.raises(MirrorProblem) as caught:
+        site.follower().once()
+    assert caught.value.code == "not-empty"
+    site.follower(replace_existing=True).once()
+    assert described(tmp_path / "mirror") == described(site.tree)
+
+
+def test_too_little_memory_is_said(site: Site) -> None:
+    with pytest.raises(MirrorProblem) as caught:
+        site.follower(memory_bytes=1000).once()
+    assert caught.value.code == "too-little-memory"
+
+
+def test_a_newer_format_asks_for_a_newer_program(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower, old = two_versions(site)
+    index = next((site.publish_dir / "targets" / "main").glob("*.index.json"))
+    assert json.loads(index.read_bytes())["format"] == 1
+    monkeypatch.setattr("protocol.channel.FORMAT", 2)
+    with pytest.raises(MirrorProblem, match="newer Tidegate") as caught:
+        follower.once()
+    assert caught.value.code == "too-old"
+    assert described(follower.place.live) == old
+
+
+def test_without_a_root_nothing_is_trusted(site: Site, tmp_path: Path) -> None:
+    follower = site.follower()
+    for path in follower.place.trust.iterdir():
+        if not path.is_dir():
+            path.unlink()
+    with pytest.raises(MirrorProblem) as caught:
+        follower.once()
+    assert caught.value.code == "no-root"
+
+
+def test_a_fingerprint_pins_the_root(site: Site) -> None:
+    import hashlib
+
+    follower = site.follower("other")
+    follower.trust.pin_fingerprint(hashlib.sha256(site.root).hexdigest())
+    assert follower.once().version == 1
+    with pytest.raises(MirrorProblem) as caught:
+        follower.trust.pin_fingerprint("0" * 64)
+    assert caught.value.code == "wrong-root"

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from policies.job import (
+    AdmissionPolicy,
+    Admit,
+    Job,
+    Reason,
+    Refuse,
+    TicketState,
+    Wait,
+)
+from policies.registry import make_policy
+from policies.settings import PolicySettings
+
+LARGE = 1_000_000
+
+
+def job(client: str, *, present: bool = False, weight: float = 1.0, size: int = LARGE) -> Job:
+    return Job(client, f"file-{size}", size, size, weight=weight, present=present)
+
+
+def make(**changes: Any) -> AdmissionPolicy:
+    fields: dict[str, Any] = {"slots": 1, "reserve_small": 0, **changes}
+    return make_policy("ticket", PolicySettings.model_validate(fields), random.Random(1))
+
+
+def admit(policy: AdmissionPolicy, who: Job, now: float, ticket: int | None = None) -> Admit:
+    answer = policy.offer(who, now, ticket)
+    assert isinstance(answer, Admit), answer
+    return answer
+
+
+def wait(policy: AdmissionPolicy, who: Job, now: float, ticket: int | None = None) -> Wait:
+    answer = policy.offer(who, now, ticket)
+    assert isinstance(answer, Wait), answer
+    return answer
+
+
+def refused(policy: AdmissionPolicy, who: Job, now: float, ticket: int | None = None) -> Reason:
+    answer = policy.offer(who, now, ticket)
+    assert isinstance(answer, Refuse), answer
+    return answer.reason
+
+
+def test_those_who_wait_get_numbers_and_places_in_order() -> None:
+    policy = make()
+    admit(policy, job("a"), 0.0)
+    places = [wait(policy, job(client), 1.0) for client in "bcd"]
+    assert [answer.place for answer in places] == [1, 2, 3]
+    assert [answer.ticket for answer in places] == [2, 3, 4]
+    assert [row.client for row in policy.tickets()] == ["b", "c", "d"]
+    for answer in places:
+        assert answer.estimate is not None
+        assert answer.estimate.p90_s >= answer.estimate.expected_s > 0
+        assert answer.retry_after_s > 0
+
+
+def test_a_retry_without_its_ticket_finds_its_old_place_and_never_gets_a_second() -> None:
+    policy = make()
+    admit(policy, job("a"), 0.0)
+    first = wait(policy, job("b"), 0.0)
+    wait(policy, job("c"), 0.0)
+    again = wait(policy, job("b"), 400.0)
+    assert (again.ticket, again.place) == (first.ticket, 1)
+    assert policy.snapshot(400.0).tickets_issued_total == 3
+
+
+def test_clients_at_the_door_are_called_in_turn_the_instant_a_slot_is_free() -> None:
+    policy = make()
+    running = admit(policy, job("a"), 0.0)
+    tickets = [wait(policy, job(client, present=True), 0.0).ticket for client in "bc"]
+    assert policy.advance(1.0).call == ()
+    policy.release(running.lease, 10.0, True)
+    assert policy.advance(10.0).call == (tickets[0],)
+    assert policy.advance(10.0).call == (tickets[0],), "told again until acted upon"
+    wait(policy, job("new", present=True), 10.0)
+    wait(policy, job("c", present=True), 10.0)
+    second = admit(policy, job("b", present=True), 10.0, tickets[0])
+    assert second.ticket == tickets[0]
+    assert policy.advance(10.0).call == ()
+
+
+def test_a_ready_ticket_that_nobody_claims_makes_room_after_its_promised_return() -> None:
+    policy = make(ready_list=1, ticket_ttl_s=30.0, come_back_s=100.0)
+    running = admit(policy, job("a"), 0.0)
+    ghost = wait(policy, job("b"), 0.0)
+    wait(policy, job("c"), 0.0)
+    policy.release(running.lease, 1.0, True)
+    assert policy.advance(129.0).expired == ()
+    assert policy.advance(130.0).expired == (ghost.ticket,)
+    assert refused(policy, job("b"), 131.0, ghost.ticket) is Reason.TICKET_EXPIRED
+    assert policy.snapshot(131.0).no_show_fraction > 0
+    admit(policy, job("c"), 131.0)
+
+
+def test_the_ready_list_grows_by_the_no_shows_and_scales_with_the_slots() -> None:
+    policy = make(slots=30, come_back_s=1.0, ticket_ttl_s=1.0)
+    assert policy.snapshot(0.0).ready_target == 30
+    for client in range(30):
+        admit(policy, job(f"r{client}"), 0.0)
+    for client in range(60):
+        wait(policy, job(f"g{client}"), 0.0)
+    policy.advance(10.0)
+    seen = policy.snapshot(10.0)
+    assert 0.5 < seen.no_show_fraction < 0.9
+    assert seen.ready_target == 30 / (1 - seen.no_show_fraction) // 1 + 1
+
+
+def test_rapid_polling_starts_nothing_early_is_counted_and_moves_the_return() -> None:
+    policy = make(come_back_s=100.0, early_polls_free=0, early_penalty_s=5.0)
+    running = admit(policy, job("a"), 0.0)
+    wait(policy, job("rude"), 0.0)
+    policy.release(running.lease, 1.0, True)
+    for second in range(2, 12):
+        answer = wait(policy, job("rude"), float(second))
+    assert answer.retry_after_s == 100.0 + 15.0 - 11.0, "the penalty is bounded"
+    assert answer.ready
+    assert policy.snapshot(12.0).early_polls_total == 10
+    admit(policy, job("rude"), 115.0)
+
+
+def test_a_visit_or_two_before_time_is_forgiven_when_a_slot_is_free() -> None:
+    policy = make(come_back_s=100.0)
+    running = admit(policy, job("a"), 0.0)
+    wait(policy, job("b"), 0.0)
+    assert wait(policy, job("b"), 10.0).retry_after_s == 90.0
+    policy.release(running.lease, 20.0, True)
+    admit(policy, job("b"), 20.0)
+
+
+def test_a_preferred_ticket_enters_at_its_share_of_the_queue() -> None:
+    policy = make(ready_list=1)
+    admit(policy, job("a"), 0.0)
+    for client in range(41):
+        wait(policy, job(f"c{client}"), 0.0)
+    gold = wait(policy, job("gold", weight=4.0), 0.0)
+    assert gold.place == 12
+    plain = wait(policy, job("plain"), 0.0)
+    assert plain.place == 43
+    # A pass shown later moves the same ticket.
+    better = wait(policy, job("plain", weight=8.0), 500.0)
+    assert better.ticket == plain.ticket
+    assert better.place is not None
+    assert better.place < 10
+
+
+def test_tickets_of_one_client_are_bounded() -> None:
+    policy = make(tickets_per_client=2)
+    admit(policy, job("a"), 0.0)
+    wait(policy, job("b", size=LARGE), 0.0)
+    wait(policy, job("b", size=LARGE + 1), 0.0)
+    assert refused(policy, job("b", size=LARGE + 2), 0.0) is Reason.TOO_MANY_TICKETS
+
+
+def test_a_full_book_asks_to_come_back_without_a_ticket() -> None:
+    policy = make(tickets_max=1)
+    admit(policy, job("a"), 0.0)
+    wait(policy, job("b"), 0.0)
+    assert wait(policy, job("c"), 0.0).ticket is None
+
+
+def test_used_and_foreign_tickets_are_refused_with_the_reason() -> None:
+    policy = make()
+    running = admit(policy, job("a"), 0.0)
+    other = wait(policy, job("b"), 0.0)
+    assert refused(policy, job("c"), 0.0, other.ticket) is Reason.TICKET_FOREIGN
+    policy.release(running.lease, 1.0, True)
+    assert refused(policy, job("a"), 2.0, running.ticket) is Reason.TICKET_USED
+    assert refused(policy, job("a"), 2.0, 999) is Reason.TICKET_EXPIRED
+    assert policy.snapshot(2.0).refused_total == 3
+
+
+def test_a_client_that_leaves_the_door_keeps_its_place_one_that_leaves_loses_it() -> None:
+    policy = make(ticket_ttl_s=30.0)
+    running = admit(policy, job("a"), 0.0)
+    first = wait(policy, job("b", present=True), 0.0)
+    second = wait(policy, job("c", present=True), 0.0)
+    assert first.ticket is not None
+    assert second.ticket is not None
+    policy.absent(first.ticket, 5.0)
+    policy.release(running.lease, 20.0, True)
+    assert policy.advance(20.0).call == (second.ticket,)
+    policy.withdraw(second.ticket, 20.0)
+    policy.withdraw(second.ticket, 20.0)
+    row = policy.ticket(second.ticket)
+    assert row is not None
+    assert row.state is TicketState.WITHDRAWN
+    admit(policy, job("b"), 21.0)
+
+
+def test_an_operator_moves_a_ticket_to_the_head() -> None:
+    policy = make(ready_list=2)
+    running = admit(policy, job("a"), 0.0)
+    tickets = [wait(policy, job(client, present=True), 0.0).ticket for client in "bcde"]
+    assert tickets[3] is not None
+    assert tickets[1] is not None
+    assert policy.promote(tickets[3], 1.0)
+    assert policy.promote(tickets[1], 1.0)
+    assert not policy.promote(99, 1.0)
+    policy.release(running.lease, 2.0, True)
+    assert policy.advance(2.0).call == (tickets[1],)
+
+
+def test_the_journal_gives_each_change_once_and_restores_every_place() -> None:
+    policy = make(ready_list=1)
+    assert policy.changes() == []
+    running = admit(policy, job("a"), 0.0)
+    for client in "bcd":
+        wait(policy, job(client), 1.0)
+    rows = {row.number: row for row in policy.changes()}
+    assert rows[1].state is TicketState.STARTED
+    assert [rows[number].client for number in (2, 3, 4)] == ["b", "c", "d"]
+    assert policy.changes() == []
+
+    after_crash = make(ready_list=1)
+    after_crash.restore(rows.values(), 5.0, 100)
+    assert [row.client for row in after_crash.tickets()] == ["a", "b", "c", "d"]
+    again = admit(after_crash, job("a"), 5.0, running.ticket)
+    assert again.ticket == running.ticket
+    assert wait(after_crash, job("b"), 6.0).place == 1
+    assert wait(after_crash, job("new"), 6.0).ticket == 100
+
+
+def test_a_ticket_that_the_journal_lost_comes_back_to_its_place() -> None:
+    policy = make(ready_list=1)
+    policy.changes()
+    admit(policy, job("a"), 0.0)
+    for client in "bcd":
+        wait(policy, job(client), 1.0)
+    rows = {row.number: row for row in policy.changes()}
+    lost = rows.pop(3)
+    after_crash = make(ready_list=1)
+    after_crash.restore(rows.values(), 5.0, 100)
+    after_crash.restore([lost], 6.0, 100)
+    assert [row.client for row in after_crash.tickets()] == ["a", "b", "c", "d"]
+
+
+def test_taking_over_keeps_every_place_and_plain_policies_serve_tickets_first() -> None:
+    old = make(slots=2, reserve_small=1)
+    running = admit(old, job("a"), 0.0)
+    waiting = [wait(old, job(client, present=True), 0.0).ticket for client in "bc"]
+    settings = PolicySettings(slots=2, reserve_small=1)
+    plain = make_policy("reserve", settings, random.Random(1), previous=old)
+    assert [row.number for row in plain.tickets()] == waiting
+    plain.release(running.lease, 1.0, True)
+    assert isinstance(plain.offer(job("pushy"), 1.0), Wait)
+    assert plain.advance(1.0).call == (waiting[0],)
+    admit(plain, job("b", present=True), 1.0, waiting[0])
+    back = make_policy("ticket", settings, random.Random(1), previous=plain)
+    assert wait(back, job("c", present=True), 2.0).ticket == waiting[1]
