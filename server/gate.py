@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from policies.job import (
     AdmissionPolicy,
-    Decision,
     Admit,
+    Decision,
     Job,
     Reason,
     Refuse,
