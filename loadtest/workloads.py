@@ -141,7 +141,7 @@ ARTEFACTS: tuple[tuple[str, int, float], ...] = (
     ("setup-windows.exe", 29_000_000, 14.0),
     ("bundle-macos.dmg", 68_000_000, 7.0),
     ("docs.zip", 13_000_000, 1.5),
-    ("live.iso", 940_000_000, 1.5),
+    ("live.iso", 940_000_000, 1.0),
 )
 
 
@@ -149,13 +149,13 @@ ARTEFACTS: tuple[tuple[str, int, float], ...] = (
 class ReleaseDay:
     """The shape of a release day; the defaults are the ones every figure in `docs` uses."""
 
-    bandwidth_bytes_s: float = 12_500_000.0
+    bandwidth_bytes_s: float = 25_000_000.0
     rush_s: float = 600.0
     rush_load: float = 1.5
-    calm_s: float = 1_200.0
+    calm_s: float = 600.0
     calm_load: float = 0.3
-    slowest_bytes_s: float = 64_000.0
-    fastest_bytes_s: float = 8_000_000.0
+    slowest_bytes_s: float = 500_000.0
+    fastest_bytes_s: float = 50_000_000.0
     #: Median patience for a first byte where clients may give up; log-normal, sigma 0.7.
     patience_s: float = 240.0
     rude_fraction: float = 0.0
@@ -163,8 +163,8 @@ class ReleaseDay:
 
 RELEASE_DAY = ReleaseDay()
 
-#: Bounded Pareto, 1 KB to 1 GB. With alpha 0.5 the mean is 1 MB; few files hold most bytes.
-PARETO_ALPHA, PARETO_LOW_BYTES, PARETO_HIGH_BYTES = 0.5, 1_000, 1_000_000_000
+#: Bounded Pareto, 1 KB to 1 GB. With alpha 0.35 the mean is 4 MB; few files hold most bytes.
+PARETO_ALPHA, PARETO_LOW_BYTES, PARETO_HIGH_BYTES = 0.35, 1_000, 1_000_000_000
 
 
 def bounded_pareto(u: float, alpha: float, low: float, high: float) -> float:

@@ -15,10 +15,13 @@ class Desk:
     def cancel(self, lease: int, reason: str) -> bool:
         """Cut a download off and free its slot; False when there is no such lease."""
         gate = self._gate
-        download = gate.downloads.get(lease)
+        download = gate.downloads.pop(lease, None)
         if download is None:
             return False
-        gate.floor.end(download, reason)
+        download.abort(reason)
+        gate.policy.release(lease, gate.now(), False)
+        gate.parts.passes.end(download.client, download.file)
+        gate.settle()
         return True
 
     def withdraw(self, number: int) -> bool:
@@ -33,17 +36,17 @@ class Desk:
         for hold in holds:
             gate.holds.remove(hold)
             if hold.committed:
-                hold.visit.request.abort()
+                hold.request.abort()
             else:
-                hold.visit.request.refuse(403, "withdrawn", "The operator has ended this wait.")
-        gate.floor.settle()
+                hold.request.refuse(403, "withdrawn", "The operator has ended this wait.")
+        gate.settle()
         return True
 
     def promote(self, number: int) -> bool:
         """Move a waiting ticket to the head of the queue; False when it does not wait."""
         gate = self._gate
         done = gate.policy.promote(number, gate.now())
-        gate.floor.settle()
+        gate.settle()
         return done
 
     def block(self, address: str) -> None:

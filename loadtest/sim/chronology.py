@@ -1,0 +1,177 @@
+"""The paper's chronology picture as one self-contained SVG: the demand curve above, a bar for each
+client below (waiting, connected, paused; dots where it was turned away).
+
+Dense runs are sampled: at most `MOST_BARS` bars, evenly chosen in the order of arrival, and the
+title says so.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Callable, Sequence
+from html import escape
+
+from loadtest.sim.chronicle import Bar, Chronicle, Doing
+
+MOST_BARS = 400
+_WIDTH, _LEFT, _RIGHT, _TOP = 960, 62, 16, 46
+_CURVE, _GAP, _BARS = 150, 34, 440
+_COLOURS = {Doing.WAITING: "#7aa6d8", Doing.CONNECTED: "#3f9b57", Doing.PAUSED: "#e2b23c"}
+_DOT, _SERVED, _EXCESS, _INK, _PAPER = "#c43d33", "#2f3b45", "#e79a90", "#22292f", "#ffffff"
+
+
+def draw(
+    chronicle: Chronicle, bandwidth_bytes_s: float, title: str, *, until_s: float | None = None
+) -> str:
+    """The picture. `until_s` fixes the time axis, so that several pictures can be compared."""
+    numbers = sorted(chronicle.bars, key=lambda number: chronicle.bars[number].arrived_s)
+    if until_s is None:
+        until_s = natural_end(chronicle)
+    shown = numbers
+    if len(numbers) > MOST_BARS:
+        shown = [numbers[i * len(numbers) // MOST_BARS] for i in range(MOST_BARS)]
+        title += f" ({MOST_BARS} of {len(numbers)} clients)"
+    span = _WIDTH - _LEFT - _RIGHT
+    height = _TOP + _CURVE + _GAP + _BARS + 40
+
+    def x(at: float) -> float:
+        return _LEFT + span * min(max(at, 0.0), until_s) / until_s
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
+        f'width="{_WIDTH}" height="{height}" role="img" font-family="system-ui,sans-serif" '
+        f'font-size="11" fill="{_INK}"><title>{escape(title)}</title>'
+        f'<rect width="{_WIDTH}" height="{height}" fill="{_PAPER}"/>'
+        f'<text x="{_LEFT}" y="18" font-size="14" font-weight="600">{escape(title)}</text>',
+        _legend(),
+        _curve(chronicle, bandwidth_bytes_s, until_s, span),
+    ]
+    top = _TOP + _CURVE + _GAP
+    parts.append(_bars([chronicle.bars[number] for number in shown], until_s, top, x))
+    parts.append(_axis(until_s, top + _BARS, x))
+    parts.append(
+        f'<text transform="translate(14 {top + _BARS / 2}) rotate(-90)" text-anchor="middle">'
+        "clients, by arrival</text></svg>"
+    )
+    return "".join(parts)
+
+
+def natural_end(chronicle: Chronicle) -> float:
+    """The end of the axis: all but the last 2 % of the sessions, in whole minutes."""
+    ends = sorted(bar.ended_s for bar in chronicle.bars.values() if bar.ended_s is not None)
+    if not ends:
+        return 60.0
+    latest = max(bar.arrived_s for bar in chronicle.bars.values())
+    return 60.0 * math.ceil(max(ends[int(0.98 * (len(ends) - 1))], latest) / 60.0 + 1e-9)
+
+
+def _legend() -> str:
+    items = [
+        (_COLOURS[Doing.WAITING], "waiting"),
+        (_COLOURS[Doing.CONNECTED], "connected"),
+        (_COLOURS[Doing.PAUSED], "paused"),
+        (_DOT, "turned away"),
+        (_SERVED, "demand served"),
+        (_EXCESS, "demand beyond it"),
+    ]
+    parts, left = [], float(_LEFT)
+    for colour, text in items:
+        parts.append(
+            f'<rect x="{left:.0f}" y="27" width="10" height="10" fill="{colour}"/>'
+            f'<text x="{left + 14:.0f}" y="36">{text}</text>'
+        )
+        left += 24 + 6.2 * len(text)
+    return "".join(parts)
+
+
+def _value_at(steps: Sequence[tuple[float, float]], at: float) -> float:
+    position = bisect.bisect_right(steps, (at, math.inf)) - 1
+    return steps[position][1] if position >= 0 else 0.0
+
+
+def _curve(chronicle: Chronicle, bandwidth_bytes_s: float, until_s: float, span: int) -> str:
+    columns = min(span, 480)
+    grid = [until_s * (column + 0.5) / columns for column in range(columns)]
+    demand = [_value_at(chronicle.demand, at) for at in grid]
+    served = [
+        min(_value_at(chronicle.served, at), wanted)
+        for at, wanted in zip(grid, demand, strict=True)
+    ]
+    # Far above capacity nothing is to be seen any more: the axis ends at six times it.
+    top_value = min(max([*demand, bandwidth_bytes_s]), 6.0 * bandwidth_bytes_s)
+    base = _TOP + _CURVE
+
+    def area(values: Sequence[float], colour: str) -> str:
+        points = [f"{_LEFT},{base}"]
+        for column, value in enumerate(values):
+            left = _LEFT + span * column / columns
+            right = _LEFT + span * (column + 1) / columns
+            y = base - _CURVE * min(value, top_value) / top_value
+            points += [f"{left:.1f},{y:.1f}", f"{right:.1f},{y:.1f}"]
+        points.append(f"{_LEFT + span},{base}")
+        return f'<polygon points="{" ".join(points)}" fill="{colour}"/>'
+
+    line = base - _CURVE * bandwidth_bytes_s / top_value
+    return (
+        area(demand, _EXCESS)
+        + area(served, _SERVED)
+        + f'<path d="M{_LEFT} {line:.1f}h{span}" stroke="{_INK}" stroke-dasharray="4 3" '
+        f'stroke-width=".8"/><text x="{_LEFT - 6}" y="{line + 4:.1f}" text-anchor="end">link</text>'
+        f'<text x="{_LEFT - 6}" y="{_TOP + 8}" text-anchor="end">{_rate(top_value)}</text>'
+        f'<text x="{_LEFT - 6}" y="{base}" text-anchor="end">0</text>'
+    )
+
+
+def _rate(bytes_s: float) -> str:
+    for unit, scale in (("GB/s", 1e9), ("MB/s", 1e6), ("KB/s", 1e3)):
+        if bytes_s >= scale:
+            return f"{bytes_s / scale:.3g} {unit}"
+    return f"{bytes_s:.0f} B/s"
+
+
+def _bars(bars: Sequence[Bar], until_s: float, top: float, x: Callable[[float], float]) -> str:
+    pitch = _BARS / max(1, len(bars))
+    thick = max(0.5, 0.8 * pitch)
+    paths: dict[Doing, list[str]] = {doing: [] for doing in Doing}
+    dots: list[str] = []
+    for row, bar in enumerate(bars):
+        y = top + pitch * (row + 0.5)
+        ends = [at for at, _ in bar.states[1:]]
+        ends.append(until_s if bar.ended_s is None else bar.ended_s)
+        for (begin, doing), end in zip(bar.states, ends, strict=True):
+            left, right = x(begin), x(end)
+            if right - left >= 0.15:
+                paths[doing].append(f"M{left:.1f} {y:.1f}H{right:.1f}")
+        dots += [f"M{x(at):.1f} {y:.1f}h.01" for at in bar.turned_away_s if at <= until_s]
+    drawn = "".join(
+        f'<path d="{"".join(path)}" stroke="{_COLOURS[doing]}" stroke-width="{thick:.2f}"/>'
+        for doing, path in paths.items()
+        if path
+    )
+    if dots:
+        drawn += (
+            f'<path d="{"".join(dots)}" stroke="{_DOT}" stroke-linecap="round" '
+            f'stroke-width="{max(0.9, thick):.2f}" opacity=".7"/>'
+        )
+    return drawn
+
+
+def _axis(until_s: float, base: float, x: Callable[[float], float]) -> str:
+    step = next(
+        (s for s in (60, 120, 300, 600, 1200, 3600, 7200) if until_s / s <= 12), until_s / 10
+    )
+    parts = [f'<path d="M{_LEFT} {base:.1f}H{_WIDTH - _RIGHT}" stroke="{_INK}"/>']
+    at = 0.0
+    while at <= until_s + 1e-6:
+        parts.append(
+            f'<path d="M{x(at):.1f} {base:.1f}v4" stroke="{_INK}"/>'
+            f'<text x="{x(at):.1f}" y="{base + 16:.1f}" text-anchor="middle">'
+            f"{at / 60:.0f}</text>"
+        )
+        at += step
+    parts.append(
+        f'<text x="{(_LEFT + _WIDTH - _RIGHT) / 2}" y="{base + 32:.1f}" text-anchor="middle">'
+        "minutes</text>"
+    )
+    return "".join(parts)

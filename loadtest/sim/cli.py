@@ -1,0 +1,342 @@
+"""`tidegate simulate`: the paper's experiments, a comparison, or one scripted scenario."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+
+from loadtest.report import paper_report, study_report
+from loadtest.sim.engine import Starved
+from loadtest.sim.paper import LOADS, Cell, findings, order_agrees, run_paper
+from loadtest.sim.scenario import MANNERS, POLICIES, Scenario
+from loadtest.sim.study import Result, run_populations, run_seeds
+from loadtest.sim.tables import as_csv, as_object, comparison, paper_csv, paper_object, paper_table
+from loadtest.workloads import WORKLOADS, from_trace
+from policies.settings import PolicySettings
+from protocol.errors import ProtocolError
+from protocol.units import parse_rate
+
+
+def _shared(command: Callable[..., None]) -> Callable[..., None]:
+    """The options that `run` and `compare` have in common."""
+    for option in reversed(
+        (
+            click.option("--workload", type=click.Choice(list(WORKLOADS)), help="Population."),
+            click.option(
+                "--trace",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                help="Replay recorded arrivals (JSON lines) instead; needs --rate.",
+            ),
+            click.option(
+                "--bandwidth",
+                type=click.FloatRange(min=0.0, min_open=True),
+                default=1.0,
+                show_default=True,
+                help="Server bandwidth as a fraction of what the workload asks for.",
+            ),
+            click.option("--rate", help="Server bandwidth itself, such as 100Mbit."),
+            click.option(
+                "--slots",
+                type=click.IntRange(1, 1_000_000),
+                default=30,
+                show_default=True,
+                help="Slots for large downloads.",
+            ),
+            click.option(
+                "--reserve-small",
+                type=click.IntRange(0, 999_999),
+                default=0,
+                show_default=True,
+                help="Further slots for small ones only (30 and 6 is the paper's +20 %).",
+            ),
+            click.option(
+                "--come-back",
+                default="eta",
+                show_default=True,
+                help="Come-back time of large downloads: eta, or seconds (the paper: 30).",
+            ),
+            click.option("--hold", is_flag=True, help="Clients wait inside their request."),
+            click.option(
+                "--rude",
+                type=click.FloatRange(0.0, 1.0),
+                default=0.0,
+                show_default=True,
+                help="Fraction of the clients that ask again every second.",
+            ),
+            click.option(
+                "--manners",
+                type=click.Choice(list(MANNERS)),
+                default="polite",
+                show_default=True,
+                help="How the others take a come-back time.",
+            ),
+            click.option(
+                "--measure-bandwidth",
+                is_flag=True,
+                help="Do not tell the policy the link's capacity; let it measure.",
+            ),
+            click.option(
+                "--setting",
+                "overrides",
+                multiple=True,
+                metavar="NAME=VALUE",
+                help="Any further policy setting; repeatable.",
+            ),
+            click.option(
+                "--seeds",
+                type=click.IntRange(1, 10_000),
+                default=20,
+                show_default=True,
+                help="How many populations.",
+            ),
+            click.option("--first-seed", type=int, default=0, show_default=True),
+            _jobs,
+            click.option("--json", "as_json", is_flag=True, help="Print one JSON document."),
+            click.option("--csv", "csv_path", type=_path, help="Write all runs as CSV."),
+            click.option(
+                "--report", "report_path", type=_path, help="Write a self-contained HTML page."
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+_path = click.Path(dir_okay=False, writable=True, path_type=Path)
+_jobs = click.option(
+    "--jobs",
+    type=click.IntRange(1, 256),
+    default=lambda: os.cpu_count() or 1,
+    show_default="all processors",
+    help="Runs at the same time.",
+)
+
+
+@click.group()
+def simulate() -> None:
+    """Try admission policies in virtual time, with the server's own policy code."""
+
+
+@simulate.command()
+@click.option("--policy", type=click.Choice(list(POLICIES)), required=True)
+@_shared
+def run(policy: str, as_json: bool, **options: Any) -> None:
+    """One policy on one workload; with --json one object for scripts."""
+    _study([policy], as_json=as_json, single=True, **options)
+
+
+@simulate.command()
+@click.option(
+    "--policy", "policies", type=click.Choice(list(POLICIES)), multiple=True, required=True
+)
+@_shared
+def compare(policies: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Several policies on the same populations, beside the HTTP control and the lower bound."""
+    _study(policies, as_json=as_json, single=False, **options)
+
+
+def _study(
+    policies: Sequence[str],
+    *,
+    workload: str | None,
+    trace: Path | None,
+    rate: str | None,
+    seeds: int,
+    first_seed: int,
+    jobs: int,
+    as_json: bool,
+    single: bool,
+    csv_path: Path | None,
+    report_path: Path | None,
+    **options: Any,
+) -> None:
+    if (workload is None) == (trace is None):
+        raise click.UsageError("give either --workload or --trace")
+    if trace is not None and rate is None:
+        raise click.UsageError("--trace needs --rate: a trace does not say what the link carries")
+    capacity = None if rate is None else _rate(rate)
+    results: list[Result] = []
+    numbers = range(first_seed, first_seed + seeds)
+    try:
+        scenarios = [_scenario(policy, capacity, **options) for policy in dict.fromkeys(policies)]
+        for scenario in scenarios:
+            if trace is not None:
+                assert capacity is not None
+                with trace.open(encoding="utf-8") as lines:
+                    population = from_trace(lines, bandwidth_bytes_s=capacity)
+                results.append(run_populations([population], scenario))
+            else:
+                assert workload is not None
+                results.append(run_seeds(workload, scenario, numbers, jobs=jobs))
+    except (Starved, ValueError) as error:
+        # pydantic's ValidationError is a ValueError too.
+        raise click.ClickException(_sentence(error)) from error
+    if csv_path is not None:
+        _write(csv_path, as_csv(results))
+    if report_path is not None:
+        _write(report_path, study_report(results, trace))
+    if as_json:
+        shown = [as_object(result) for result in results]
+        click.echo(json.dumps(shown[0] if single else {"results": shown}, allow_nan=False))
+    else:
+        click.echo(comparison(results))
+
+
+def _scenario(
+    policy: str,
+    capacity: float | None,
+    *,
+    bandwidth: float,
+    slots: int,
+    reserve_small: int,
+    come_back: str,
+    hold: bool,
+    rude: float,
+    manners: str,
+    measure_bandwidth: bool,
+    overrides: Sequence[str],
+) -> Scenario:
+    scenario = Scenario(
+        policy,
+        slots=slots,
+        reserve_small=reserve_small,
+        bandwidth=bandwidth,
+        bandwidth_bytes_s=capacity,
+        hold=hold,
+        come_back_s=_come_back(come_back),
+        rude=rude,
+        manners=manners,
+        tells_bandwidth=not measure_bandwidth,
+        settings=_settings(overrides),
+    )
+    if hold and POLICIES[policy] in ("fcfs", "reserve", None):
+        raise click.UsageError(f"--hold needs a policy that keeps places, which {policy} does not")
+    return scenario
+
+
+def _come_back(text: str) -> float | None:
+    if text == "eta":
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise click.BadParameter(f"{text!r} is neither 'eta' nor seconds", param_hint="--come-back")
+    return seconds
+
+
+def _rate(text: str) -> float:
+    try:
+        return float(parse_rate(text))
+    except ProtocolError as error:
+        raise click.BadParameter(str(error), param_hint="--rate") from error
+
+
+def _settings(overrides: Sequence[str]) -> Mapping[str, Any]:
+    values: dict[str, Any] = {}
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        if not equals or name not in PolicySettings.model_fields:
+            known = ", ".join(sorted(PolicySettings.model_fields))
+            raise click.BadParameter(
+                f"{override!r} is not NAME=VALUE of a policy setting; there are {known}",
+                param_hint="--setting",
+            )
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return values
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return f"{where}: {first['msg']}" if where else str(first["msg"])
+    return str(error)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.ClickException(f"cannot write {path}: {error.strerror}") from error
+
+
+@simulate.command()
+@click.option(
+    "--experiment",
+    type=click.Choice(["1", "2", "both"]),
+    default="both",
+    show_default=True,
+)
+@click.option(
+    "--load",
+    "loads",
+    type=click.Choice(list(LOADS)),
+    multiple=True,
+    help="100, 75, 50 or 30 % of the required bandwidth; default: all the paper has.",
+)
+@click.option("--seeds", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@click.option("--first-seed", type=int, default=0, show_default=True)
+@click.option(
+    "--come-back",
+    default="30",
+    show_default=True,
+    help="Come-back time of Reserve and Ticket: seconds, or eta for the policy's own estimate.",
+)
+@_jobs
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--csv", "csv_path", type=_path, help="Write all cells as CSV.")
+@click.option("--report", "report_path", type=_path, help="Write a self-contained HTML page.")
+def paper(
+    experiment: str,
+    loads: tuple[str, ...],
+    seeds: int,
+    first_seed: int,
+    come_back: str,
+    jobs: int,
+    as_json: bool,
+    csv_path: Path | None,
+    report_path: Path | None,
+) -> None:
+    """The eleven scenarios of both experiments, our figures beside the paper's."""
+    experiments = ["exp1", "exp2"] if experiment == "both" else [f"exp{experiment}"]
+
+    def tell(cell: Cell) -> None:
+        if sys.stderr.isatty():
+            click.echo(f"\r{cell.experiment} {cell.load} {cell.label:<12}", nl=False, err=True)
+
+    cells = run_paper(
+        experiments,
+        loads or ("sufficient", "light", "heavy"),
+        range(first_seed, first_seed + seeds),
+        come_back_s=_come_back(come_back),
+        jobs=jobs,
+        told=tell,
+    )
+    if sys.stderr.isatty():
+        click.echo("\r" + " " * 40 + "\r", nl=False, err=True)
+    said = findings(cells)
+    orders = {
+        (cell.experiment, cell.load): order_agrees(cells, cell.experiment, cell.load)
+        for cell in cells
+    }
+    if csv_path is not None:
+        _write(csv_path, paper_csv(cells))
+    if report_path is not None:
+        _write(report_path, paper_report(cells, said))
+    if as_json:
+        click.echo(json.dumps(paper_object(cells, said, orders), allow_nan=False))
+    else:
+        click.echo(paper_table(cells, said, orders))
