@@ -370,7 +370,7 @@ class Site:
 
     def _ready_head(self, rep: Representation, length: int) -> bytes:
         fields = self._fields(rep, int(rep.mtime_s // 1), self.catalog.known(rep.key), None)
-        return b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n" % (
+        return b"%bContent-Length: %d\r\n" % (
             header_block([self._server, *fields]),
             length,
         )

@@ -48,9 +48,10 @@ def header_block(headers: Iterable[Header]) -> bytes:
 
     Raises ValueError when a field holds CR, LF or NUL: such a field could start another answer.
     """
-    block = b"".join([b"%b: %b\r\n" % field for field in headers])
-    lines = block.count(b"\n")
-    if b"\0" in block or block.count(b"\r") != lines or block.count(b"\r\n") != lines:
+    lines = [b"%b: %b\r\n" % field for field in headers]
+    block = b"".join(lines)
+    count = len(lines)
+    if b"\0" in block or block.count(b"\r") != count or block.count(b"\n") != count:
         raise ValueError("a header field holds CR, LF or NUL")
     return block
 

@@ -388,11 +388,12 @@ class HttpConnection(Protocol):
             self._pending = data[end:]
             data = data[:end]
         fresh = not self._mid_message
-        if fresh:
-            if len(data) > self.factory.limits.max_header_bytes:
-                self._broken = self._header_too_large(data)
+        if fresh or not self._head_done:
+            before = 0 if fresh else self._head_bytes
+            if before + len(data) > self.factory.limits.max_header_bytes:
+                self._broken = self._header_too_large(data if fresh else self._url)
                 return
-            if not data.isascii():
+            if fresh and not data.isascii():
                 data = with_escaped_target(data)
         try:
             self.parser.feed_data(data)
@@ -407,10 +408,8 @@ class HttpConnection(Protocol):
                 raise
             else:
                 self._broken = fault_of(error, data if fresh else b"")
-        if self._mid_message and not self._head_done and self._broken is None:
+        if self._mid_message and not self._head_done:
             self._head_bytes += len(data)
-            if self._head_bytes > self.factory.limits.max_header_bytes:
-                self._broken = self._header_too_large(b"")
 
     def _header_too_large(self, data: bytes) -> ProtocolError:
         most_target = self.factory.limits.max_target_bytes
@@ -457,13 +456,13 @@ class HttpConnection(Protocol):
         self.finish(request)
 
     def answer_ready(self, request: Request, head: bytes, body: bytes) -> None:
-        """The shortest way: `head` holds all lines but Date, Connection and the empty one."""
+        """The shortest way to a 200: `head` holds all fields but Date and Connection."""
         if request.keep_alive and not request.http10:
-            data = b"%b%b\r\n%b" % (head, self.factory.date_line, body)
+            data = b"HTTP/1.1 200 OK\r\n%b%b\r\n%b" % (self.factory.date_line, head, body)
         else:
-            data = b"%b%b%b\r\n%b" % (
-                head,
+            data = b"HTTP/1.1 200 OK\r\n%b%b%b\r\n%b" % (
                 self.factory.date_line,
+                head,
                 b"Connection: keep-alive\r\n" if request.keep_alive else b"Connection: close\r\n",
                 body,
             )

@@ -54,7 +54,8 @@ def with_escaped_target(data: bytes) -> bytes:
 
 def fault_of(error: httptools.HttpParserError, data: bytes) -> ProtocolError:
     """What the client did wrong, in words; `data` starts with the request line where known."""
-    if data.startswith(b"PRI * HTTP/2"):
+    reason = str(error)
+    if "PRI" in reason:
         return ProtocolError(
             "This server speaks HTTP/1.1; HTTP/2 with prior knowledge is not offered.",
             status=505,
@@ -65,7 +66,6 @@ def fault_of(error: httptools.HttpParserError, data: bytes) -> ProtocolError:
             "This port speaks plain HTTP, but a TLS handshake arrived; use http://.",
             code="tls-on-plain-port",
         )
-    reason = str(error)
     if isinstance(error, httptools.HttpParserInvalidMethodError) and _REQUEST_LINE.match(data):
         return ProtocolError(
             "This method is not known here; use GET or HEAD.", status=501, code="unknown-method"

@@ -1,0 +1,166 @@
+"""Manifests survive the round trip in all three forms, and hostile ones are refused in words."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import BadManifest
+from protocol.manifest import (
+    FileDigests,
+    FileManifest,
+    Source,
+    decode_json,
+    decode_metalink,
+    decode_sums,
+    encode_json,
+    encode_metalink,
+    encode_sums,
+    piece_length_for,
+)
+
+ZERO = hashlib.sha256(b"").digest()
+NAMES = st.text(
+    st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="/\ufffe\uffff"),
+    min_size=1,
+    max_size=30,
+).filter(lambda name: name not in (".", ".."))
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> FileManifest:
+    size = draw(st.integers(0, 10_000_000))
+    length = piece_length_for(size)
+    pieces = tuple(draw(st.binary(min_size=32, max_size=32)) for _ in range(-(-size // length)))
+    sources = [
+        Source(f"http://m{i}/{i}?a&b=<c>", i + 1, draw(st.sampled_from([None, "de"])))
+        for i in range(draw(st.integers(0, 3)))
+    ]
+    digests = FileDigests(size, draw(st.binary(min_size=32, max_size=32)), length, pieces)
+    return FileManifest.of(draw(NAMES), digests, sources)
+
+
+def same(found: FileManifest, made: FileManifest) -> bool:
+    length = made.piece_length_bytes if made.pieces else 0
+    return (found.name, found.size_bytes, found.sha256, found.pieces, found.sources) == (
+        made.name,
+        made.size_bytes,
+        made.sha256,
+        made.pieces,
+        made.sources,
+    ) and (not made.pieces or found.piece_length_bytes == length)
+
+
+@given(manifests())
+@settings(max_examples=40)
+def test_json_survives_the_round_trip(manifest: FileManifest) -> None:
+    assert decode_json(encode_json(manifest)) == manifest
+
+
+@given(st.lists(manifests(), min_size=1, max_size=3))
+@settings(max_examples=40)
+def test_metalink_survives_the_round_trip(files: list[FileManifest]) -> None:
+    document = encode_metalink(files, origin="http://o/?x&y")
+    assert all(same(a, b) for a, b in zip(decode_metalink(document), files, strict=True))
+    assert document == encode_metalink(files, origin="http://o/?x&y")
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(min_size=1, max_size=30).filter(lambda n: b"\0" not in n and b"/" not in n),
+            st.binary(min_size=32, max_size=32),
+        ),
+        max_size=5,
+    )
+)
+@settings(max_examples=60)
+def test_checksum_lists_survive_any_file_name(sums: list[tuple[bytes, bytes]]) -> None:
+    assert decode_sums(encode_sums(sums)) == sums
+
+
+def test_checksum_lists_are_read_in_both_spellings() -> None:
+    hexed = ZERO.hex().encode()
+    text = b"# c\n\n" + hexed + b" *a b\r\nSHA256 (c) = " + hexed + b"\n"
+    assert decode_sums(text) == [(b"a b", ZERO), (b"c", ZERO)]
+    with pytest.raises(BadManifest, match="Line 1"):
+        decode_sums(b"nonsense\n")
+
+
+def test_a_metalink_of_another_hand_is_read() -> None:
+    document = b"""<?xml version="1.0"?>
+    <metalink xmlns="urn:ietf:params:xml:ns:metalink" xmlns:x="urn:x">
+     <x:other>1</x:other>
+     <file name="dir/a.iso"><size>300000</size>
+      <hash type="md5">00</hash><hash type="sha-256">%b</hash>
+      <pieces length="1" type="sha-1"><hash>00</hash></pieces>
+      <url>http://late/</url><url priority="1" location="fr"> http://first/ </url>
+     </file></metalink>""" % ZERO.hex().encode()
+    (file,) = decode_metalink(document)
+    assert (file.name, file.size_bytes, file.sha256, file.pieces) == ("dir/a.iso", 300000, ZERO, ())
+    assert [s.url for s in file.sources] == ["http://first/", "http://late/"]
+    assert file.sources[0].location == "fr"
+
+
+WRAP = b'<metalink xmlns="urn:ietf:params:xml:ns:metalink">%b</metalink>'
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b'<!DOCTYPE m [<!ENTITY a "b">]><m>&a;</m>',
+        b'<!DOCTYPE m SYSTEM "file:///etc/passwd"><m/>',
+        b"<m",
+        b"",
+        b"<other/>",
+        WRAP % b"",
+        WRAP % b'<file name="../../etc/passwd"/>',
+        WRAP % b'<file name="/etc/passwd"/>',
+        WRAP % b'<file name=""/>',
+        WRAP % b"<file/>",
+        WRAP % b'<file name="a"><size>-1</size></file>',
+        WRAP % b'<file name="a"><size>99999999999999999999</size></file>',
+        WRAP % b'<file name="a"><hash type="sha-256">zz</hash></file>',
+        WRAP % b'<file name="a"><size>9</size><pieces type="sha-256" length="0"/></file>',
+        WRAP % b'<file name="a"><url priority="x">u</url></file>',
+        b"<a>" * 100 + b"</a>" * 100,
+    ],
+)
+def test_a_hostile_metalink_is_refused(document: bytes) -> None:
+    if b'length="0"' in document:
+        # No piece at all is no fault: there is just nothing to check by.
+        assert decode_metalink(document)[0].pieces == ()
+        return
+    with pytest.raises(BadManifest):
+        decode_metalink(document)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"format":"tidegate-manifest-1","name":"a/../b","size_bytes":1}',
+        b'{"format":"tidegate-manifest-1","name":"a","size_bytes":true}',
+        b'{"format":"tidegate-manifest-1","name":"a","size_bytes":1,"pieces_sha256":["00"]}',
+        b'{"format":"tidegate-manifest-1","name":"a","size_bytes":1,"sources":[1]}',
+        b'{"format":"tidegate-manifest-1","name":"a","size_bytes":9,"piece_length_bytes":1,'
+        b'"pieces_sha256":["' + b"0" * 64 + b'"]}',
+    ],
+)
+def test_a_hostile_json_manifest_is_refused(document: bytes) -> None:
+    with pytest.raises(BadManifest):
+        decode_json(document)
+
+
+@given(st.integers(0, 1 << 45))
+@settings(max_examples=60)
+def test_pieces_are_few_and_not_tiny(size: int) -> None:
+    length = piece_length_for(size)
+    assert length >= 256 * 1024
+    assert -(-size // length) <= 1024

@@ -1,0 +1,212 @@
+"""Nothing outside the directory, nothing hidden, nothing that is no regular file; any file name."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.files import IsDirectory, NotHere, OpenFile, Tree, split_path, url_of
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    root = tmp_path / "root"
+    (root / "sub" / ".git").mkdir(parents=True)
+    (root / "sub" / "a.txt").write_bytes(b"inside")
+    (root / "sub" / ".git" / "config").write_bytes(b"hidden")
+    (root / ".env").write_bytes(b"hidden")
+    (tmp_path / "secret").write_bytes(b"outside")
+    (tmp_path / "root-twin").mkdir()
+    (tmp_path / "root-twin" / "secret").write_bytes(b"outside")
+    return Tree(str(root))
+
+
+def read(tree: Tree, path: str | bytes) -> bytes:
+    raw = path.encode() if isinstance(path, str) else path
+    parts = split_path(raw)
+    if parts is None:
+        raise NotHere
+    content = tree.open(parts).read_all()
+    assert content is not None
+    return content
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../secret",
+        "/sub/../../secret",
+        "/sub/../sub/a.txt",
+        "/%2e%2e/secret",
+        "/%2E%2E/secret",
+        "/.%2e/secret",
+        "/%2e%2e%2fsecret",
+        "/..%2fsecret",
+        "/sub%2fa.txt",
+        "/%252e%252e/secret",
+        "/..%5csecret",
+        "/..\\secret",
+        "/sub/a.txt%00",
+        "/sub/a.txt%00.html",
+        "/sub/a.txt/",
+        "/sub/a.txt/x",
+        "/%zz",
+        "/%",
+        "/%1",
+        "/%+1",
+        "/% 1",
+        "/.env",
+        "/%2eenv",
+        "/sub/.git/config",
+        "/" + "a" * 300,
+        "/" + "/".join(["a"] * 3000),
+        "/missing",
+        "/~root/secret",
+        "//etc/passwd",
+    ],
+)
+def test_a_path_that_climbs_or_hides_or_tricks_is_not_there(tree: Tree, path: str) -> None:
+    with pytest.raises((NotHere, IsDirectory)):
+        read(tree, path + "" if not path.endswith("/") else path + "x")
+
+
+@pytest.mark.parametrize("path", ["/sub/a.txt", "//sub//a.txt", "/./sub/./a.txt", "/%73ub/a%2Etxt"])
+def test_spellings_of_an_honest_path_are_served(tree: Tree, path: str) -> None:
+    assert read(tree, path) == b"inside"
+
+
+def test_links_inside_the_tree_are_followed_and_links_out_of_it_are_not(tree: Tree) -> None:
+    root = Path(os.fsdecode(tree.root))
+    links = {
+        "in": "sub/a.txt",
+        "in-absolute": str(root / "sub" / "a.txt"),
+        "in-by-dots": "sub/../sub/a.txt",
+        "out": "../secret",
+        "out-absolute": str(root.parent / "secret"),
+        "out-twin": str(root.parent / "root-twin" / "secret"),
+        "out-and-in": "../root/sub/a.txt",
+        "loop": "loop",
+        "dir": "sub",
+        "dir-out": "..",
+        "dangling": "nothing",
+    }
+    for name, target in links.items():
+        os.symlink(target, root / name)
+    for name in ("in", "in-absolute", "in-by-dots"):
+        assert read(tree, "/" + name) == b"inside"
+    assert read(tree, "/dir/a.txt") == b"inside"
+    for name in ("out", "out-absolute", "out-twin", "out-and-in", "loop", "dangling"):
+        with pytest.raises(NotHere):
+            read(tree, "/" + name)
+    with pytest.raises(NotHere):
+        read(tree, "/dir-out/secret")
+    shown = {entry.name.decode() for entry in tree.entries([])}
+    assert shown == {"in", "in-absolute", "in-by-dots", "dir", "sub"}
+
+
+def test_a_link_swapped_in_after_the_first_look_gains_nothing(tree: Tree) -> None:
+    root = Path(os.fsdecode(tree.root))
+    assert read(tree, "/sub/a.txt") == b"inside"
+    os.unlink(root / "sub" / "a.txt")
+    os.symlink("../../secret", root / "sub" / "a.txt")
+    with pytest.raises(NotHere):
+        read(tree, "/sub/a.txt")
+
+
+def test_only_regular_files_are_served_and_a_fifo_blocks_nobody(tree: Tree) -> None:
+    root = Path(os.fsdecode(tree.root))
+    os.mkfifo(root / "fifo")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(root / "socket"))
+    for name in ("fifo", "socket"):
+        with pytest.raises(NotHere):
+            read(tree, "/" + name)
+    assert {entry.name for entry in tree.entries([])} == {b"sub"}
+    listener.close()
+
+
+def test_hidden_names_are_served_when_asked_for(tree: Tree) -> None:
+    shown = Tree(tree.root, show_hidden=True)
+    assert read(shown, "/.env") == b"hidden"
+    with pytest.raises(NotHere):
+        read(shown, "/../secret")
+    shown.close()
+
+
+def test_an_unreadable_or_vanished_file_is_not_there(tree: Tree) -> None:
+    with pytest.raises(IsDirectory) as caught:
+        tree.open([b"sub"])
+    assert caught.value.path == b"sub"
+    with pytest.raises(NotHere):
+        tree.entries([b"sub", b"a.txt"])
+    with pytest.raises(NotADirectoryError):
+        Tree(os.path.join(tree.root, b"sub", b"a.txt"))
+
+
+@given(
+    st.binary(min_size=1, max_size=40).filter(
+        lambda n: b"\0" not in n and b"/" not in n and not n.startswith(b".")
+    )
+)
+@settings(max_examples=60)
+def test_any_file_name_has_an_address_that_leads_back_to_it(name: bytes) -> None:
+    url = url_of(b"dir/" + name)
+    assert url.isascii()
+    assert not set(url) & set(' "<>\\^`{|}\n\r\t#?')
+    assert split_path(url.encode()) == [b"dir", name]
+
+
+def test_names_that_are_no_text_are_served_by_their_bytes(tree: Tree) -> None:
+    Path(os.fsdecode(os.path.join(tree.root, b"\xff\xfe<x>"))).write_bytes(b"odd")
+    assert read(tree, "/%FF%FE%3Cx%3E") == b"odd"
+
+
+def test_an_open_file_outlives_its_name_and_notices_being_written_to(tree: Tree) -> None:
+    root = Path(os.fsdecode(tree.root))
+    file: OpenFile = tree.open([b"sub", b"a.txt"])
+    (root / "new").write_bytes(b"new content")
+    os.rename(root / "new", root / "sub" / "a.txt")
+    assert file.unchanged()
+    assert file.read_all() == b"inside"
+    newer = tree.open([b"sub", b"a.txt"])
+    assert newer.read_all() == b"new content"
+    assert newer.rep.etag != file.rep.etag
+    with open(root / "sub" / "a.txt", "r+b") as stream:
+        stream.truncate(3)
+    assert not newer.unchanged()
+    assert newer.read_all() is None
+
+
+def test_the_same_size_and_time_do_not_make_the_same_content(tree: Tree) -> None:
+    path = Path(os.fsdecode(tree.root)) / "sub" / "a.txt"
+    os.utime(path, (1e9, 1e9))
+    before = tree.open([b"sub", b"a.txt"]).rep
+    again = tree.open([b"sub", b"a.txt"]).rep
+    path.write_bytes(b"INSIDE")
+    os.utime(path, (1e9, 1e9))
+    # The kernel's clock for files ticks every few milliseconds.
+    while os.stat(path).st_ctime_ns == before.key.ctime_ns:
+        os.utime(path, (1e9, 1e9))
+    after = tree.open([b"sub", b"a.txt"]).rep
+    assert before == again
+    assert (before.size_bytes, before.mtime_s) == (after.size_bytes, after.mtime_s)
+    assert before.etag != after.etag
+
+
+def test_descriptors_are_closed_when_nobody_needs_them(tree: Tree) -> None:
+    root = Path(os.fsdecode(tree.root))
+    small = Tree(tree.root, most_open=2)
+    for number in range(10):
+        (root / f"f{number}").write_bytes(b"x")
+    before = len(os.listdir("/proc/self/fd"))
+    held = [small.open([b"f%d" % number]) for number in range(10)]
+    assert len(os.listdir("/proc/self/fd")) == before + 10
+    held.clear()
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    small.close()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
