@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "simulate": ("loadtest.sim.cli:simulate", "Try policies in virtual time."),
     "multicast": ("server.multicast.cli:multicast", "Send files to many receivers at once."),
     "mirror init": ("server.mirror.cli:init", "Make the keys of a mirror channel."),
+    "mirror admit": ("server.mirror.cli:admit", "Let a mirror be offered to clients."),
     "mirror publish": ("server.mirror.cli:publish", "Generate one update for all mirrors."),
     "mirror follow": ("client.mirror.cli:follow", "Keep a directory in step with a channel."),
     "mirror status": ("client.mirror.cli:status", "Show which mirrors are current."),

@@ -143,10 +143,13 @@ class Tree:
     def __init__(
         self, root: str | bytes, *, show_hidden: bool = False, most_open: int = 512
     ) -> None:
-        self.root = os.path.realpath(os.fsencode(root))
+        self._name = os.path.abspath(os.fsencode(root))
+        self.root = os.path.realpath(self._name)
         self._show_hidden = show_hidden
         self._most_open = most_open
         self._root_fd = os.open(self.root, _DIRECTORY)
+        status = os.fstat(self._root_fd)
+        self._root_identity = (status.st_dev, status.st_ino)
         self._open: OrderedDict[bytes, OpenFile] = OrderedDict()
 
     def close(self) -> None:
@@ -157,12 +160,29 @@ class Tree:
             os.close(self._root_fd)
             self._root_fd = -1
 
+    def _follow_root(self) -> None:
+        """Serve what stands under the root's name now: a mirror switches whole trees there."""
+        try:
+            status = os.stat(self._name)
+            if (status.st_dev, status.st_ino) == self._root_identity:
+                return
+            root = os.path.realpath(self._name)
+            fd = os.open(root, _DIRECTORY)
+        except OSError:
+            return
+        status = os.fstat(fd)
+        os.close(self._root_fd)
+        self.root, self._root_fd = root, fd
+        self._root_identity = (status.st_dev, status.st_ino)
+        self._open.clear()
+
     def visible(self, name: bytes) -> bool:
         """Whether a name may appear in URLs at all."""
         return self._show_hidden or not name.startswith(b".")
 
     def status_of(self, path: bytes) -> os.stat_result | None:
         """A quick look at what stands under a relative path now, for comparing with a known key."""
+        self._follow_root()
         try:
             return os.stat(path, dir_fd=self._root_fd)
         except (OSError, ValueError):
@@ -173,6 +193,7 @@ class Tree:
 
         Raises NotHere, or IsDirectory.
         """
+        self._follow_root()
         path = b"/".join(parts)
         known = self._open.get(path)
         if known is not None:
@@ -197,6 +218,7 @@ class Tree:
 
         Links are shown as what they lead to, when that lies inside the tree. Raises NotHere.
         """
+        self._follow_root()
         fd, _ = self._walk(parts, directory=True)
         found = []
         try:

@@ -146,6 +146,30 @@ def publish(
         )
 
 
+@click.command()
+@_publish_dir
+@click.argument("name")
+@click.argument("url", required=False)
+@click.option("--priority", default=10, show_default=True, help="1 is offered first.")
+@click.option("--location", help="Country code, for Metalink.")
+@click.option("--remove", is_flag=True, help="Take the mirror off the list instead.")
+def admit(
+    publish_dir: Path, name: str, url: str | None, priority: int, location: str | None, remove: bool
+) -> None:
+    """Let the mirror NAME, which serves under URL, be offered to clients.
+
+    Prints the secret for `mirror follow --report-key`.
+    """
+    from server.mirror import admitted
+
+    if remove:
+        _said(lambda: admitted.expel(publish_dir, name))
+    elif url is None:
+        raise click.UsageError("Give the URL under which the mirror serves the tree.")
+    else:
+        click.echo(_said(lambda: admitted.admit(publish_dir, name, url, priority, location)))
+
+
 class _Bar:
     """A progress bar on a terminal, silence elsewhere."""
 

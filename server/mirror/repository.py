@@ -186,6 +186,15 @@ class Repository:
             return Index(channel)
         return decode_index(self.target_file(target.path, target.hashes["sha256"]).read_bytes())
 
+    def latest(self) -> dict[str, int]:
+        """The latest version of every channel that has one."""
+        found = {}
+        for path in self.targets():
+            channel, _, name = path.rpartition("/")
+            if name == "index.json" and (latest := self.index(channel).latest) is not None:
+                found[channel] = latest.version
+        return found
+
     def targets(self) -> dict[str, TargetFile]:
         return dict(self._state().targets.signed.targets)
 

@@ -1,0 +1,73 @@
+"""What a mirror tells its origin about itself, and the proof that it is that mirror.
+
+A report is a JSON body with an HMAC-SHA256 over it in a header field, keyed by a secret the
+origin made for this mirror. Reports carry their time: old ones and repeated ones do not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from protocol.channel import check_channel
+from protocol.errors import BadManifest, BadToken
+from protocol.tree import check_number
+
+SIGNATURE_HEADER = "Tidegate-Mirror-Signature"
+#: How far the clocks of mirror and origin may differ, in seconds.
+CLOCK_SLACK_S = 300.0
+LIMIT_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One mirror's word: `version` is live at `channel`; `trouble` is empty when all is well.
+
+    `free`: whether a download would start there at once; None when the mirror cannot tell.
+    `sent_at` is seconds since 1970 and rises from report to report.
+    """
+
+    mirror: str
+    channel: str
+    version: int
+    sent_at: float
+    trouble: str = ""
+    free: bool | None = None
+
+
+def _signature(body: bytes, secret: str) -> str:
+    return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+
+
+def encode_report(report: Report, secret: str) -> tuple[bytes, str]:
+    """The body and the value of its signature field."""
+    body = json.dumps(asdict(report), separators=(",", ":")).encode("ascii")
+    return body, _signature(body, secret)
+
+
+def decode_report(
+    body: bytes, signature: str, secret_of: Callable[[str], str | None], now: float
+) -> Report:
+    """Read and believe a report, or raise `BadToken` (not that mirror) or `BadManifest`."""
+    if len(body) > LIMIT_BYTES:
+        raise BadManifest("A mirror report is at most 4 KiB.")
+    try:
+        report = Report(**json.loads(body))
+        name, trouble, free = report.mirror, report.trouble, report.free
+        shaped = isinstance(name, str) and isinstance(trouble, str) and free in (True, False, None)
+        sent_at = float(report.sent_at)
+        check_channel(report.channel)
+        check_number(report.version, "version")
+    except (ValueError, TypeError, RecursionError) as fault:
+        raise BadManifest("The mirror report cannot be read.") from fault
+    if not shaped or not name.isprintable() or not trouble.isprintable():
+        raise BadManifest("The mirror report cannot be read.")
+    secret = secret_of(name)
+    if secret is None or not hmac.compare_digest(_signature(body, secret), signature):
+        raise BadToken("The report is not signed by a mirror this origin admitted.")
+    if not abs(sent_at - now) <= CLOCK_SLACK_S:
+        raise BadToken("The report is too old; set the clocks of mirror and origin right.")
+    return report

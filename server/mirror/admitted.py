@@ -1,0 +1,52 @@
+"""The operator's list of mirrors: who may report, and under which URL each serves."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from server.mirror.durable import write_whole
+from server.mirror.registry import Admitted
+from server.mirror.repository import RepositoryProblem
+
+
+def _path(publish: Path) -> Path:
+    return publish / ".state" / "mirrors.json"
+
+
+def read_admitted(publish: Path) -> dict[str, Admitted]:
+    """The mirrors admitted to a publish directory, by name."""
+    try:
+        rows = json.loads(_path(publish).read_bytes())
+        return {row["name"]: Admitted(**row) for row in rows}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, TypeError, KeyError) as fault:
+        raise RepositoryProblem(f"{_path(publish)} cannot be read; repair or remove it.") from fault
+
+
+def admit(publish: Path, name: str, url: str, priority: int, location: str | None) -> str:
+    """Put a mirror on the list (or change its URL); the secret it signs its reports with."""
+    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+        raise RepositoryProblem(f"{url!r} is not the http(s) URL of a mirror.")
+    known = read_admitted(publish)
+    secret = known[name].secret if name in known else secrets.token_urlsafe(32)
+    known[name] = Admitted(name, url.rstrip("/") + "/", secret, priority, location)
+    _save(publish, known)
+    return secret
+
+
+def expel(publish: Path, name: str) -> None:
+    """Take a mirror off the list."""
+    known = read_admitted(publish)
+    if known.pop(name, None) is None:
+        raise RepositoryProblem(f"No mirror named {name!r} is admitted.")
+    _save(publish, known)
+
+
+def _save(publish: Path, known: dict[str, Admitted]) -> None:
+    rows = json.dumps([asdict(mirror) for mirror in known.values()], indent=1)
+    write_whole(_path(publish), rows.encode(), mode=0o600)

@@ -1,0 +1,157 @@
+"""The origin's requests under `/-/mirrors`: reports in, standings out, and waiting for news.
+
+`POST /-/mirrors/report` takes a signed report. `GET /-/mirrors` shows the standings as JSON.
+`GET /-/mirrors/CHANNEL/next?after=N` answers as soon as the channel has a version after N, or
+after a while with what there is: followers ask it instead of polling.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+from protocol.channel import check_channel
+from protocol.errors import ProtocolError
+from protocol.mirror_report import SIGNATURE_HEADER, decode_report
+from server.http.request import Request
+from server.mirror.admitted import read_admitted
+from server.mirror.registry import Registry
+from server.mirror.repository import Repository, RepositoryProblem
+
+PREFIX = "/-/mirrors"
+_JSON = [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store")]
+_HOLD_S = 25.0
+_LOOK_S = 1.0
+_MOST_WAITING = 10_000
+
+
+class MirrorOrigin:
+    """Joins a publish directory to the site that serves it.
+
+    `now` gives seconds since 1970. `changed` is called when the set of listed mirrors may differ.
+    Call `start`, add `handle` as the route `/-/mirrors` for GET, HEAD and POST, and `stop`.
+    """
+
+    def __init__(
+        self,
+        publish: Path,
+        reactor: Any,
+        now: Callable[[], float],
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.registry = Registry()
+        self._publish = publish
+        self._reactor = reactor
+        self._now = now
+        self._changed = changed
+        self._seen: tuple[object, object] = (None, None)
+        self._listed: list[tuple[str, str]] = []
+        self._waiting: dict[Request, tuple[str, int, Any]] = {}
+        self._look: Any = None
+
+    def start(self) -> None:
+        """Begin to watch the publish directory."""
+        self.look()
+        self._look = self._reactor.callLater(_LOOK_S, self.start)
+
+    def stop(self) -> None:
+        """Let the waiting go, and watch no more."""
+        if self._look is not None and self._look.active():
+            self._look.cancel()
+        for request in list(self._waiting):
+            self._answer(request)
+
+    def look(self) -> None:
+        """Notice a new version, a changed list of mirrors, or one that fell silent."""
+        metadata = self._publish / "metadata" / "timestamp.json"
+        admitted = self._publish / ".state" / "mirrors.json"
+        seen = (_identity(metadata), _identity(admitted))
+        if seen != self._seen:
+            try:
+                self.registry.admit(read_admitted(self._publish))
+                self.registry.publish(Repository(self._publish, Path()).latest())
+            except (RepositoryProblem, OSError):
+                # Unreadable this moment: what was known stays; the next look tries again.
+                return
+            self._seen = seen
+            for request, (channel, after, _) in list(self._waiting.items()):
+                if self.registry.latest.get(channel, 0) > after:
+                    self._answer(request)
+        listed = [
+            (standing.name, standing.channel)
+            for standing in self.registry.standings(self._now())
+            if standing.condition == "current"
+        ]
+        if listed != self._listed:
+            self._listed = listed
+            self._changed()
+
+    def handle(self, request: Request) -> None:
+        """Answer one request under `/-/mirrors`."""
+        rest = request.path[len(PREFIX) :].strip(b"/")
+        parts = rest.decode("ascii", "replace").split("/") if rest else []
+        try:
+            if request.method == b"POST":
+                self._report(request, parts)
+            elif not parts:
+                rows = [asdict(standing) for standing in self.registry.standings(self._now())]
+                body = {"latest": dict(self.registry.latest), "mirrors": rows}
+                request.respond(200, _JSON, json.dumps(body).encode("ascii"))
+            elif len(parts) == 2 and parts[1] == "next":
+                self._hold(request, check_channel(parts[0]))
+            else:
+                request.refuse(404, "not-found", "There is nothing here under this name.")
+        except ProtocolError as fault:
+            request.refuse(fault.status, fault.code, str(fault))
+
+    def _report(self, request: Request, parts: list[str]) -> None:
+        if parts != ["report"]:
+            request.refuse(405, "method-not-allowed", "Only reports are posted here.")
+            return
+        signature = request.header(SIGNATURE_HEADER.lower().encode("ascii")) or b""
+        report = decode_report(
+            request.body, signature.decode("latin-1"), self.registry.secret_of, self._now()
+        )
+        self.registry.hear(report, self._now())
+        request.respond(204)
+        self.look()
+
+    def _hold(self, request: Request, channel: str) -> None:
+        query = parse_qs(request.query.decode("ascii", "replace"))
+        text = query.get("after", ["0"])[0]
+        after = int(text) if text.isdigit() and len(text) < 16 else 0
+        latest = self.registry.latest.get(channel)
+        if latest is None:
+            request.refuse(404, "no-channel", f"There is no channel named {channel!r} here.")
+            return
+        timer = None
+        if latest <= after and len(self._waiting) < _MOST_WAITING:
+            timer = self._reactor.callLater(_HOLD_S, self._answer, request)
+        self._waiting[request] = (channel, after, timer)
+        if timer is None:
+            self._answer(request)
+        else:
+            request.on_gone(lambda: self._gone(request))
+
+    def _gone(self, request: Request) -> None:
+        _, _, timer = self._waiting.pop(request, ("", 0, None))
+        if timer is not None and timer.active():
+            timer.cancel()
+
+    def _answer(self, request: Request) -> None:
+        channel = self._waiting[request][0]
+        self._gone(request)
+        body = {"channel": channel, "latest": self.registry.latest.get(channel, 0)}
+        request.respond(200, _JSON, json.dumps(body).encode("ascii"))
+
+
+def _identity(path: Path) -> object:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
