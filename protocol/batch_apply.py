@@ -37,14 +37,17 @@ class Stage(Protocol):
 
     def link_new(self, path: str, target: str) -> None: ...
     def create(self, path: str, size_bytes: int) -> None: ...
-    def write(self, path: str, offset: int, data: bytes) -> None: ...
-    def read_old(self, part: Part) -> bytes | None: ...
+    def write(self, path: str, offset: int, data: bytes | memoryview) -> None: ...
+    def read_old(self, part: Part, into: memoryview) -> bool: ...
     def digest_new(self, path: str) -> str: ...
     def set_attributes(self, entry: Entry) -> None: ...
 
 
 class Application:
-    """One update being applied: `build`, bring what is `missing`, `finish`."""
+    """One update being applied: `build`, bring what is `missing`, `finish`.
+
+    `old` gives the old manifest's entries. Held in memory: the changed entries and one group.
+    """
 
     def __init__(self, update: Update, old: Callable[[], Iterable[Entry]], stage: Stage) -> None:
         self._update = update
@@ -52,15 +55,22 @@ class Application:
         self._stage = stage
         #: Files whose content must be brought whole (by `Stage.write`) before `finish`.
         self.missing: list[Entry] = []
+        self._carried: dict[str, Entry] = {}
+        self._repeated: list[tuple[Entry, str]] = []
+        self._owned: list[Entry] = []
+        self._folders: list[Entry] = []
 
-    def changes(self) -> Iterator[Change]:
-        """Every entry of the new tree with its source."""
-        return merge(self._old(), self._update.rows())
+    def entries(self) -> Iterator[Entry]:
+        """The new tree, before anything is built (and before it is checked as a whole)."""
+        for change in merge(self._old(), self._update.rows()):
+            assert change.entry is not None
+            yield change.entry
 
-    def check(self, keep: Callable[[bytes], object] = lambda line: None) -> None:
-        """Check both manifests against the header, handing the new one's lines to `keep`.
+    def build(self, keep: Callable[[bytes], object] = lambda line: None) -> None:
+        """Lay out the new tree and fill in every content that is carried or already here.
 
-        Nothing is written: a `BadManifest` here means the update is not for this tree.
+        `keep` gets the lines of the new manifest. Both manifests are checked against the header
+        on the way: on a `BadManifest` the update is not for this tree, and what was built is void.
         """
         header = self._update.header
         before, after = hashlib.sha256(), hashlib.sha256()
@@ -75,60 +85,66 @@ class Application:
             line = encode_entry(change.entry)
             after.update(line)
             keep(line)
+            self._lay(change, change.entry)
         if before.hexdigest() != header.before:
             raise BadManifest("The update starts from another tree than this mirror has.")
         if after.hexdigest() != header.after:
             raise BadManifest("The update does not lead to the tree it was published for.")
+        self._fill()
 
-    def build(self) -> None:
-        """Lay out the new tree and fill in every content that is carried or already here."""
+    def _lay(self, change: Change, entry: Entry) -> None:
         stage = self._stage
-        carried: dict[str, Entry] = {}
-        for change in self.changes():
-            entry = change.entry
-            assert entry is not None
-            if entry.kind == "d":
-                stage.make_dir(entry.path)
-            elif entry.kind == "l":
-                stage.make_symlink(entry.path, entry.target)
-            elif entry.kind == "h":
-                stage.link_new(entry.path, entry.target)
-            elif change.source == "group":
+        if entry.kind == "d":
+            stage.make_dir(entry.path)
+            self._folders.append(entry)
+        elif entry.kind == "l":
+            stage.make_symlink(entry.path, entry.target)
+            self._owned.append(entry)
+        elif entry.kind == "h":
+            stage.link_new(entry.path, entry.target)
+        elif change.source == "none":
+            if not stage.share_old(entry):
+                self._lack(entry)
+        else:
+            self._owned.append(entry)
+            if change.source == "group":
                 stage.create(entry.path, entry.size_bytes)
-                carried[entry.path] = entry
-            elif change.source == "none":
-                if not stage.share_old(entry):
-                    self._lack(entry)
+                self._carried[entry.path] = entry
             elif change.source == "new":
                 stage.create(entry.path, 0)
+                self._repeated.append((entry, change.source_path))
             else:
                 old = entry.path if change.source == "same" else change.source_path
                 if not stage.copy_old(entry.path, old, entry.sha256):
                     self._lack(entry)
-        self._fill(carried)
 
     def _lack(self, entry: Entry) -> None:
         self._stage.create(entry.path, entry.size_bytes)
         self.missing.append(entry)
 
-    def _fill(self, carried: dict[str, Entry]) -> None:
-        window = self._update.header.window_bytes
+    def _fill(self) -> None:
+        window, carried = self._update.header.window_bytes, self._carried
         lacking: dict[str, Entry] = {}
+        #: Bytes written of each file that comes in parts; -1 once it came whole.
         pieces: dict[str, int] = {}
         for data in self._update.groups():
             group, joined = decode_group(data, window, self._stage.read_old)
+            view = memoryview(joined) if joined is not None else None
             at = 0
             for part in group.outs:
                 entry = carried.get(part.path)
                 if entry is None or part.offset + part.length > entry.size_bytes:
                     raise BadManifest(f"The update carries bytes for {part.path!r} it never names.")
-                piece = None if joined is None else memoryview(joined)[at : at + part.length]
+                piece = None if view is None else view[at : at + part.length]
                 at += part.length
                 whole = part.length == entry.size_bytes
-                if piece is None or (whole and hashlib.sha256(piece).hexdigest() != entry.sha256):
+                wrong = piece is None or (
+                    whole and hashlib.sha256(piece).hexdigest() != entry.sha256
+                )
+                if wrong or piece is None:
                     lacking[entry.path] = entry
                 elif part.length:
-                    self._stage.write(part.path, part.offset, bytes(piece))
+                    self._stage.write(part.path, part.offset, piece)
                 pieces[part.path] = -1 if whole else pieces.get(part.path, 0) + part.length
         for path, entry in carried.items():
             written = pieces.get(path, 0)
@@ -143,27 +159,12 @@ class Application:
         stage = self._stage
         for lacked in self.missing:
             if stage.digest_new(lacked.path) != lacked.sha256:
-                raise BadManifest(
-                    f"What was brought for {lacked.path!r} is not what was published."
-                )
-        for change in self.changes():
-            if change.source == "new" and change.entry is not None:
-                stage.copy_new(change.path, change.source_path)
-                if stage.digest_new(change.path) != change.entry.sha256:
-                    raise BadManifest(
-                        f"{change.path!r} repeats a content that is not the one meant."
-                    )
-        # Only now, for a mode may forbid reading.
-        repaired = {entry.path for entry in self.missing}
-        folders: list[Entry] = []
-        for change in self.changes():
-            entry = change.entry
-            assert entry is not None
-            own = change.source != "none" or entry.path in repaired
-            if entry.kind == "d":
-                folders.append(entry)
-            elif entry.kind == "l" or (entry.kind == "f" and own):
-                stage.set_attributes(entry)
-        # Children first: a directory's time changes, and its mode may forbid, while it is filled.
-        for folder in reversed(folders):
-            stage.set_attributes(folder)
+                raise BadManifest(f"What came for {lacked.path!r} is not what was published.")
+        for entry, source in self._repeated:
+            stage.copy_new(entry.path, source)
+            if stage.digest_new(entry.path) != entry.sha256:
+                raise BadManifest(f"{entry.path!r} repeats a content that is not the one meant.")
+        # Only now, for a mode may forbid reading. Children first: a directory's time changes, and
+        # its mode may forbid, while it is filled.
+        for entry in (*self.missing, *self._owned, *reversed(self._folders)):
+            stage.set_attributes(entry)

@@ -120,26 +120,27 @@ def encode_group(outs: tuple[Part, ...], refs: tuple[Part, ...], old: bytes, new
 
 
 def decode_group(
-    data: bytes, window_bytes: int, read_old: Callable[[Part], bytes | None]
+    data: bytes, window_bytes: int, read_old: Callable[[Part, memoryview], bool]
 ) -> tuple[Group, bytes | None]:
     """Read a group back: its parts and their joined bytes.
 
-    `read_old` gives the bytes of a reference, or None when this mirror no longer has them; the
-    second value is None then. The bytes must still be checked against the manifest's digests.
+    `read_old` fills in the bytes of a reference, or says False when this mirror no longer has
+    them; the second value is None then. Check the bytes against the manifest's digests.
     """
     group, payload = _decode_head(data, window_bytes)
-    old: list[bytes] = []
-    for part in group.refs:
-        stretch = read_old(part)
-        if stretch is None or len(stretch) != part.length:
-            return group, None
-        old.append(stretch)
+    old = bytearray(group.ref_bytes)
+    with memoryview(old) as view:
+        at = 0
+        for part in group.refs:
+            if not read_old(part, view[at : at + part.length]):
+                return group, None
+            at += part.length
     size = group.out_bytes
     if group.codec == "raw":
         if len(payload) != size:
             raise BadManifest("A group of the update has the wrong length; fetch it again.")
         return group, payload
-    return group, unpack(payload, size, b"".join(old))
+    return group, unpack(payload, size, old)
 
 
 def _decode_head(data: bytes, window_bytes: int) -> tuple[Group, bytes]:

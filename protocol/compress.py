@@ -54,7 +54,7 @@ def pack_against(reference: bytes, data: bytes, level: int = DELTA_LEVEL) -> byt
     return zstd.compress(data, options=options, zstd_dict=prefix)
 
 
-def unpack(data: bytes, size_bytes: int, reference: bytes = b"") -> bytes:
+def unpack(data: bytes, size_bytes: int, reference: bytes | bytearray = b"") -> bytes:
     """Restore exactly `size_bytes`; more, fewer or damaged bytes raise `BadManifest`.
 
     Never produces more than `size_bytes` + 1 bytes, whatever the frame says.

@@ -101,14 +101,16 @@ class MemoryStage:
     def create(self, path: str, size_bytes: int) -> None:
         self.new.files[path] = Inode(bytes(size_bytes))
 
-    def write(self, path: str, offset: int, data: bytes) -> None:
+    def write(self, path: str, offset: int, data: bytes | memoryview) -> None:
         inode = self.new.files[path]
-        inode.content = inode.content[:offset] + data + inode.content[offset + len(data) :]
+        inode.content = inode.content[:offset] + bytes(data) + inode.content[offset + len(data) :]
 
-    def read_old(self, part: Part) -> bytes | None:
+    def read_old(self, part: Part, into: memoryview) -> bool:
         if part.path in self._gone:
-            return None
-        return self.old.files[part.path].content[part.offset : part.offset + part.length]
+            return False
+        content = self.old.files[part.path].content[part.offset : part.offset + part.length]
+        into[:] = content
+        return True
 
     def digest_new(self, path: str) -> str:
         return hashlib.sha256(self.new.files[path].content).hexdigest()
@@ -153,7 +155,6 @@ def apply_update(data: bytes, old: Tree, gone: frozenset[str] = frozenset()) -> 
     stage = MemoryStage(old, gone)
     known = old.entries() if update.header.from_version else []
     application = Application(update, lambda: known, stage)
-    application.check()
     application.build()
     stage.missing = application.missing  # type: ignore[attr-defined]
     stage.finish = application.finish  # type: ignore[attr-defined]

@@ -79,7 +79,7 @@ def test_a_content_nobody_has_is_refused_when_brought_wrong() -> None:
     new.files["a"] = Inode(b"old " * 50, mode=0o600)
     stage = apply_update(make_update(old, new)[0], old, frozenset({"a"}))
     assert [entry.path for entry in stage.missing] == ["a"]  # type: ignore[attr-defined]
-    with pytest.raises(BadManifest, match="not what was published"):
+    with pytest.raises(BadManifest, match="is not what was published"):
         stage.finish()  # type: ignore[attr-defined]
 
 

@@ -300,27 +300,25 @@ class Follower:
         tree = self.place.fresh(version)
         stage = DiskStage(tree, old, lost, touched)
         application = Application(update, lambda: manifest if manifest is not None else (), stage)
-        next_manifest = self.place.home / "next.manifest"
-        with next_manifest.open("wb") as lines:
-            application.check(lines.write)
-        after = self.place.manifests / update.header.after
-        os.replace(next_manifest, after)
         if self._case_blind(self.place.trees):
-            clash = first_clash(ManifestFile(after))
+            clash = first_clash(application.entries())
             if clash is not None:
                 raise MirrorProblem(
                     "case-clash",
                     f"{clash[0]!r} and {clash[1]!r} are one name to this file system; "
                     "put the mirror on one that tells upper from lower case.",
                 )
+        next_manifest = self.place.home / "next.manifest"
         try:
-            application.build()
+            with next_manifest.open("wb") as lines:
+                application.build(lines.write)
             for entry in application.missing:
                 self._bring(stage, entry)
             application.finish()
         except BaseException:
             remove_tree(tree)
             raise
+        os.replace(next_manifest, self.place.manifests / update.header.after)
         return tree, update.header.after
 
     def _bring(self, stage: DiskStage, entry: Entry) -> None:

@@ -1,0 +1,244 @@
+"""`tidegate mirror follow` and `tidegate mirror status`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+from urllib.parse import urljoin
+
+import click
+
+from protocol.errors import ProtocolError
+from protocol.units import format_duration, format_size, parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from client.mirror.follow import Followed
+    from client.mirror.problem import MirrorProblem
+
+_PASSING, _LASTING = 5, 6
+
+
+def _stop(*_: object) -> NoReturn:
+    sys.exit(0)
+
+
+@click.command()
+@click.argument("url")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--channel", required=True, help="Name of the channel to follow.")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The publisher's root.json, got by a way you trust (first run only).",
+)
+@click.option("--fingerprint", help="Or the SHA-256 of it that `mirror init` printed.")
+@click.option("--once", is_flag=True, help="One round, then stop.")
+@click.option("--rollback", is_flag=True, help="Go back to the previous version and stop.")
+@click.option("--interval", default="60s", show_default=True, help="Longest time between rounds.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where trees and state are kept. On the same file system; default beside DIRECTORY.",
+)
+@click.option(
+    "--memory", default="512MiB", show_default=True, help="Most memory contents may take."
+)
+@click.option("--keep", default=1, show_default=True, help="Previous versions kept.")
+@click.option("--replace", is_flag=True, help="Put the mirror in place of what DIRECTORY holds.")
+@click.option("--paranoid", is_flag=True, help="Read every file each round, whatever its stamp.")
+@click.option("--report-as", help="The name under which the origin admitted this mirror.")
+@click.option(
+    "--report-key",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File with the secret that `mirror admit` printed.",
+)
+@click.option("--own-url", help="Where this mirror serves; checked before each report.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def follow(
+    url: str,
+    directory: Path,
+    channel: str,
+    root: Path | None,
+    fingerprint: str | None,
+    once: bool,
+    rollback: bool,
+    interval: str,
+    state: Path | None,
+    memory: str,
+    keep: int,
+    replace: bool,
+    paranoid: bool,
+    report_as: str | None,
+    report_key: Path | None,
+    own_url: str | None,
+    as_json: bool,
+) -> None:
+    """Keep DIRECTORY in step with a channel published at URL.
+
+    Ends with 5 after a trouble that may pass, with 6 after one that needs somebody; the tree is
+    then what it was.
+    """
+    from client.mirror.follow import Follower, FollowSettings
+    from client.mirror.place import Place
+    from client.mirror.plain_http import PlainTransport
+    from client.mirror.problem import MirrorProblem, named
+    from client.mirror.service import MirrorService, Reporting
+
+    if keep < 0:
+        raise click.UsageError("--keep cannot be negative.")
+    if (report_as is None) != (report_key is None):
+        raise click.UsageError("--report-as and --report-key go together.")
+    try:
+        settings = FollowSettings(
+            channel,
+            url.rstrip("/") + "/",
+            memory_bytes=parse_size(memory),
+            keep_previous=keep,
+            replace_existing=replace,
+            paranoid=paranoid,
+        )
+        interval_s = parse_duration(interval)
+    except ProtocolError as fault:
+        raise click.UsageError(str(fault)) from fault
+    transport = PlainTransport()
+    follower = Follower(Place(directory, state), settings, transport, time.time)
+    reporting = None
+    if report_as is not None and report_key is not None:
+        reporting = Reporting(report_as, report_key.read_text().strip(), own_url)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    tell = _Teller(as_json)
+    try:
+        with named():
+            if not follower.trust.pinned and root is not None:
+                follower.trust.pin(root.read_bytes())
+            elif not follower.trust.pinned and fingerprint is not None:
+                follower.trust.pin_fingerprint(fingerprint.removeprefix("sha256:"))
+        if rollback:
+            version = follower.rollback()
+            tell.line("rolled-back", f"Back at version {version}.", version=version)
+            return
+        if once and reporting is None:
+            tell.done(follower.once())
+            return
+    except MirrorProblem as problem:
+        tell.failed(problem)
+        sys.exit(_PASSING if problem.passing else _LASTING)
+    service = MirrorService(
+        follower,
+        transport,
+        time.time,
+        time.sleep,
+        interval_s=interval_s,
+        reporting=reporting,
+        done=tell.done,
+        failed=tell.failed,
+    )
+    if once:
+        if service.round() is None:
+            sys.exit(_PASSING)
+        return
+    service.run()
+
+
+class _Teller:
+    """Says what happens: sentences, or one JSON object a line."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def line(self, event: str, text: str, *, err: bool = False, **fields: object) -> None:
+        if self._as_json:
+            text = json.dumps({"event": event, **fields})
+        click.echo(text, err=err and not self._as_json)
+
+    def done(self, followed: Followed) -> None:
+        if not followed.changed:
+            text = f"Version {followed.version}: nothing new."
+        else:
+            size = format_size(followed.fetched_bytes)
+            text = f"Version {followed.version} is live; {size} fetched."
+        if followed.repaired:
+            text += f" Repaired {len(followed.repaired)} that had drifted."
+        self.line(
+            "round",
+            text,
+            version=followed.version,
+            latest=followed.latest,
+            changed=followed.changed,
+            fetched_bytes=followed.fetched_bytes,
+            repaired=list(followed.repaired),
+        )
+
+    def failed(self, problem: MirrorProblem) -> None:
+        self.line(
+            "trouble",
+            f"{problem.code}: {problem}",
+            err=True,
+            code=problem.code,
+            detail=str(problem),
+        )
+
+
+@click.command()
+@click.argument("where")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def status(where: str, as_json: bool) -> None:
+    """Show the mirrors of an origin (WHERE is its URL) or the state of a mirror (a directory)."""
+    if where.startswith(("http://", "https://")):
+        _origin_status(where, as_json)
+    else:
+        _own_status(Path(where), as_json)
+
+
+def _own_status(directory: Path, as_json: bool) -> None:
+    from client.mirror.place import Place
+    from client.mirror.problem import MirrorProblem
+
+    place = Place(directory)
+    try:
+        state = place.load()
+    except MirrorProblem as problem:
+        raise click.ClickException(str(problem)) from problem
+    if not state.version:
+        raise click.ClickException(f"{directory} mirrors nothing yet.")
+    previous = [version for version, _, _ in state.previous if version]
+    if as_json:
+        fields = {"channel": state.channel, "url": state.url, "version": state.version}
+        click.echo(json.dumps({**fields, "previous": previous, "shunned": state.shunned}))
+        return
+    click.echo(f"{directory}: version {state.version} of {state.channel} from {state.url}")
+    if previous:
+        click.echo(f"  kept for going back: {', '.join(map(str, previous))}")
+    if state.shunned:
+        click.echo(f"  rolled back: waits for a version after {state.shunned}")
+
+
+def _origin_status(url: str, as_json: bool) -> None:
+    from tuf.api.exceptions import DownloadError
+
+    from client.mirror.plain_http import PlainTransport
+
+    try:
+        answer = PlainTransport().request("GET", urljoin(url, "/-/mirrors"))
+        if answer.status != 200:
+            raise click.ClickException(f"{url} keeps no list of mirrors (it said {answer.status}).")
+        shown = json.loads(answer.body)
+        rows = shown["mirrors"]
+    except (DownloadError, ValueError, KeyError, TypeError) as fault:
+        raise click.ClickException(f"{url} gave no list of mirrors: {fault}") from fault
+    if as_json:
+        click.echo(json.dumps(shown))
+        return
+    for channel, latest in shown["latest"].items():
+        click.echo(f"{channel}: version {latest}")
+    for row in rows:
+        free = {True: ", free", False: ", queueing", None: ""}[row["free"]]
+        click.echo(
+            f"  {row['name']}  {row['condition']}{free}  version {row['version']}  "
+            f"seen {format_duration(row['seen_s'])} ago  {row['url']}  {row['trouble']}".rstrip()
+        )
