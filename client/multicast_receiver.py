@@ -19,6 +19,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from protocol.fec import BlockDecoder, scheme_for
@@ -40,8 +41,11 @@ _SYMBOL_KIND = VERSION << 4 | PacketType.SYMBOL
 _MARK_KIND = VERSION << 4 | PacketType.MARK
 #: Cohorts whose reports are spread over more than this let a new pass overtake them.
 _SUPPRESS_WINDOW_S = 0.25
+#: A report stays below the 64 KiB a server takes; the rest is asked for after the next pass.
+_MOST_BLOCKS_A_REPORT = 3000
+_MOST_DIGITS_A_REPORT = 40_000
 
-Write = Callable[[int, memoryview], None]
+Write = Callable[[int, memoryview], object]
 
 
 class Space(Protocol):
@@ -256,6 +260,12 @@ class MulticastReceiver:
                 why = "the sender asked this receiver to use unicast"
             self.given_up = why
 
+    def report_failed(self) -> None:
+        """A report did not arrive: the next mark of the same pass asks for it again."""
+        self._ended_pass = -1
+        if not self._left:
+            self._done_reported = False
+
     def leave(self) -> Report:
         """The report of a receiver that goes on by unicast, or is stopped."""
         return self._make("done" if not self._left else "left", self._pass)
@@ -295,7 +305,7 @@ class MulticastReceiver:
         )
 
     def _wanted_counts(self) -> Iterator[tuple[int, int]]:
-        for block in self.missing_blocks():
+        for block in islice(self.missing_blocks(), _MOST_BLOCKS_A_REPORT):
             decoder = self._open.get(block)
             yield block, decoder.missing if decoder else self._whole(block)
 
@@ -303,7 +313,11 @@ class MulticastReceiver:
         return self.layout.k(block)
 
     def _wanted_symbols(self) -> Iterator[tuple[int, int]]:
+        digits = _MOST_DIGITS_A_REPORT
         for block in self.missing_blocks():
+            digits -= self.layout.k(block) // 4
+            if digits < 0:
+                return
             decoder = self._open.get(block)
             yield block, decoder.wanted if decoder else (1 << self.layout.k(block)) - 1
 

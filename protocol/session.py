@@ -107,7 +107,8 @@ class Offer:
     `member` names this receiver in its reports. `hashes` are the SHA-256 of the blocks, without
     padding, in order; empty when they are to be fetched from `hashes_url` as raw bytes.
     `source` is the sender's address (for a source-specific join when `ssm`). `silence_s` is how
-    long a receiver waits for a datagram before it takes everything by unicast.
+    long a receiver waits for a datagram before it takes everything by unicast. `repair_url` takes
+    small ranges of what a member still misses after the last pass.
     """
 
     session: int
@@ -128,6 +129,7 @@ class Offer:
     sha256: bytes | None = None
     hashes: tuple[bytes, ...] = ()
     hashes_url: str = ""
+    repair_url: str = ""
     report_window_s: float = 0.02
     report_joined: bool = False
     silence_s: float = 2.0
@@ -170,6 +172,8 @@ def encode_offer(offer: Offer) -> bytes:
         document["sha256"] = to_base64(offer.sha256)
     if offer.hashes:
         document["hashes"] = to_base64(b"".join(offer.hashes))
+    if offer.repair_url:
+        document["repair_url"] = offer.repair_url
     if offer.hashes_url:
         document["hashes_url"] = offer.hashes_url
     return json.dumps(document, separators=(",", ":")).encode()
@@ -212,6 +216,7 @@ def decode_offer(body: bytes) -> Offer:
         sha256=get_bytes(document, "sha256") if "sha256" in document else None,
         hashes=hashes,
         hashes_url=get_text(document, "hashes_url", 2000) if "hashes_url" in document else "",
+        repair_url=get_text(document, "repair_url", 2000) if "repair_url" in document else "",
         report_window_s=get_number(document, "report_window_s", 0, 600),
         report_joined=document.get("report_joined") is True,
         silence_s=get_number(document, "silence_s", 0.1, 600),

@@ -46,6 +46,8 @@ class CarouselSettings:
     """
 
     lead_s: float = 0.15
+    #: With everybody joined, still wait so long for more of the same cohort; inf: never early.
+    settle_s: float = 0.03
     parity: int = 0
     repair: bool = True
     max_passes: int = 60
@@ -137,6 +139,7 @@ class Carousel:
         self.done_members = 0
         self.lost_members = 0
         self._joins = 0
+        self._last_join = now
         self._sent_symbols = 0
         self._total_symbols = sum(layout.k(block) for block in range(layout.blocks))
 
@@ -152,6 +155,7 @@ class Carousel:
         if self.phase is Phase.CLOSED:
             raise ValueError("the session is closed")
         self._joins += 1
+        self._last_join = now
         self._members[member] = _Member(heard_at=now, declared_bytes_s=declared_bytes_s)
 
     def leave(self, member: str, now: float) -> None:
@@ -226,6 +230,10 @@ class Carousel:
         if self.phase is Phase.GATHER and not self._may_start(now):
             return None
         while self.phase is Phase.SEND:
+            if self._settings.repair and not self._members:
+                # Everybody is served or gone; nobody is there to send the rest to.
+                self.close(now)
+                break
             run = self._next_run(limit)
             if run is not None:
                 self._sent_symbols += len(run.symbols)
@@ -239,9 +247,14 @@ class Carousel:
 
     def _may_start(self, now: float) -> bool:
         members = self._members.values()
-        everyone = bool(members) and all(m.joined for m in members)
-        if not everyone and now < self.starts_at:
-            self.wake_at = self.starts_at
+        early = self.starts_at
+        if members and all(m.joined for m in members):
+            early = min(early, self._last_join + self._settings.settle_s)
+        if now < early:
+            self.wake_at = early
+            return False
+        if not members and self._settings.repair:
+            self.close(now)
             return False
         self.phase = Phase.SEND
         return True

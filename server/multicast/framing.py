@@ -18,6 +18,7 @@ from protocol.packet import (
     PacketSealer,
     PacketType,
 )
+from protocol.paper_mode import PaperHeader, PaperOrder, pack_packet
 from server.multicast.carousel import Mark, Run
 
 Read = Callable[[int, int], bytes]
@@ -92,6 +93,9 @@ class SymbolSource:
 class Framer:
     """Wraps payloads into datagrams of one session and numbers them."""
 
+    #: Header, tag, payload.
+    parts = 3
+
     def __init__(self, session: int, key: bytes, object_id: int = 0) -> None:
         self._session = session
         self._object = object_id
@@ -143,6 +147,32 @@ class Framer:
         )
         self.sequence = (self.sequence + 1) & 0xFFFFFFFF
         return header + self._sealer.tag(header, b"")
+
+
+class PaperFramer:
+    """The same for mode `paper`: three fields, no tag, no marks."""
+
+    parts = 2
+
+    def __init__(self, id_number: int, layout: BlockLayout) -> None:
+        self._id = id_number
+        self._order = PaperOrder(layout)
+
+    def frame(
+        self, run: Run, payloads: Sequence[bytes | memoryview], now: float
+    ) -> list[bytes | memoryview]:
+        """Fields and payload of each packet in turn."""
+        del now
+        total = self._order.total
+        pieces: list[bytes | memoryview] = []
+        for symbol, payload in zip(run.symbols, payloads, strict=True):
+            sequence = self._order.sequence(run.block, symbol)
+            pieces += (pack_packet(PaperHeader(self._id, sequence, total), b""), payload)
+        return pieces
+
+    def mark(self, mark: Mark, now: float) -> bytes:
+        """The paper has no marks: a receiver counts, or waits."""
+        return b""
 
 
 def datagram_bytes(symbol_bytes: int) -> int:

@@ -1,0 +1,124 @@
+"""Which rung of the ladder costs least for a cohort: predicted from its losses and its number.
+
+The unit is one loss-free pass of the source. All losses are taken as independent; bursts make the
+codes that count cheaper still in comparison. `receivers` lists the loss of each (0 to 1).
+
+- none: every symbol is sent until the last receiver has it: sum over n of P(somebody still lacks
+  it after n sendings).
+- xor k+1, repaired by name: 1 + 1/k + R((k+1)p - 1 + (1-p)^(k+1))/k, what a group lost beyond
+  what its parity restores, for each receiver anew.
+- codes that count: the worst receiver decides; K symbols reach a receiver of loss p after about
+  K/(1-p) + z sqrt(K p)/(1-p) sendings, z from the number of receivers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+XOR_GROUPS = (4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128)
+#: Losses taken when nothing was ever reported: a quiet wired network with one weak receiver.
+PRIOR_LOSS = 0.01
+_STRIPE_PARITY_MOST = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A rung, its group (XOR's k, Reed-Solomon's stripe), proactive parity, predicted cost."""
+
+    scheme: str
+    group: int
+    parity: int
+    cost: float
+
+
+def cost_of_none(receivers: Sequence[float]) -> float:
+    """Sendings per symbol until the last receiver has it."""
+    total, still = 1.0, list(receivers)
+    for _ in range(200):
+        nobody_lacks = math.prod(1 - p for p in still)
+        lacking = 1 - nobody_lacks
+        if lacking < 1e-6:
+            break
+        total += lacking
+        still = [left * p for left, p in zip(still, receivers, strict=True)]
+    return total
+
+
+def cost_of_xor(receivers: Sequence[float], k: int, *, lossy_repair: bool = False) -> float:
+    """Group size k, one parity each, the rest repaired for each receiver.
+
+    `lossy_repair`: the repair travels the same way and is lost as often.
+    """
+    repair = 0.0
+    for p in receivers:
+        need = (k + 1) * p - 1 + (1 - p) ** (k + 1)
+        repair += need / (1 - p) if lossy_repair else need
+    return 1 + 1 / k + repair / k
+
+
+def best_xor_group(receivers: Sequence[float]) -> int:
+    """The k of least cost."""
+    return min(XOR_GROUPS, key=lambda k: cost_of_xor(receivers, k))
+
+
+def cost_of_counting(receivers: Sequence[float], k: int) -> float:
+    """A code where any symbol helps, blocks of k, parity on demand."""
+    z = NormalDist().inv_cdf(1 - 0.44 / len(receivers)) if len(receivers) > 1 else 0.0
+    worst = 1.0
+    for p in receivers:
+        if p < 1:
+            worst = max(worst, (1 + z * math.sqrt(p * (1 - p) / k)) / (1 - p))
+    return worst
+
+
+def fixed_parity(loss: float, k: int, failure: float = 1e-4) -> int:
+    """Parity symbols for k source symbols so that a receiver of that loss fails with `failure`.
+
+    For sending without a return channel. Normal approximation with continuity; at least 1.
+    """
+    loss = min(max(loss, 1e-4), 0.9)
+    z = NormalDist().inv_cdf(1 - failure)
+    for parity in range(1, _STRIPE_PARITY_MOST):
+        sent = k + parity
+        lost = sent * loss + z * math.sqrt(sent * loss * (1 - loss)) + 0.5
+        if lost <= parity:
+            return parity
+    return _STRIPE_PARITY_MOST
+
+
+def choose(
+    receivers: Sequence[float], allowed: Sequence[str], k: int, *, return_channel: bool = True
+) -> Choice:
+    """The rung of least predicted cost among `allowed`; ties go to the first named.
+
+    Without a return channel nothing can be asked again: Reed-Solomon with fixed parity (every
+    receiver runs it at line rate), RaptorQ with fixed parity else, XOR else.
+    """
+    losses = [min(max(p, 0.0), 0.95) for p in receivers] or [PRIOR_LOSS]
+    worst = max(losses)
+    if not return_channel:
+        for name, size in (("rs", 64), ("raptorq", k)):
+            if name in allowed:
+                parity = fixed_parity(worst, size)
+                whole = parity * -(-k // size)
+                group = size if name == "rs" else 0
+                return Choice(name, group, whole, 1 + parity / size)
+    choices: list[Choice] = []
+    for name in allowed:
+        if name == "none":
+            choices.append(Choice(name, 0, 0, cost_of_none(losses)))
+        elif name == "xor":
+            group = best_xor_group(losses)
+            cost = cost_of_xor(losses, group, lossy_repair=True)
+            choices.append(Choice(name, group, -(-k // group), cost))
+        elif name == "rs":
+            # A stripe of 64 behaves like a block of 64 symbols.
+            choices.append(Choice(name, 64, 0, cost_of_counting(losses, 64)))
+        elif name == "raptorq":
+            choices.append(Choice(name, 0, 0, cost_of_counting(losses, k)))
+    if not choices:
+        return Choice("none", 0, 0, cost_of_none(losses))
+    return min(choices, key=lambda choice: round(choice.cost, 3))

@@ -1,0 +1,88 @@
+"""Block hashes of files about to be multicast: computed on a thread, kept by content.
+
+The offer carries them, so a session can begin only when they are known; asking early (with the
+first capable request of a window) hides that time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import OrderedDict
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.threads import deferToThreadPool
+
+from protocol.fec import BlockLayout
+from server.files import OpenFile
+from server.transfer import FileKey
+
+_KEEP = 256
+_READ_BYTES = 1 << 18
+
+
+class FileChanged(Exception):
+    """The file is not the one it was when it was opened."""
+
+
+def hash_blocks(file: OpenFile, layout: BlockLayout) -> tuple[bytes, ...]:
+    """SHA-256 of every block, without padding. Raises `FileChanged`."""
+    hashes = []
+    for block in range(layout.blocks):
+        digest = hashlib.sha256()
+        at, left = layout.offset(block), layout.length(block)
+        while left:
+            data = os.pread(file.fd, min(left, _READ_BYTES), at)
+            if not data:
+                raise FileChanged
+            digest.update(data)
+            at += len(data)
+            left -= len(data)
+        hashes.append(digest.digest())
+    if not file.unchanged():
+        raise FileChanged
+    return tuple(hashes)
+
+
+class BlockHashes:
+    """Knows the hashes of recent files by content and layout."""
+
+    def __init__(self, reactor: Any, pool: Any) -> None:
+        self._reactor = reactor
+        self._pool = pool
+        self._known: OrderedDict[tuple[FileKey, BlockLayout], tuple[bytes, ...]] = OrderedDict()
+        self._running: dict[tuple[FileKey, BlockLayout], list[Deferred[tuple[bytes, ...]]]] = {}
+
+    def known(self, key: FileKey, layout: BlockLayout) -> tuple[bytes, ...] | None:
+        """The hashes if they are here now."""
+        return self._known.get((key, layout))
+
+    def want(self, file: OpenFile, layout: BlockLayout) -> Deferred[tuple[bytes, ...]]:
+        """The hashes, soon. Fails with `FileChanged` or OSError."""
+        name = (file.rep.key, layout)
+        answer: Deferred[tuple[bytes, ...]] = Deferred()
+        known = self._known.get(name)
+        if known is not None:
+            answer.callback(known)
+            return answer
+        waiting = self._running.setdefault(name, [])
+        waiting.append(answer)
+        if len(waiting) == 1:
+            job = deferToThreadPool(self._reactor, self._pool, hash_blocks, file, layout)
+            job.addCallbacks(
+                lambda hashes: self._keep(name, hashes),
+                lambda failure: self._tell(name, failure),
+            )
+        return answer
+
+    def _keep(self, name: tuple[FileKey, BlockLayout], hashes: tuple[bytes, ...]) -> None:
+        self._known[name] = hashes
+        while len(self._known) > _KEEP:
+            self._known.popitem(last=False)
+        for answer in self._running.pop(name):
+            answer.callback(hashes)
+
+    def _tell(self, name: tuple[FileKey, BlockLayout], failure: Any) -> None:
+        for answer in self._running.pop(name):
+            answer.errback(failure)

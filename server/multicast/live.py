@@ -1,0 +1,217 @@
+"""One running session: the offer it makes, the reports it takes, the bytes it repairs."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from protocol.fec import BlockLayout, FecParameters, scheme_for
+from protocol.packet import PAYLOAD_OFFSET
+from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
+from protocol.session import INLINE_HASHES, Offer
+from protocol.session_report import Report, ReportAnswer
+from server.files import OpenFile
+from server.multicast.carousel import Carousel, CarouselSettings, Phase
+from server.multicast.framing import Framer, ObjectChanged, PaperFramer, SymbolSource
+from server.multicast.rate import RateControl
+from server.multicast.transmitter import Sender, Transmitter
+
+#: Members up to this number say when they have joined, so that the session can start early.
+_SMALL_COHORT = 64
+_WINDOW_PER_MEMBER_S = 0.0005
+_LEAST_WINDOW_S = 0.002
+_MOST_WINDOW_S = 10.0
+#: A member may fetch this share of the object by repair; more is for the unicast queue.
+_REPAIR_SHARE = 0.3
+_PAPER_SILENCE_S = 0.5
+_SILENCE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a session sends: group, port, sender's address, reach."""
+
+    group: str
+    port: int
+    source: str
+    ttl: int
+    ssm: bool
+    family: str = "4"
+
+
+@dataclass(slots=True)
+class SessionCounters:
+    """For metrics and the status page."""
+
+    members: int = 0
+    done: int = 0
+    reports: int = 0
+    repaired_bytes: int = 0
+    losses: dict[str, float] = field(default_factory=dict)
+
+
+class LiveSession:
+    """Wires carousel, framing and transmitter for one object.
+
+    `ended(session, reason)` is called once. The file stays open, so that a name that now means
+    another file does not matter; a file that was written to ends the session.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        session_id: int,
+        object_key: str,
+        file: OpenFile,
+        fec: FecParameters,
+        hashes: tuple[bytes, ...],
+        place: Place,
+        sender: Sender,
+        rate: RateControl,
+        settings: CarouselSettings,
+        ended: Callable[[LiveSession, str], None],
+        *,
+        charge: Callable[[int], None] = lambda size: None,
+        sha256: bytes | None = None,
+    ) -> None:
+        self.id = session_id
+        self.object_key = object_key
+        self.fec = fec
+        self.place = place
+        self.counters = SessionCounters()
+        self.hashes = hashes
+        self._reactor = reactor
+        self._file = file
+        self._key = secrets.token_bytes(32)
+        self._sha256 = sha256
+        self._settings = settings
+        self.rate = rate
+        self._allowance: dict[str, int] = {}
+        rep = file.rep
+        self.layout = BlockLayout(rep.size_bytes, fec.symbol_bytes, fec.block_symbols)
+        paper = fec.scheme == "paper"
+        code = FecParameters("xor", fec.symbol_bytes, fec.block_symbols, fec.block_symbols)
+        scheme = scheme_for(code if paper else fec)
+        self.carousel = Carousel(self.layout, scheme, settings, reactor.seconds())
+        self._ended = ended
+        header_bytes = PAPER_HEADER_BYTES if paper else PAYLOAD_OFFSET
+        self.transmitter = Transmitter(
+            reactor,
+            self.carousel,
+            SymbolSource(self.layout, scheme, self._pread),
+            PaperFramer(session_id & 0xFFFFFFFF, self.layout)
+            if paper
+            else Framer(session_id, self._key),
+            sender,
+            header_bytes + fec.symbol_bytes,
+            rate.rate_bytes_s(float("inf")),
+            lambda reason: self._ended(self, reason),
+            extra_overhead_bytes=20 if place.family == "6" else 0,
+            charge=charge,
+        )
+
+    def start(self) -> None:
+        """Begin the lead; the carousel decides when pass 0 begins."""
+        self.transmitter.start()
+
+    def stop(self, reason: str) -> None:
+        """End now; receivers go on by unicast."""
+        self.transmitter.stop(reason)
+
+    @property
+    def takes_joiners(self) -> bool:
+        """Whether a receiver that comes now gets everything."""
+        if self.carousel.phase is Phase.CLOSED:
+            return False
+        return self._settings.repair or self.carousel.phase is Phase.GATHER
+
+    @property
+    def report_window_s(self) -> float:
+        """Over how long reports are spread."""
+        window = self.carousel.members * _WINDOW_PER_MEMBER_S
+        return min(_MOST_WINDOW_S, max(_LEAST_WINDOW_S, window))
+
+    def offer(self, declared_bytes_s: float) -> Offer:
+        """Take a new member in and say what it must know."""
+        now = self._reactor.seconds()
+        member = secrets.token_urlsafe(12)
+        self.carousel.join(member, now, declared_bytes_s)
+        self.counters.members += 1
+        self._adapt()
+        prefix = f"/-/multicast/{self.id:016x}"
+        inline = len(self.hashes) <= INLINE_HASHES
+        gathering = self.carousel.phase is Phase.GATHER
+        paper = self.fec.scheme == "paper"
+        offer = Offer(
+            session=self.id,
+            member=member,
+            key=self._key,
+            group=self.place.group,
+            port=self.place.port,
+            source=self.place.source,
+            size_bytes=self.layout.size_bytes,
+            etag=self._file.rep.etag,
+            fec=self.fec,
+            rate_bytes_s=self.transmitter.rate_bytes_s,
+            start_in_s=max(0.0, self.carousel.starts_at - now) if gathering else 0.0,
+            report_url=f"{prefix}/report",
+            ssm=self.place.ssm,
+            ttl=self.place.ttl,
+            sha256=self._sha256,
+            hashes=self.hashes if inline else (),
+            hashes_url="" if inline else f"{prefix}/hashes",
+            repair_url=f"{prefix}/repair",
+            report_window_s=self.report_window_s,
+            report_joined=gathering and self.carousel.members <= _SMALL_COHORT,
+            silence_s=_PAPER_SILENCE_S if paper else _SILENCE_S,
+        )
+        self._allowance[member] = int(self.layout.size_bytes * _REPAIR_SHARE)
+        self.transmitter.poke()
+        return offer
+
+    def report(self, report: Report) -> ReportAnswer:
+        """What to answer a member with."""
+        now = self._reactor.seconds()
+        self.counters.reports += 1
+        before = self.report_window_s
+        action = self.carousel.report(report, now)
+        if report.expected:
+            self.counters.losses[report.member] = report.loss
+            self.rate.report(report.loss, report.queue_ms, now)
+        if report.state == "done":
+            self.counters.done = self.carousel.done_members
+        self._adapt()
+        self.transmitter.poke()
+        return ReportAnswer(action, max(before, self.report_window_s))
+
+    def repair(self, member: str, ranges: list[tuple[int, int]]) -> bytes | None:
+        """Bytes of the object for a member; None when it asks for too much, or is none."""
+        wanted = sum(end - first for first, end in ranges)
+        left = self._allowance.get(member, 0)
+        if wanted > left:
+            return None
+        try:
+            data = b"".join(self._pread(first, end - first) for first, end in ranges)
+        except (OSError, ObjectChanged):
+            return None
+        if len(data) != wanted:
+            return None
+        self._allowance[member] = left - wanted
+        self.counters.repaired_bytes += wanted
+        return data
+
+    def _adapt(self) -> None:
+        slowest = self.carousel.slowest_declared_bytes_s()
+        self.transmitter.rate_bytes_s = self.rate.rate_bytes_s(slowest)
+
+    def adapt(self) -> None:
+        """The session's share of the line changed."""
+        self._adapt()
+
+    def _pread(self, offset: int, length: int) -> bytes:
+        if not self._file.unchanged():
+            raise ObjectChanged("the file was written to while it was being sent")
+        return os.pread(self._file.fd, length, offset)

@@ -1,0 +1,159 @@
+"""Drives one carousel on the reactor: a token bucket, batches, and wake-ups. No decisions here.
+
+The bucket counts what a wire carries: Ethernet, IP and UDP headers included. It never holds more
+than a few milliseconds, so a late timer cannot become a burst that the next queue drops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from protocol.packet import WIRE_OVERHEAD_BYTES
+from server.multicast.carousel import Carousel, Mark, Run
+from server.multicast.framing import ObjectChanged, SymbolSource
+
+_TICK_S = 0.002
+_BUCKET_S = 0.02
+_MOST_BATCH = 44
+
+
+class Frames(Protocol):
+    """Gives runs and marks their form on the wire."""
+
+    parts: int
+
+    def frame(
+        self, run: Run, payloads: list[bytes | memoryview], now: float
+    ) -> list[bytes | memoryview]:
+        """All datagrams of a run, each as `parts` pieces."""
+        ...
+
+    def mark(self, mark: Mark, now: float) -> bytes:
+        """A mark; empty when this form has none."""
+        ...
+
+
+class Sender(Protocol):
+    """The socket, as far as this module needs it."""
+
+    def send_one(self, datagram: bytes) -> bool: ...
+
+    def send_equal(self, pieces: list[bytes | memoryview], parts: int, size: int) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Transmitter:
+    """Sends until the carousel is finished, then closes the socket and calls `ended(reason)` once.
+
+    `rate_bytes_s` may be changed while it runs. `charge(bytes)` hears of every byte sent.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        carousel: Carousel,
+        source: SymbolSource,
+        frames: Frames,
+        sender: Sender,
+        datagram_bytes: int,
+        rate_bytes_s: float,
+        ended: Callable[[str], None],
+        *,
+        extra_overhead_bytes: int = 0,
+        charge: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        self._reactor = reactor
+        self._carousel = carousel
+        self._source = source
+        self._frames = frames
+        self._sender = sender
+        self._datagram_bytes = datagram_bytes
+        self._wire_bytes = datagram_bytes + WIRE_OVERHEAD_BYTES + extra_overhead_bytes
+        self.rate_bytes_s = rate_bytes_s
+        self._ended: Callable[[str], None] | None = ended
+        self._charge = charge
+        self._credit = 0.0
+        self._filled_at: float = reactor.seconds()
+        self._call: Any = None
+        self._unsent: tuple[list[bytes | memoryview], int] | None = None
+        self.sent_bytes = 0
+        self.sent_datagrams = 0
+
+    def start(self) -> None:
+        """Begin; also after any report, to look at the carousel at once."""
+        if self._ended is None:
+            return
+        if self._call is not None and self._call.active():
+            if self._call.getTime() <= self._reactor.seconds() + _TICK_S:
+                return
+            self._call.cancel()
+        self._call = self._reactor.callLater(0, self._tick)
+
+    poke = start
+
+    def stop(self, reason: str) -> None:
+        """End now. Harmless when over."""
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+        self._sender.close()
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended(reason)
+
+    def _tick(self) -> None:
+        now = self._reactor.seconds()
+        rate = self.rate_bytes_s
+        most = max(rate * _BUCKET_S, 4.0 * self._wire_bytes)
+        self._credit = min(most, self._credit + (now - self._filled_at) * rate)
+        self._filled_at = now
+        batch = int(max(1, min(_MOST_BATCH, rate * _TICK_S / self._wire_bytes)))
+        try:
+            wait_s = self._send(now, batch)
+        except ObjectChanged as error:
+            self.stop(str(error))
+            return
+        except OSError as error:
+            self.stop(f"the network refused: {error.strerror}")
+            return
+        if self._carousel.finished:
+            self.stop("finished")
+        else:
+            self._call = self._reactor.callLater(wait_s, self._tick)
+
+    def _send(self, now: float, batch: int) -> float:
+        """Spend the credit; how long to wait until the next look."""
+        while self._credit > 0:
+            if self._unsent is not None:
+                if not self._push():
+                    return _TICK_S
+                continue
+            step = self._carousel.next_step(now, batch)
+            if step is None:
+                return max(0.0005, self._carousel.wake_at - now)
+            if isinstance(step, Mark):
+                datagram = self._frames.mark(step, now)
+                if datagram and self._sender.send_one(datagram):
+                    self._count(1, len(datagram) + self._wire_bytes - self._datagram_bytes)
+                continue
+            payloads = self._source.payloads(step.block, step.symbols)
+            self._unsent = (self._frames.frame(step, payloads, now), 0)
+        return max(_TICK_S, -self._credit / self.rate_bytes_s)
+
+    def _push(self) -> bool:
+        assert self._unsent is not None
+        pieces, done = self._unsent
+        parts = self._frames.parts
+        rest = pieces[done * parts :] if done else pieces
+        took = self._sender.send_equal(rest, parts, self._datagram_bytes)
+        self._count(took, took * self._wire_bytes)
+        whole = took * parts == len(rest)
+        self._unsent = None if whole else (pieces, done + took)
+        return whole
+
+    def _count(self, datagrams: int, size: int) -> None:
+        self.sent_datagrams += datagrams
+        self.sent_bytes += size
+        self._credit -= size
+        self._charge(size)

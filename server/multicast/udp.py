@@ -1,0 +1,146 @@
+"""The sending socket: multicast out of one interface, many datagrams a system call where possible.
+
+Linux splits one large send into equal datagrams (`UDP_SEGMENT`): five times cheaper here than one
+call a datagram. Some devices and kernels refuse it (EIO, EINVAL, ENOPROTOOPT); the first refusal
+switches this socket to single sends for good. Sockets are ours, not Twisted's: Twisted reads one
+datagram a call, and knows neither segmentation nor source-specific joins.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocol.errors import ProtocolError
+
+_SOL_UDP = 17
+_UDP_SEGMENT = 103
+#: The kernel takes at most 64 segments and 65 507 bytes a call.
+_MOST_SEGMENTS = 64
+_MOST_BYTES = 65_000
+_NO_OFFLOAD = frozenset({errno.EIO, errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP})
+_LATER = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
+_SEND_BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """Where multicast goes out: an address of this host, and for IPv6 the interface's index."""
+
+    address: str
+    index: int = 0
+
+    @property
+    def is_ipv6(self) -> bool:
+        return ":" in self.address
+
+
+def find_interface(text: str) -> Interface:
+    """An IPv4 address, an IPv6 address, or `ADDRESS%INTERFACE`. Raises `ProtocolError`."""
+    address, _, name = text.partition("%")
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError as error:
+        raise ProtocolError(
+            f"{text!r} is no address of an interface; give an IPv4 or IPv6 address of this host"
+        ) from error
+    if parsed.version == 4:
+        return Interface(str(parsed))
+    if name:
+        try:
+            return Interface(
+                str(parsed), int(name) if name.isdigit() else socket.if_nametoindex(name)
+            )
+        except OSError as error:
+            raise ProtocolError(f"there is no interface called {name!r}") from error
+    return Interface(str(parsed), _index_of(parsed))
+
+
+def _index_of(address: ipaddress.IPv6Address) -> int:
+    wanted = f"{int(address):032x}"
+    try:
+        with open("/proc/net/if_inet6", encoding="ascii") as table:
+            for line in table:
+                digits, index, *_ = line.split()
+                if digits == wanted:
+                    return int(index, 16)
+    except OSError:
+        pass
+    raise ProtocolError(f"no interface here has the address {address}; write ADDRESS%INTERFACE")
+
+
+class GroupSender:
+    """A UDP socket connected to one group."""
+
+    def __init__(self, interface: Interface, group: str, port: int, ttl: int) -> None:
+        family = socket.AF_INET6 if interface.is_ipv6 else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            self._socket.setblocking(False)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+            if interface.is_ipv6:
+                index = struct.pack("@I", interface.index)
+                self._set(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
+                self._set(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, struct.pack("@i", ttl))
+                self._socket.bind((interface.address, 0, 0, interface.index))
+                self._socket.connect((group, port, 0, interface.index))
+            else:
+                address = socket.inet_aton(interface.address)
+                self._set(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, address)
+                self._set(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, struct.pack("@B", ttl))
+                self._socket.bind((interface.address, 0))
+                self._socket.connect((group, port))
+        except OSError as error:
+            self._socket.close()
+            raise ProtocolError(
+                f"multicast to {group} from {interface.address} is not possible: {error.strerror}"
+            ) from error
+        self.offload = True
+        self.datagrams = 0
+
+    def _set(self, level: int, option: int, value: bytes) -> None:
+        self._socket.setsockopt(level, option, value)
+
+    def close(self) -> None:
+        """Harmless when closed."""
+        self._socket.close()
+
+    def send_one(self, datagram: bytes) -> bool:
+        """One datagram; False when the socket takes nothing now. Raises OSError."""
+        try:
+            self._socket.send(datagram)
+        except OSError as error:
+            if error.errno in _LATER:
+                return False
+            raise
+        self.datagrams += 1
+        return True
+
+    def send_equal(self, pieces: Sequence[bytes | memoryview], parts: int, size: int) -> int:
+        """Datagrams of `size` bytes, each given as `parts` pieces; how many the socket took.
+
+        Raises OSError when the network is down or the interface is gone.
+        """
+        count = len(pieces) // parts
+        done = 0
+        most = min(_MOST_SEGMENTS, _MOST_BYTES // size)
+        while done < count:
+            some = min(most, count - done) if self.offload else 1
+            batch = pieces[done * parts : (done + some) * parts]
+            ancillary = [(_SOL_UDP, _UDP_SEGMENT, struct.pack("@H", size))] if some > 1 else []
+            try:
+                self._socket.sendmsg(batch, ancillary)
+            except OSError as error:
+                if error.errno in _LATER:
+                    break
+                if some > 1 and error.errno in _NO_OFFLOAD:
+                    self.offload = False
+                    continue
+                raise
+            done += some
+        self.datagrams += done
+        return done

@@ -1,0 +1,146 @@
+"""The switch: together as soon as they are enough, each by itself when its window ends."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from server.multicast.hot import Hold, Hot, HotSettings, Join, Release, Start, Unicast
+
+BIG = 1 << 20
+
+
+def test_the_third_request_starts_a_session_for_all_three():
+    hot = Hot(HotSettings())
+    assert hot.request("a", "1", BIG, 0.0) == Hold(15.0)
+    hot.prepared("a", 0.1)
+    assert hot.decide(0.1) == []
+    hot.request("a", "2", BIG, 4.0)
+    assert hot.decide(4.0) == []
+    hot.request("a", "3", BIG, 5.0)
+    assert hot.decide(5.0) == [Start("a", ("1", "2", "3"))]
+    assert hot.held == 0
+
+
+def test_below_the_threshold_each_goes_on_when_its_own_window_ends():
+    hot = Hot(HotSettings())
+    hot.request("a", "1", BIG, 0.0)
+    hot.prepared("a", 0.0)
+    hot.request("a", "2", BIG, 9.0)
+    assert hot.decide(9.0) == []
+    assert hot.wake_at == 15.0
+    assert hot.decide(15.0) == [Release("a", ("1",))]
+    assert hot.decide(24.0) == [Release("a", ("2",))]
+    assert hot.wake_at == float("inf")
+
+
+def test_nothing_starts_before_the_hashes_are_known():
+    hot = Hot(HotSettings(threshold=2))
+    hot.request("a", "1", BIG, 0.0)
+    hot.request("a", "2", BIG, 0.0)
+    assert hot.decide(0.0) == []
+    hot.prepared("a", 1.0)
+    assert hot.decide(1.0) == [Start("a", ("1", "2"))]
+
+
+def test_small_objects_and_other_objects_do_not_mix():
+    hot = Hot(HotSettings(threshold=2))
+    assert hot.request("a", "1", 100, 0.0) == Unicast()
+    hot.request("a", "1", BIG, 0.0)
+    hot.request("b", "2", BIG, 0.0)
+    hot.prepared("a", 0.0)
+    hot.prepared("b", 0.0)
+    assert hot.decide(0.0) == []
+
+
+def test_a_running_session_is_offered_at_once_and_later_less_is_enough():
+    hot = Hot(HotSettings(threshold=4))
+    hot.started("a", 7)
+    assert hot.request("a", "1", BIG, 0.0) == Join(7)
+    assert hot.request("a", "2", BIG, 1.0) == Join(7)
+    hot.ended("a", 7)
+    hot.request("a", "3", BIG, 2.0)
+    hot.request("a", "4", BIG, 3.0)
+    assert hot.decide(3.0) == [Start("a", ("3", "4"))]
+
+
+def test_a_warm_object_cools_down_when_nobody_comes():
+    hot = Hot(HotSettings(threshold=4))
+    hot.started("a", 7)
+    hot.ended("a", 7)
+    hot.request("a", "1", BIG, 100.0)
+    hot.prepared("a", 100.0)
+    hot.request("a", "2", BIG, 101.0)
+    assert hot.decide(101.0) == []
+
+
+def test_waiters_with_tickets_count_and_are_told_of_the_session():
+    hot = Hot(HotSettings())
+    assert hot.note_waiter("a", "q1", 0.0) is None
+    assert hot.note_waiter("a", "q2", 0.0) is None
+    hot.request("a", "1", BIG, 1.0)
+    hot.prepared("a", 1.0)
+    assert hot.decide(1.0) == [Start("a", ("1",))]
+    hot.started("a", 9)
+    assert hot.note_waiter("a", "q1", 2.0) == 9
+
+
+def test_one_who_leaves_no_longer_counts():
+    hot = Hot(HotSettings(threshold=2))
+    hot.request("a", "1", BIG, 0.0)
+    hot.prepared("a", 0.0)
+    hot.forget("a", "1")
+    hot.request("a", "2", BIG, 1.0)
+    assert hot.decide(1.0) == []
+
+
+def test_the_papers_check_every_three_seconds():
+    hot = Hot(HotSettings(threshold=2, check_every_s=3.0))
+    hot.request("a", "1", BIG, 0.5)
+    hot.prepared("a", 0.5)
+    hot.request("a", "2", BIG, 1.0)
+    assert hot.decide(1.0) == []
+    assert hot.wake_at == 3.0
+    assert hot.decide(3.0) == [Start("a", ("1", "2"))]
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 5), st.sampled_from("ab"), st.booleans()), min_size=1, max_size=40
+    ),
+    st.integers(2, 5),
+)
+@settings(max_examples=80)
+def test_every_request_leaves_exactly_once_and_in_time(steps, threshold):
+    hot = Hot(HotSettings(threshold=threshold, window_s=10.0))
+    arrived: dict[str, float] = {}
+    left: dict[str, float] = {}
+    now = 0.0
+
+    def settle(until: float) -> None:
+        nonlocal now
+        while hot.wake_at <= until:
+            now = max(now, hot.wake_at)
+            note(hot.decide(now))
+        now = until
+        note(hot.decide(now))
+
+    def note(outcomes) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, Start):
+                assert len(outcome.waiters) >= 2
+            for waiter in outcome.waiters:
+                assert waiter not in left
+                left[waiter] = now
+
+    for number, (gap, key, prepared) in enumerate(steps):
+        settle(now + gap)
+        arrived[str(number)] = now
+        assert isinstance(hot.request(key, str(number), BIG, now), Hold)
+        if prepared:
+            hot.prepared(key, now)
+        note(hot.decide(now))
+    settle(now + 11)
+    assert arrived.keys() == left.keys()
+    assert all(left[name] - arrived[name] <= 10.0 + 1e-6 for name in arrived)
+    assert hot.held == 0
