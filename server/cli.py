@@ -29,6 +29,12 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     "show_hidden": ("show_hidden", "--show-hidden"),
     "access_log": ("access_log", "--access-log"),
     "mirror": ("mirrors", "--mirror"),
+    "multicast": ("multicast.enabled", "--multicast"),
+    "multicast_interface": ("multicast.interface", "--multicast-interface"),
+    "multicast_rate": ("multicast.rate", "--multicast-rate"),
+    "multicast_threshold": ("multicast.threshold", "--multicast-threshold"),
+    "multicast_window": ("multicast.window_s", "--multicast-window"),
+    "multicast_fec": ("multicast.fec", "--multicast-fec"),
 }
 
 
@@ -53,6 +59,12 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 @click.option("--show-hidden", is_flag=True, default=None, help="Serve dot files, too.")
 @click.option("--access-log", help="File for the access log; - is standard error.")
 @click.option("--mirror", multiple=True, help="URL of a mirror of DIR, best first; repeatable.")
+@click.option("--multicast", is_flag=True, default=None, help="Send hot files once for everyone.")
+@click.option("--multicast-interface", help="Address of the interface multicast leaves by.")
+@click.option("--multicast-rate", help="What all sessions together send, such as 95Mbit.")
+@click.option("--multicast-threshold", help="Wishes for one file that make a session.")
+@click.option("--multicast-window", help="Within so long, such as 15s.")
+@click.option("--multicast-fec", help="auto, raptorq, rs, xor, none or paper.")
 @click.option("--sample", is_flag=True, help="Make a small sample release if DIR is absent.")
 def serve(file: Path | None, sample: bool, **options: Any) -> None:
     """Serve DIR, admitting downloads by policy."""

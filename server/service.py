@@ -16,6 +16,7 @@ from twisted.python.threadpool import ThreadPool
 
 from policies.registry import make_policy
 from policies.settings import PolicySettings
+from protocol.errors import ProtocolError
 from protocol.manifest import Source
 from server.callers import Callers
 from server.catalog import Catalog
@@ -34,6 +35,7 @@ from server.http.request import Request
 from server.keys import load_keys
 from server.listeners import Listener, open_listener, tls_options
 from server.listing import Listings
+from server.multicast.room import MulticastRoom
 from server.numbers import Numbers
 from server.pacer import Pacer
 from server.pages import STATIC_ROUTE, Pages
@@ -138,6 +140,20 @@ class Service:
         self.site.add_route(STATIC_ROUTE, self.pages.answer_static)
         self.site.add_route("/-/live", self._live)
         self.site.add_route("/-/ready", self._ready)
+        self.multicast: MulticastRoom | None = None
+        if config.multicast.enabled:
+            try:
+                self.multicast = MulticastRoom(
+                    reactor,
+                    config.multicast,
+                    self.site,
+                    self.gate,
+                    config.state,
+                    self.rng,
+                    self._read_pool,
+                )
+            except ProtocolError as fault:
+                raise CannotServe(str(fault)) from fault
         self.recorder = Recorder(
             reactor,
             self.now,
@@ -171,6 +187,8 @@ class Service:
             secure = None if place.startswith("unix:") else tls
             self.listeners.append(open_listener(self.reactor, place, self.factory, secure))
         self.survey.start()
+        if self.multicast is not None:
+            self.multicast.start()
         self.recorder.start()
         self.note_event("server", "The server has started.")
         return [listener.url for listener in self.listeners]
@@ -265,6 +283,8 @@ class Service:
             return
         self.draining = True
         deadline_s = self.now() + self.config.drain_s
+        if self.multicast is not None:
+            self.multicast.close()
         self.gate.drain()
         self.note_event("server", "The server is draining.")
 
@@ -284,6 +304,8 @@ class Service:
         self.factory.drain()
         self.recorder.stop()
         self.survey.stop()
+        if self.multicast is not None:
+            self.multicast.close()
         self.gate.close()
         self.factory.abort_all()
         await self.store.close()
@@ -330,6 +352,7 @@ _FIXED = (
     "tls_cert",
     "tls_key",
     "trusted_proxies",
+    "multicast",
 )
 _NO_STORE = (b"Cache-Control", b"no-store")
 

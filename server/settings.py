@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from policies.settings import PolicySettings
 from server.http.limits import HttpLimits
+from server.multicast.settings import MulticastSettings
 from server.rules import Rule
 from server.tools import ToolRule
 
@@ -179,6 +180,9 @@ class ServerConfig(_Section):
     )
     limits: LimitSettings = Field(
         default_factory=LimitSettings, description="Bounds on connections and requests."
+    )
+    multicast: MulticastSettings = Field(
+        default_factory=MulticastSettings, description="Hot files once for everyone."
     )
     rules: tuple[Rule, ...] = Field(
         (), max_length=10_000, description="Rules for single files and folders."

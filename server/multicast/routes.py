@@ -1,0 +1,103 @@
+"""What members of a session ask by HTTP, below `/-/multicast`: report, hashes, repair, status."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from protocol.errors import ProtocolError
+from protocol.session_report import decode_report, encode_answer
+from server.http.request import Request
+from server.multicast.live import LiveSession
+from server.multicast.sessions import Sessions
+
+PREFIX = "/-/multicast"
+METHODS = ("GET", "HEAD", "POST")
+_PATH = re.compile(rb"/-/multicast/([0-9a-f]{16})/(report|hashes|repair)\Z")
+_JSON = (b"Content-Type", b"application/json")
+_BINARY = (b"Content-Type", b"application/octet-stream")
+_NO_STORE = (b"Cache-Control", b"no-store")
+_RANGE = rb"[0-9]{1,18}-[0-9]{1,18}"
+_REPAIR = re.compile(rb"([A-Za-z0-9_-]{1,64}) bytes=(" + _RANGE + rb"(?:," + _RANGE + rb")*)\Z")
+#: One answer to a repair is made in memory.
+_MOST_REPAIR_BYTES = 1 << 20
+
+
+class MulticastRoutes:
+    """Handler for the site's extension table."""
+
+    def __init__(self, sessions: Sessions) -> None:
+        self._sessions = sessions
+
+    def __call__(self, request: Request) -> None:
+        """Answer."""
+        if request.path == PREFIX.encode():
+            self._status(request)
+            return
+        match = _PATH.match(request.path)
+        session = self._sessions.get(int(match[1], 16)) if match else None
+        if match is None or session is None:
+            request.refuse(404, "no-such-session", "There is no such multicast session (any more).")
+            return
+        what = match[2]
+        if what == b"hashes":
+            request.respond(200, [_BINARY, _NO_STORE], b"".join(session.hashes))
+        elif request.method != b"POST":
+            request.refuse(405, "method-not-allowed", "Only POST.", [(b"Allow", b"POST")])
+        elif what == b"report":
+            self._report(request, session)
+        else:
+            self._repair(request, session)
+
+    def _report(self, request: Request, session: LiveSession) -> None:
+        try:
+            report = decode_report(request.body)
+        except ProtocolError as error:
+            request.refuse(error.status, error.code, str(error))
+            return
+        window_s = session.report_window_s
+        answer = session.report(report)
+        if answer.action == "continue" and answer.report_window_s == window_s:
+            request.respond(204)
+        else:
+            request.respond(200, [_JSON, _NO_STORE], encode_answer(answer))
+
+    def _repair(self, request: Request, session: LiveSession) -> None:
+        match = _REPAIR.match(request.body)
+        ranges: list[tuple[int, int]] = []
+        for text in match[2].split(b",") if match else ():
+            first, _, last = text.partition(b"-")
+            ranges.append((int(first), int(last) + 1))
+        size = session.layout.size_bytes
+        total = sum(end - first for first, end in ranges)
+        if not ranges or any(not 0 <= first < end <= size for first, end in ranges):
+            request.refuse(400, "bad-repair", "Write MEMBER bytes=FIRST-LAST,... inside the file.")
+            return
+        data = None
+        if match is not None and total <= _MOST_REPAIR_BYTES:
+            data = session.repair(match[1].decode(), ranges)
+        if data is None:
+            request.refuse(409, "too-much-repair", "Fetch the rest as ranges of the file itself.")
+        else:
+            request.respond(200, [_BINARY, _NO_STORE], data)
+
+    def _status(self, request: Request) -> None:
+        rows = [
+            {
+                "session": f"{session.id:016x}",
+                "object": session.object_key.partition(" ")[0],
+                "group": session.place.group,
+                "port": session.place.port,
+                "code": session.fec.scheme,
+                "phase": session.carousel.phase.value,
+                "pass": session.carousel.pass_number,
+                "members": session.carousel.members,
+                "joined": session.counters.members,
+                "done": session.carousel.done_members,
+                "rate_bytes_s": int(session.transmitter.rate_bytes_s),
+                "sent_bytes": session.transmitter.sent_bytes,
+                "reports": session.counters.reports,
+            }
+            for session in self._sessions.running
+        ]
+        request.respond(200, [_JSON, _NO_STORE], json.dumps({"sessions": rows}).encode())

@@ -1,0 +1,159 @@
+"""Sessions by the clock: entries in a folder that a running server watches.
+
+`tidegate multicast send FILE --at TIME` writes an entry (one JSON file, written beside and renamed)
+into STATE/multicast; the server opens the session `ANNOUNCE_S` before its time, so that receivers
+that ask from then on are given the offer at once and wait for its start. A taken entry is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twisted.logger import Logger
+
+from protocol.errors import ProtocolError
+from protocol.session import Capability
+from protocol.strict_json import get_int, get_number, get_text, load_object
+from server.files import IsDirectory, NotHere, OpenFile, Tree, split_path
+from server.multicast.blocks import BlockHashes
+from server.multicast.hot import Hot
+from server.multicast.sessions import Sessions
+from server.multicast.switch import object_key
+
+FOLDER = "multicast"
+ANNOUNCE_S = 600.0
+_LOOK_S = 1.0
+_MOST_ENTRY_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledSend:
+    """One object, its hour (Unix time), and how: passes above 1 need no return channel."""
+
+    path: str
+    at: float
+    passes: int = 1
+    listens: bool = True
+
+
+def write_entry(state: Path, entry: ScheduledSend) -> Path:
+    """Put an entry where the server looks. Raises OSError."""
+    folder = state / FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    name = f"{int(entry.at)}-{secrets.token_hex(4)}"
+    beside = folder / f".{name}.new"
+    document = {
+        "path": entry.path,
+        "at": entry.at,
+        "passes": entry.passes,
+        "listens": entry.listens,
+    }
+    beside.write_text(json.dumps(document))
+    final = folder / f"{name}.json"
+    os.replace(beside, final)
+    return final
+
+
+def read_entry(file: Path) -> ScheduledSend:
+    """Read an entry. Raises `ProtocolError` or OSError."""
+    with file.open("rb") as stream:
+        document = load_object(stream.read(_MOST_ENTRY_BYTES), str(file))
+    return ScheduledSend(
+        get_text(document, "path", 4000),
+        get_number(document, "at", 0, 1e11),
+        get_int(document, "passes", 1, 1000, 1),
+        document.get("listens", True) is True,
+    )
+
+
+class ScheduleWatch:
+    """Looks at the folder once a second. `wall` is the wall clock the entries are written in."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        state: Path,
+        tree: Tree,
+        hot: Hot,
+        hashes: BlockHashes,
+        sessions: Sessions,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._reactor = reactor
+        self._folder = state / FOLDER
+        self._tree = tree
+        self._hot = hot
+        self._hashes = hashes
+        self._sessions = sessions
+        self._wall = wall
+        self._call: Any = None
+
+    def start(self) -> None:
+        """Look now and then every second."""
+        self._look()
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+
+    def _look(self) -> None:
+        self._call = self._reactor.callLater(_LOOK_S, self._look)
+        try:
+            names = sorted(os.listdir(self._folder))
+        except FileNotFoundError:
+            return
+        for name in names:
+            if name.endswith(".json"):
+                self._consider(self._folder / name)
+
+    def _consider(self, file: Path) -> None:
+        try:
+            entry = read_entry(file)
+        except (ProtocolError, OSError) as error:
+            self.log.warn("schedule entry {file} dropped: {error}", file=str(file), error=error)
+            file.unlink(missing_ok=True)
+            return
+        if entry.at - self._wall() > ANNOUNCE_S:
+            return
+        file.unlink(missing_ok=True)
+        parts = split_path(entry.path.encode())
+        try:
+            if parts is None:
+                raise NotHere
+            opened = self._tree.open(parts)
+        except (NotHere, IsDirectory):
+            self.log.warn("scheduled {path} is not there to be sent", path=entry.path)
+            return
+        layout = self._sessions.layout(opened.rep.size_bytes)
+        self._hashes.want(opened, layout).addCallbacks(
+            lambda hashes: self._open(entry, opened, hashes),
+            lambda failure: self.log.failure("scheduled file cannot be read", failure),
+        )
+
+    def _open(self, entry: ScheduledSend, file: OpenFile, hashes: tuple[bytes, ...]) -> None:
+        anybody = Capability(self._sessions.schemes)
+        fec = self._sessions.choose_fec([anybody], return_channel=entry.listens)
+        key = object_key(file.rep)
+        session = self._sessions.open(
+            key,
+            file,
+            fec,
+            hashes,
+            url=f"http://localhost{file.rep.url_path}",
+            lead_s=max(0.0, entry.at - self._wall()),
+            at_fixed_time=True,
+            passes=entry.passes,
+            repair=entry.listens,
+        )
+        if session is not None:
+            self._hot.started(key, session.id)

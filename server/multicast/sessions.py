@@ -1,0 +1,233 @@
+"""All running sessions of a server: opening, sharing the rate, remembering losses, ending."""
+
+from __future__ import annotations
+
+import ipaddress
+import random
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from twisted.logger import Logger
+
+from protocol.errors import ProtocolError
+from protocol.fec import BlockLayout, FecParameters, available_schemes, block_symbols_for
+from protocol.fec_cost import PRIOR_LOSS, choose
+from protocol.packet import PAYLOAD_OFFSET
+from protocol.paper_mode import DEFAULT_K, map_url
+from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
+from protocol.session import Capability
+from server.files import OpenFile
+from server.multicast.carousel import CarouselSettings
+from server.multicast.live import LiveSession, Place
+from server.multicast.rate import RateControl
+from server.multicast.settings import MulticastSettings
+from server.multicast.udp import GroupSender, find_interface
+
+_PORTS = (49_152, 65_535)
+#: How many past losses decide about the next code.
+_REMEMBER = 64
+#: Ended sessions still answer repairs and late reports for this long.
+_LINGER_S = 30.0
+_LEAD_S = 0.25
+_SETTLE_S = 0.03
+
+
+class Sessions:
+    """`ended` may be set by the owner; `charge(bytes)` hears of every byte sent."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        settings: MulticastSettings,
+        rng: random.Random,
+        charge: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        self._reactor = reactor
+        self.settings = settings
+        self._rng = rng
+        self._charge = charge
+        self._interface = find_interface(settings.interface)
+        self._running: dict[int, LiveSession] = {}
+        self._by_key: dict[str, LiveSession] = {}
+        self._lingering: OrderedDict[int, LiveSession] = OrderedDict()
+        self._losses: list[float] = []
+        #: The codes this end can send, best first.
+        self.schemes = available_schemes()
+        self.ended: Callable[[LiveSession, str], None] = lambda session, reason: None
+        self.opened_total = 0
+        self.sent_bytes_total = 0
+
+    # --- what a session will look like ----------------------------------------------------------
+
+    @property
+    def paper(self) -> bool:
+        """Whether this server runs paper E's mode."""
+        return self.settings.fec == "paper"
+
+    def layout(self, size_bytes: int) -> BlockLayout:
+        """How files are cut; the same for all codes of a mode, so hashes can be made ahead."""
+        header_bytes = PAPER_HEADER_BYTES if self.paper else PAYLOAD_OFFSET
+        symbol_bytes = self.settings.symbol_bytes(header_bytes)
+        k = DEFAULT_K if self.paper else block_symbols_for(symbol_bytes)
+        return BlockLayout(size_bytes, symbol_bytes, k)
+
+    def suits(self, capability: Capability) -> bool:
+        """Whether a client could be in a session of this server at all."""
+        family = "6" if self._interface.is_ipv6 else "4"
+        if family not in capability.families or not self._scope_suits(capability.scope):
+            return False
+        if self.paper and "paper" not in capability.fec:
+            return False
+        return RateControl(self.settings.rate).acceptable(capability.rate_bytes_s)
+
+    def _scope_suits(self, scope: str) -> bool:
+        # What a client lets in: its link only (TTL 1), its site, its organisation (RFC 2365, 6).
+        return scope != "link" or self.settings.ttl <= 1
+
+    def choose_fec(
+        self, capabilities: Sequence[Capability], *, return_channel: bool = True
+    ) -> FecParameters:
+        """The code for a cohort: forced by the settings, or the cheapest for remembered losses."""
+        layout = self.layout(1)
+        symbol_bytes, k = layout.symbol_bytes, layout.block_symbols
+        if self.paper:
+            return FecParameters("paper", symbol_bytes, k, k, 1)
+        allowed = [
+            name
+            for name in self.schemes
+            if all(name in capability.fec for capability in capabilities)
+        ]
+        if self.settings.fec != "auto":
+            allowed = [name for name in allowed if name == self.settings.fec] or ["none"]
+        losses = self._expected_losses(max(1, len(capabilities)))
+        choice = choose(losses, allowed or ["none"], k, return_channel=return_channel)
+        return FecParameters(choice.scheme, symbol_bytes, k, choice.group, choice.parity)
+
+    def _expected_losses(self, receivers: int) -> list[float]:
+        if not self._losses:
+            return [PRIOR_LOSS] * receivers
+        return [self._rng.choice(self._losses) for _ in range(min(receivers, 100))]
+
+    # --- life -----------------------------------------------------------------------------------
+
+    def get(self, session_id: int) -> LiveSession | None:
+        """A running or just ended session."""
+        return self._running.get(session_id) or self._lingering.get(session_id)
+
+    def by_key(self, key: str) -> LiveSession | None:
+        """The running session of an object."""
+        return self._by_key.get(key)
+
+    @property
+    def running(self) -> Sequence[LiveSession]:
+        """All that send."""
+        return tuple(self._running.values())
+
+    def open(
+        self,
+        key: str,
+        file: OpenFile,
+        fec: FecParameters,
+        hashes: tuple[bytes, ...],
+        *,
+        url: str = "",
+        lead_s: float = _LEAD_S,
+        at_fixed_time: bool = False,
+        passes: int = 1,
+        repair: bool = True,
+    ) -> LiveSession | None:
+        """Begin a session; None when the network does not let us (said in the log)."""
+        place = self._place(url)
+        settings = CarouselSettings(
+            lead_s=lead_s,
+            settle_s=float("inf") if at_fixed_time else _SETTLE_S,
+            parity=fec.parity,
+            repair=repair and not self.paper,
+            fixed_passes=passes,
+        )
+        try:
+            sender = GroupSender(self._interface, place.group, place.port, place.ttl)
+        except ProtocolError as error:
+            self.log.warn("no multicast session: {error}", error=error)
+            return None
+        session = LiveSession(
+            self._reactor,
+            secrets.randbits(32 if self.paper else 64),
+            key,
+            file,
+            fec,
+            hashes,
+            place,
+            sender,
+            RateControl(self.settings.rate),
+            settings,
+            self._ended,
+            charge=self._sent,
+        )
+        self._running[session.id] = session
+        self._by_key[key] = session
+        self.opened_total += 1
+        self._share()
+        self.log.info(
+            "multicast session {id:016x} for {key} to {group}:{port}, code {code}",
+            id=session.id,
+            key=key,
+            group=place.group,
+            port=place.port,
+            code=fec.scheme,
+        )
+        session.start()
+        return session
+
+    def close(self) -> None:
+        """End all."""
+        for session in list(self._running.values()):
+            session.stop("the server stops")
+
+    def _place(self, url: str) -> Place:
+        source = self._interface.address
+        ttl = self.settings.ttl
+        if self.paper:
+            parts = urlsplit(url)
+            address = map_url(parts.hostname or "", parts.path)
+            return Place(address.group, max(1, address.port), source, ttl, False)
+        network = self.settings.group_network()
+        number = self._rng.randrange(1, network.num_addresses)
+        group = str(ipaddress.ip_address(int(network.network_address) + number))
+        family = "6" if self._interface.is_ipv6 else "4"
+        return Place(group, self._rng.randint(*_PORTS), source, ttl, True, family)
+
+    def _share(self) -> None:
+        """The rate is for all sessions together."""
+        for session in self._running.values():
+            session.rate.configure(self.settings.rate / len(self._running))
+            session.adapt()
+
+    def _sent(self, size: int) -> None:
+        self.sent_bytes_total += size
+        self._charge(size)
+
+    def _ended(self, session: LiveSession, reason: str) -> None:
+        del self._running[session.id]
+        if self._by_key.get(session.object_key) is session:
+            del self._by_key[session.object_key]
+        self._losses = [*self._losses, *session.counters.losses.values()][-_REMEMBER:]
+        self._lingering[session.id] = session
+        self._reactor.callLater(_LINGER_S, self._lingering.pop, session.id, None)
+        self._share()
+        self.log.info(
+            "multicast session {id:016x} ended ({reason}): {bytes} bytes in {datagrams} "
+            "datagrams for {members} receivers, {done} done",
+            id=session.id,
+            reason=reason,
+            bytes=session.transmitter.sent_bytes,
+            datagrams=session.transmitter.sent_datagrams,
+            members=session.counters.members,
+            done=session.carousel.done_members,
+        )
+        self.ended(session, reason)

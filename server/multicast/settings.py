@@ -1,0 +1,93 @@
+"""Every setting of multicast; a section of the server's schema."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+_SECONDS: dict[str, Any] = {"unit": "s"}
+_BYTES: dict[str, Any] = {"unit": "bytes"}
+_RATE: dict[str, Any] = {"unit": "bytes/s"}
+
+
+class MulticastSettings(BaseModel):
+    """When and how a file that many want is sent once for everyone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    enabled: bool = Field(
+        False, description="Offer multicast to clients that can; nothing is sent otherwise."
+    )
+    interface: str = Field(
+        "127.0.0.1",
+        description="Address of the interface multicast leaves by; IPv6 also as ADDRESS%NAME.",
+    )
+    rate: float = Field(
+        95e6 / 8,
+        ge=10_000,
+        le=1e11,
+        description="What all sessions together put on the wire, Ethernet, IP and UDP headers "
+        "included.",
+        json_schema_extra=_RATE,
+    )
+    threshold: int = Field(
+        3, ge=2, le=100_000, description="Wishes for one file that make it worth a session."
+    )
+    window_s: float = Field(
+        15.0,
+        gt=0,
+        le=300,
+        description="Within so long; a capable client is held for this at most.",
+        json_schema_extra=_SECONDS,
+    )
+    check_every_s: float = Field(
+        0.0,
+        ge=0,
+        le=60,
+        description="How often cohorts are looked at (paper E: 3s); 0 is at once.",
+        json_schema_extra=_SECONDS,
+    )
+    fec: Literal["auto", "raptorq", "rs", "xor", "none", "paper"] = Field(
+        "auto", description="Erasure code; auto takes the cheapest for the losses reported."
+    )
+    least_bytes: int = Field(
+        64 * 1024,
+        ge=0,
+        le=1 << 40,
+        description="Smaller files are never multicast.",
+        json_schema_extra=_BYTES,
+    )
+    groups: str = Field(
+        "", description="Network that groups are drawn from; empty: 239.255.0.0/16 or ff15::/96."
+    )
+    ttl: int = Field(1, ge=0, le=255, description="How many routers a datagram may pass, plus one.")
+    mtu: int = Field(1500, ge=576, le=65_535, description="Path MTU that datagrams must fit in.")
+
+    @field_validator("groups")
+    @classmethod
+    def _groups(cls, groups: str) -> str:
+        if groups and not ipaddress.ip_network(groups).is_multicast:
+            raise ValueError(f"{groups} is not a multicast network")
+        return groups
+
+    @field_validator("interface")
+    @classmethod
+    def _interface(cls, interface: str) -> str:
+        ipaddress.ip_address(interface.partition("%")[0])
+        return interface
+
+    def group_network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+        """Where groups are drawn from (RFC 2365: site-local scope; RFC 7346: ff15)."""
+        if self.groups:
+            return ipaddress.ip_network(self.groups)
+        return ipaddress.ip_network("ff15::/96" if self.is_ipv6 else "239.255.0.0/16")
+
+    @property
+    def is_ipv6(self) -> bool:
+        return ":" in self.interface
+
+    def symbol_bytes(self, header_bytes: int) -> int:
+        """The symbol that fills a datagram of this MTU; a multiple of 8, as RaptorQ wants."""
+        return (self.mtu - (40 if self.is_ipv6 else 20) - 8 - header_bytes) // 8 * 8

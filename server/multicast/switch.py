@@ -1,0 +1,229 @@
+"""The switch in front of the gate: holds capable requests, offers sessions, lets the rest through.
+
+Implements `transfer.Admission` around another one. A request without the header, a range request,
+a HEAD, a file under a rule: straight through, at the price of one dictionary look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from twisted.logger import Logger
+
+from protocol.errors import BadHeader
+from protocol.session import (
+    HEADER_NAME,
+    OFFER_TYPE,
+    Capability,
+    encode_offer,
+    parse_capability,
+)
+from server.files import IsDirectory, NotHere, OpenFile, Tree
+from server.http.request import Request
+from server.multicast.blocks import BlockHashes
+from server.multicast.hot import Hold, Hot, Join, Release, Start
+from server.multicast.live import LiveSession
+from server.multicast.sessions import Sessions
+from server.transfer import Admission, BodyPlan, Representation
+from server.transfer import Start as StartBody
+
+_FIELD = HEADER_NAME.lower().encode()
+_TICKET_FIELD = b"tidegate-ticket"
+
+
+@dataclass(slots=True)
+class _Held:
+    request: Request
+    rep: Representation
+    plan: BodyPlan
+    start: StartBody
+    capability: Capability
+
+
+class MulticastSwitch:
+    """`inner` is the gate; `eligible` says whether a file may be given to anybody in the group."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        reactor: Any,
+        inner: Admission,
+        tree: Tree,
+        hot: Hot,
+        hashes: BlockHashes,
+        sessions: Sessions,
+        eligible: Callable[[Request, Representation], bool] = lambda request, rep: True,
+    ) -> None:
+        self._reactor = reactor
+        self.inner = inner
+        self._tree = tree
+        self.hot = hot
+        self._hashes = hashes
+        self.sessions = sessions
+        sessions.ended = self._session_ended
+        self._eligible = eligible
+        self._held: dict[str, _Held] = {}
+        self._numbers = 0
+        self._call: Any = None
+        self.closed = False
+
+    # --- Admission ----------------------------------------------------------------------------
+
+    def admit_small(self, request: Request, rep: Representation) -> bool:
+        """See `transfer.Admission`."""
+        return self.inner.admit_small(request, rep)
+
+    def enter(
+        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
+    ) -> None:
+        """See `transfer.Admission`."""
+        value = request.headers.get(_FIELD)
+        capability = None
+        if value is not None and plan.status == 200 and not self.closed:
+            capability = self._capability(value)
+        if capability is None or not self._eligible(request, rep):
+            self.inner.enter(request, rep, plan, start)
+            return
+        held = _Held(request, rep, plan, start, capability)
+        now = self._reactor.seconds()
+        key = object_key(rep)
+        if _TICKET_FIELD in request.headers:
+            session = self.hot.note_waiter(key, request.client_address, now)
+            self._offer_or_pass(held, session)
+            self._settle()
+            return
+        self._numbers += 1
+        waiter = str(self._numbers)
+        decision = self.hot.request(key, waiter, rep.size_bytes, now)
+        if isinstance(decision, Join):
+            self._offer_or_pass(held, decision.session)
+        elif isinstance(decision, Hold):
+            self._held[waiter] = held
+            request.on_gone(lambda: self._gone(key, waiter))
+            self._prepare(key, rep)
+        else:
+            self.inner.enter(request, rep, plan, start)
+        self._settle()
+
+    def close(self) -> None:
+        """Hold nobody any more, end all sessions; receivers go on by unicast."""
+        self.closed = True
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+        for waiter in list(self._held):
+            self._pass(self._held.pop(waiter))
+        self.sessions.close()
+
+    # --- inside -------------------------------------------------------------------------------
+
+    def _capability(self, value: bytes) -> Capability | None:
+        try:
+            capability = parse_capability(value.decode("latin-1"))
+        except BadHeader:
+            return None
+        if capability is None or not self.sessions.suits(capability):
+            return None
+        return capability
+
+    def _gone(self, key: str, waiter: str) -> None:
+        if self._held.pop(waiter, None) is not None:
+            self.hot.forget(key, waiter)
+
+    def _pass(self, held: _Held) -> None:
+        if not held.request.finished:
+            self.inner.enter(held.request, held.rep, held.plan, held.start)
+
+    def _offer_or_pass(self, held: _Held, session_id: int | None) -> None:
+        session = self.sessions.get(session_id) if session_id is not None else None
+        if session is None or not self._fits(session, held.capability):
+            self._pass(held)
+        elif not held.request.finished:
+            offer = session.offer(held.capability.rate_bytes_s)
+            fields = [
+                (b"Content-Type", OFFER_TYPE.encode()),
+                (b"Cache-Control", b"no-store"),
+                (b"Vary", HEADER_NAME.encode()),
+            ]
+            held.request.respond(200, fields, encode_offer(offer))
+
+    @staticmethod
+    def _fits(session: LiveSession, capability: Capability) -> bool:
+        return (
+            session.takes_joiners
+            and session.fec.scheme in capability.fec
+            and session.place.family in capability.families
+            and session.rate.acceptable(capability.rate_bytes_s)
+        )
+
+    def _prepare(self, key: str, rep: Representation) -> None:
+        layout = self.sessions.layout(rep.size_bytes)
+        if self._hashes.known(rep.key, layout) is not None:
+            self.hot.prepared(key, self._reactor.seconds())
+            return
+        file = open_again(self._tree, rep)
+        if file is None:
+            return
+
+        def ready(_: object) -> None:
+            self.hot.prepared(key, self._reactor.seconds())
+            self._settle()
+
+        # Without hashes there is no session; each request goes on when its window ends.
+        self._hashes.want(file, layout).addCallbacks(ready, lambda failure: None)
+
+    def _settle(self) -> None:
+        if self.closed:
+            return
+        now = self._reactor.seconds()
+        for outcome in self.hot.decide(now):
+            waiting = [self._held.pop(name) for name in outcome.waiters if name in self._held]
+            if isinstance(outcome, Start) and waiting:
+                self._begin(outcome.key, waiting)
+            elif isinstance(outcome, Release):
+                for held in waiting:
+                    self._pass(held)
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+        if self.hot.wake_at < float("inf"):
+            wait_s = max(0.001, self.hot.wake_at - now)
+            self._call = self._reactor.callLater(wait_s, self._settle)
+
+    def _begin(self, key: str, waiting: list[_Held]) -> None:
+        running = self.sessions.by_key(key)
+        if running is None:
+            running = self._open(key, waiting)
+        for held in waiting:
+            self._offer_or_pass(held, running.id if running is not None else None)
+
+    def _open(self, key: str, waiting: list[_Held]) -> LiveSession | None:
+        rep = waiting[0].rep
+        file = open_again(self._tree, rep)
+        hashes = self._hashes.known(rep.key, self.sessions.layout(rep.size_bytes))
+        if file is None or hashes is None:
+            return None
+        url = waiting[0].request.origin.decode("latin-1") + rep.url_path
+        fec = self.sessions.choose_fec([held.capability for held in waiting])
+        session = self.sessions.open(key, file, fec, hashes, url=url)
+        if session is not None:
+            self.hot.started(key, session.id)
+        return session
+
+    def _session_ended(self, session: LiveSession, reason: str) -> None:
+        self.hot.ended(session.object_key, session.id)
+
+
+def object_key(rep: Representation) -> str:
+    """One content under one name."""
+    return f"{rep.url_path} {rep.etag}"
+
+
+def open_again(tree: Tree, rep: Representation) -> OpenFile | None:
+    """The file of a representation, if its name still means this content."""
+    try:
+        file = tree.open(rep.path.split(b"/"))
+    except (NotHere, IsDirectory):
+        return None
+    return file if file.rep.key == rep.key else None
