@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from policies.book import Book
+from policies.capacity import Capacity
 from policies.eta import Estimator
 from policies.job import (
     Admit,
@@ -49,6 +50,7 @@ class Hall:
     tally: Tally = field(default_factory=Tally)
     book: Book = field(default_factory=Book)
     eta: Estimator = field(default_factory=Estimator)
+    capacity: Capacity = field(default_factory=Capacity)
 
 
 class BasePolicy:

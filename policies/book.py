@@ -75,6 +75,10 @@ class Book:
         self.rank = rank
         # The virtual clock has a meaning for shares only; it starts again at the oldest ticket.
         self.served = min(self.line, default=self.next_number) - 1.0
+        self.rerank()
+
+    def rerank(self) -> None:
+        """Ask the rule again for every ticket's key."""
         shelf, rows = self.shelf, self.shelf.rows
         waiting = list(self.line)
         ready = [number for _, number in self.ready]
@@ -274,6 +278,8 @@ class Book:
         while self._deadlines and self._deadlines[0][0] <= now:
             deadline, number = heapq.heappop(self._deadlines)
             if self._deadline.get(number) == deadline:
+                # The same deadline may stand here twice: told once is enough.
+                del self._deadline[number]
                 out.append(self.shelf.rows[number])
         return out
 

@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping
 
 from policies.base import BasePolicy
+from policies.fair import FairPolicy
 from policies.fcfs import FcfsPolicy
 from policies.job import AdmissionPolicy
 from policies.queued import QueuedPolicy
@@ -14,7 +15,7 @@ from policies.settings import PolicySettings
 from policies.ticket import TicketPolicy
 
 POLICIES: Mapping[str, type[QueuedPolicy]] = {
-    policy.name: policy for policy in (FcfsPolicy, ReservePolicy, TicketPolicy)
+    policy.name: policy for policy in (FcfsPolicy, ReservePolicy, TicketPolicy, FairPolicy)
 }
 
 

@@ -25,6 +25,7 @@ class Lease:
         "idle_at",
         "key",
         "large",
+        "pause_due_s",
         "paused",
         "rate_bytes_s",
         "remaining_bytes",
@@ -34,6 +35,7 @@ class Lease:
         "started_s",
         "stopped_s",
         "ticket",
+        "waited_from_s",
         "weight",
     )
 
@@ -58,6 +60,10 @@ class Lease:
         #: Since when it is paused, and since when it runs, in the present stretch.
         self.stopped_s = now
         self.resumed_s = now
+        #: When the present pause must end at the latest.
+        self.pause_due_s = math.inf
+        #: Since when the client waits or runs; waiting is worth rank (Fair).
+        self.waited_from_s = now
 
     def view(self) -> LeaseView:
         """The lease as others may see it."""
@@ -134,6 +140,8 @@ class SlotPool:
             deadline, number = heapq.heappop(self._idle)
             lease = self.leases.get(number)
             if lease is not None and lease.idle_at == deadline:
+                # The same deadline may stand here twice: told once is enough.
+                lease.idle_at = math.inf
                 out.append(lease)
         return out
 

@@ -1,0 +1,84 @@
+"""What the link carries and what clients can take: the two speeds that Fair and Adaptive need."""
+
+from __future__ import annotations
+
+import math
+
+from policies.slots import Lease
+
+_SLOWER_PER_PROGRESS = 0.995
+_MEMORY = 0.05
+
+
+class Capacity:
+    """The link's capacity in bytes a second: configured, or learnt from what leaves the server.
+
+    `demand` is how much own speed of clients should be running to fill it: the capacity, times
+    the configured overbooking, times a correction that grows while the link idles although more
+    was wanted (clients slower than they seemed), and falls back when it is full.
+    """
+
+    __slots__ = ("_boost", "_client_log", "_clients", "configured", "full", "rate_bytes_s")
+
+    def __init__(self) -> None:
+        self.configured: float | None = None
+        self.rate_bytes_s = math.inf
+        self.full = False
+        self._boost = 1.0
+        self._client_log = math.log(250_000.0)
+        self._clients = 0
+
+    def configure(self, bandwidth_bytes_s: float | None) -> None:
+        """The operator's word counts; without one, start from what was learnt."""
+        self.configured = bandwidth_bytes_s
+        if bandwidth_bytes_s is not None:
+            self.rate_bytes_s = bandwidth_bytes_s
+
+    def observe(self, goodput_bytes_s: float, link_busy: bool, more_wanted: bool) -> None:
+        """What left lately, whether the link was full, and whether somebody was kept waiting."""
+        self.full = link_busy
+        if self.configured is None:
+            if link_busy:
+                known = math.isfinite(self.rate_bytes_s)
+                step = 0.2 if known else 1.0
+                base = self.rate_bytes_s if known else 0.0
+                self.rate_bytes_s = max(1.0, base + step * (goodput_bytes_s - base))
+            elif more_wanted and math.isfinite(self.rate_bytes_s):
+                # Held back by us alone: the link may carry more than we believe.
+                self.rate_bytes_s = max(self.rate_bytes_s * 1.05, goodput_bytes_s)
+        if link_busy or not more_wanted:
+            self._boost = max(1.0, self._boost * 0.9)
+        elif goodput_bytes_s < 0.97 * self.rate_bytes_s:
+            self._boost = min(8.0, self._boost * 1.1)
+
+    def demand_bytes_s(self, overbook: float) -> float:
+        """Own speeds of clients that should run together."""
+        return self.rate_bytes_s * overbook * self._boost
+
+    # -- clients -------------------------------------------------------------------------------
+
+    @property
+    def typical_client_bytes_s(self) -> float:
+        """What a client is taken to be able to take before it was measured (geometric mean)."""
+        return math.exp(self._client_log)
+
+    def speed(self, lease: Lease) -> float:
+        """What this client can take, as far as known; never more than the link."""
+        cap = lease.cap_bytes_s
+        return min(cap if cap < math.inf else self.typical_client_bytes_s, self.rate_bytes_s)
+
+    def measured(self, lease: Lease, rate_bytes_s: float) -> None:
+        """The lease took `rate_bytes_s` lately; more is possible if the link held it back."""
+        if rate_bytes_s <= 0.0:
+            return
+        if self.full:
+            floor = lease.cap_bytes_s if lease.cap_bytes_s < math.inf else 0.0
+            if lease.cap_bytes_s == math.inf:
+                floor = self.typical_client_bytes_s
+            lease.cap_bytes_s = max(floor * _SLOWER_PER_PROGRESS, rate_bytes_s)
+            return
+        if lease.cap_bytes_s == math.inf:
+            self._clients += 1
+            step = max(_MEMORY, 1.0 / self._clients)
+            self._client_log += step * (math.log(rate_bytes_s) - self._client_log)
+        lease.cap_bytes_s = rate_bytes_s
