@@ -1,0 +1,89 @@
+"""A real server process for tests that need sockets: `python -m tests.socket_server DIR [JSON]`.
+
+Options: limits (a mapping for HttpLimits), bandwidth_bytes_s, tls ([certificate, key]), unix (a
+path). Prints one line of JSON with the ports; writes the ends of transfers to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class Running:
+    """A server process that was started for a test."""
+
+    def __init__(self, process: subprocess.Popen[str], told: dict[str, Any]) -> None:
+        self.process = process
+        self.pid = process.pid
+        self.port: int = told["port"]
+        self.tls_port: int = told.get("tls_port", 0)
+
+
+@contextmanager
+def running(root: Path, **options: Any) -> Generator[Running, None, None]:
+    """Start a server over `root` and stop it afterwards."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.socket_server", str(root), json.dumps(options)],
+        cwd=Path(__file__).parent.parent,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, "the server did not start"
+        yield Running(process, json.loads(line))
+    finally:
+        process.terminate()
+        process.wait(30)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def main() -> None:
+    """Serve until terminated."""
+    from twisted.internet import reactor as reactor_module
+    from twisted.internet import ssl
+
+    from server.catalog import Catalog, MemoryDigestCache
+    from server.files import Tree
+    from server.generated import Generated
+    from server.http.factory import HttpFactory
+    from server.http.limits import HttpLimits
+    from server.pacer import Pacer
+    from server.site import Site
+    from server.transfer import AdmitAll
+
+    reactor: Any = reactor_module
+    options: dict[str, Any] = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
+    catalog = Catalog(reactor, MemoryDigestCache())
+    pacer = Pacer(reactor, options.get("bandwidth_bytes_s"))
+    site = Site(Tree(sys.argv[1]), catalog, AdmitAll(), pacer)
+    site.generated = Generated(site, reactor).answer
+    factory = HttpFactory(
+        site,
+        reactor,
+        limits=HttpLimits(**options.get("limits", {})),
+        charge=pacer.charge if pacer.capped else None,
+    )
+    told = {"port": reactor.listenTCP(0, factory, 2048, "127.0.0.1").getHost().port}
+    if "tls" in options:
+        certificate, key = options["tls"]
+        context = ssl.DefaultOpenSSLContextFactory(key, certificate)
+        port = reactor.listenSSL(0, factory, context, interface="127.0.0.1")
+        told["tls_port"] = port.getHost().port
+    if "unix" in options:
+        reactor.listenUNIX(options["unix"], factory)
+    reactor.addSystemEventTrigger("before", "shutdown", catalog.stop)
+    print(json.dumps(told), flush=True)  # noqa: T201
+    reactor.run()
+
+
+if __name__ == "__main__":
+    main()
