@@ -1,0 +1,133 @@
+"""The simulator behind the admin page's preview: one JSON document in, one out.
+
+The server starts it as a process of its own, so neither imports the other.
+
+Recorded arrivals are played as they came. The speed of a client's line is not recorded unless it
+was measured; where it is unknown it is drawn, log-uniform over 100 kB/s to 10 MB/s, from the
+client's key, so both sides of a comparison see the same lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from loadtest.sim.chronicle import Chronicle
+from loadtest.sim.chronology import draw, natural_end
+from loadtest.sim.engine import DOWNLOAD_FIELDS
+from loadtest.sim.metrics import columns, measure
+from loadtest.sim.scenario import Scenario
+from loadtest.workloads import File, Visitor, Workload, make_workload
+
+_SLOW, _FAST = 1e5, 1e7
+_PATIENCE_S = 1800.0
+_SCENARIO_NAMES = {"fcfs": "http"}
+_RELEASE = "release-artefacts"
+_CLIENTS_MAX = 2_000
+
+
+def population(request: Mapping[str, Any]) -> Workload:
+    """The workload of a request: recorded arrivals, or one of the load test's own by name."""
+    name = request["workload"]
+    if name != "recorded":
+        found = make_workload(_RELEASE if name == "release" else name, 1)
+        if len(found.visitors) > _CLIENTS_MAX:
+            found = replace(found, visitors=found.visitors[:_CLIENTS_MAX])
+        return found
+    rows = request["arrivals"]
+    small = int(request["sides"][0]["settings"].get("small_below_bytes", 20_000))
+    start = min(row[0] for row in rows)
+    visitors = [
+        Visitor(
+            key=f"{client}/{file}/{number}",
+            arrival_s=at - start,
+            rate_bytes_s=rate or line_rate(client),
+            files=(File(file, max(1, int(size))),),
+            patience_s=_PATIENCE_S,
+        )
+        for number, (at, client, file, size, rate) in enumerate(rows)
+    ]
+    visitors.sort(key=lambda visitor: visitor.arrival_s)
+    wanted = sum(visitor.total_bytes for visitor in visitors)
+    span = max(60.0, visitors[-1].arrival_s)
+    return Workload("recorded", 0, tuple(visitors), wanted / span, small)
+
+
+def line_rate(client: str) -> float:
+    """The speed of a line that nobody measured."""
+    share = int.from_bytes(hashlib.sha256(client.encode()).digest()[:6]) / 2**48
+    return math.exp(math.log(_SLOW) + share * math.log(_FAST / _SLOW))
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One policy's run: what it did and what it was played under."""
+
+    policy: str
+    figures: Mapping[str, float]
+    slots_used: float
+    chronicle: Chronicle
+
+
+def play(
+    workload: Workload, policy: str, settings: Mapping[str, Any], capacity_bytes_s: float
+) -> Played:
+    """Run the workload against one policy."""
+    total, reserve = int(settings["slots"]), int(settings["reserve_small"])
+    scenario = Scenario(
+        policy=_SCENARIO_NAMES.get(policy, policy),
+        slots=total - reserve,
+        reserve_small=reserve,
+        bandwidth_bytes_s=capacity_bytes_s,
+        tells_bandwidth=False,
+        settings=settings,
+    )
+    chronicle = Chronicle()
+    tally = scenario.simulate(workload, 1, chronicle)
+    figures = measure(workload, scenario.conditions(workload), tally)
+    table = columns(tally.downloads, DOWNLOAD_FIELDS)
+    held_s = table["ended_s"] - table["admitted_s"]
+    busy_s = float(held_s[held_s >= 0].sum())
+    return Played(policy, figures, busy_s / max(tally.ended_s, 1e-9), chronicle)
+
+
+def told(played: Played, workload: Workload, capacity_bytes_s: float, until_s: float) -> Any:
+    """One side of the answer: the measures and the picture, both on the same time axis."""
+    figures = played.figures
+    return {
+        "wait_small_mean_s": _known(figures["wait_small_s"]),
+        "wait_small_p95_s": _known(figures["wait_small_p95_s"]),
+        "wait_large_mean_s": _known(figures["wait_large_s"]),
+        "wait_large_p95_s": _known(figures["wait_large_p95_s"]),
+        "abandoned": round(figures["gave_up"] * len(workload.visitors)),
+        "attempts": figures["attempts"],
+        "slots_used": played.slots_used,
+        "session_mean_s": _known(figures["mean_session_s"]),
+        "picture_svg": draw(played.chronicle, capacity_bytes_s, played.policy, until_s=until_s),
+    }
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def main() -> None:
+    """Read the request from stdin, write the comparison to stdout."""
+    os.nice(int(os.environ.get("TIDEGATE_NICE", "0")))
+    request = json.load(sys.stdin)
+    workload = population(request)
+    capacity = request["capacity_bytes_s"] or workload.bandwidth_bytes_s
+    runs = [play(workload, one["policy"], one["settings"], capacity) for one in request["sides"]]
+    until_s = max(natural_end(one.chronicle) for one in runs)
+    sides = [told(one, workload, capacity, until_s) for one in runs]
+    sys.stdout.write(json.dumps({"jobs": workload.files, "sides": sides}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""Who may use the admin pages: users, roles, passwords, one-time codes and API tokens.
+
+Laws:
+- A password is known only as its Argon2id hash, an API token only as its SHA-256.
+- Hashing runs off the reactor; an unknown name costs as much as a wrong password.
+- Accounts live in memory and are written through, so that a dead database locks nobody out.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import pyotp
+from argon2 import PasswordHasher
+from argon2.exceptions import Argon2Error, InvalidHashError
+
+from server.admin.context import Off
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
+_TOKEN_PREFIX = "tga_"
+_LAST_USED_GRAIN_S = 60.0
+PASSWORD_MIN = 10
+PASSWORD_MAX = 256
+#: Letters that cannot be taken for one another when read from a terminal.
+_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
+
+
+class Role(enum.StrEnum):
+    """What one may do: look, or also act."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+
+    def may(self, needed: Role) -> bool:
+        return self is Role.OPERATOR or needed is Role.VIEWER
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One person. `must_change` says that the password was given, not chosen."""
+
+    name: str
+    role: Role
+    password_hash: str
+    created_s: float
+    must_change: bool = False
+    totp_secret: str | None = None
+    totp_step: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ApiToken:
+    """A key for programs; `digest` is the SHA-256 of what the holder has."""
+
+    serial: str
+    label: str
+    role: Role
+    digest: str
+    owner: str
+    created_s: float
+    expires_s: float | None = None
+    used_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One login. `key` is the SHA-256 of the id in the cookie."""
+
+    key: str
+    user: str
+    created_s: float
+    seen_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AccountRows:
+    """Everything an account store holds."""
+
+    users: Sequence[User] = ()
+    tokens: Sequence[ApiToken] = ()
+    sessions: Sequence[Session] = ()
+
+
+class AccountStore(Protocol):
+    """Where accounts survive a restart. `load` may block (start only); the rest must not."""
+
+    def load(self) -> AccountRows: ...
+    def put_user(self, user: User) -> None: ...
+    def drop_user(self, name: str) -> None: ...
+    def put_token(self, token: ApiToken) -> None: ...
+    def drop_token(self, serial: str) -> None: ...
+    def put_session(self, session: Session) -> None: ...
+    def drop_session(self, key: str) -> None: ...
+
+
+class AccountFault(ValueError):
+    """A rule about accounts was broken; the message is for the user, `field` names the input."""
+
+    def __init__(self, field_name: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field_name
+
+
+def check_password(password: str) -> None:
+    """Length is the only rule (NIST SP 800-63B); raises AccountFault."""
+    if len(password) < PASSWORD_MIN:
+        raise AccountFault("password", f"A password has at least {PASSWORD_MIN} characters.")
+    if len(password) > PASSWORD_MAX:
+        raise AccountFault("password", f"A password has at most {PASSWORD_MAX} characters.")
+
+
+def digest(secret: str) -> str:
+    """The stored form of an unguessable secret; fast on purpose, since it has 160 bits or more."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+@dataclass(slots=True)
+class Accounts:
+    """All users and API tokens. Not thread-safe; hashing goes through `off`."""
+
+    store: AccountStore
+    off: Off
+    hasher: PasswordHasher = field(default_factory=PasswordHasher)
+    users: dict[str, User] = field(default_factory=dict)
+    tokens: dict[str, ApiToken] = field(default_factory=dict)
+    _decoy: str = ""
+
+    def open(self, rows: AccountRows, now: float) -> str | None:
+        """Take up the stored accounts; the first password if there was no user yet."""
+        self.users = {user.name: user for user in rows.users}
+        self.tokens = {token.digest: token for token in rows.tokens}
+        self._decoy = self.hasher.hash(secrets.token_urlsafe(16))
+        if self.users:
+            return None
+        groups = ("".join(secrets.choice(_ALPHABET) for _ in range(5)) for _ in range(4))
+        password = "-".join(groups)
+        self._put(User("admin", Role.OPERATOR, self.hasher.hash(password), now, must_change=True))
+        return password
+
+    def _put(self, user: User) -> User:
+        self.users[user.name] = user
+        self.store.put_user(user)
+        return user
+
+    async def login(self, name: str, password: str, code: str, now: float) -> User | None:
+        """The user if name, password and (where set up) one-time code are right, else None."""
+        user = self.users.get(name)
+        known = user.password_hash if user else self._decoy
+        given = password[: PASSWORD_MAX + 1]
+        right = bool(await self.off(lambda: self._verify(known, given)))
+        user = self.users.get(name)  # it may have changed while we waited
+        if user is None or not right or user.password_hash != known:
+            return None
+        if user.totp_secret is None:
+            return user
+        step = _matching_step(user.totp_secret, code, now)
+        if step is None or step <= user.totp_step:
+            return None
+        return self._put(replace(user, totp_step=step))
+
+    def _verify(self, known: str, password: str) -> bool:
+        try:
+            return self.hasher.verify(known, password)
+        except (Argon2Error, InvalidHashError):
+            return False
+
+    async def set_password(self, name: str, password: str, *, given: bool = False) -> User:
+        check_password(password)
+        hashed = str(await self.off(lambda: self.hasher.hash(password)))
+        user = self._known(name)
+        return self._put(replace(user, password_hash=hashed, must_change=given))
+
+    async def check(self, name: str, password: str) -> bool:
+        """Whether this is the user's present password (asked again before grave changes)."""
+        user = self.users.get(name)
+        known = user.password_hash if user else self._decoy
+        right = bool(await self.off(lambda: self._verify(known, password[: PASSWORD_MAX + 1])))
+        return user is not None and right
+
+    async def add_user(self, name: str, role: Role, password: str, now: float) -> User:
+        if not _NAME.match(name):
+            raise AccountFault(
+                "name", "A name is 1 to 64 letters, digits, dots, dashes, underscores or @."
+            )
+        if name in self.users:
+            raise AccountFault("name", f"There is already a user {name}.")
+        check_password(password)
+        hashed = str(await self.off(lambda: self.hasher.hash(password)))
+        if name in self.users:
+            raise AccountFault("name", f"There is already a user {name}.")
+        return self._put(User(name, role, hashed, now, must_change=True))
+
+    def set_role(self, name: str, role: Role) -> User:
+        user = self._known(name)
+        if role is not Role.OPERATOR:
+            self._keep_an_operator(name)
+        return self._put(replace(user, role=role))
+
+    def drop_user(self, name: str) -> None:
+        self._known(name)
+        self._keep_an_operator(name)
+        del self.users[name]
+        self.store.drop_user(name)
+        for token in [t for t in self.tokens.values() if t.owner == name]:
+            self.drop_token(token.serial)
+
+    def _known(self, name: str) -> User:
+        user = self.users.get(name)
+        if user is None:
+            raise AccountFault("name", f"There is no user {name}.")
+        return user
+
+    def _keep_an_operator(self, leaving: str) -> None:
+        others = (u for u in self.users.values() if u.name != leaving)
+        if not any(user.role is Role.OPERATOR for user in others):
+            raise AccountFault("role", "At least one operator must remain.")
+
+    def set_totp(self, name: str, secret: str, code: str, now: float) -> User:
+        """Turn one-time codes on, once the user has shown one that fits."""
+        step = _matching_step(secret, code, now)
+        if step is None:
+            raise AccountFault("code", "That code does not fit; check the clock of the device.")
+        return self._put(replace(self._known(name), totp_secret=secret, totp_step=step))
+
+    def clear_totp(self, name: str) -> User:
+        return self._put(replace(self._known(name), totp_secret=None, totp_step=0))
+
+    def issue_token(
+        self, label: str, role: Role, owner: str, now: float, expires_s: float | None
+    ) -> tuple[str, ApiToken]:
+        """A new API token: what to hand over (shown once), and its record."""
+        secret = _TOKEN_PREFIX + secrets.token_urlsafe(24)
+        token = ApiToken(secrets.token_hex(4), label, role, digest(secret), owner, now, expires_s)
+        self.tokens[token.digest] = token
+        self.store.put_token(token)
+        return secret, token
+
+    def drop_token(self, serial: str) -> bool:
+        for key, token in self.tokens.items():
+            if token.serial == serial:
+                del self.tokens[key]
+                self.store.drop_token(serial)
+                return True
+        return False
+
+    def by_token(self, secret: str, now: float) -> ApiToken | None:
+        """The valid token with this secret, its role capped by what its owner may do now."""
+        token = self.tokens.get(digest(secret))
+        if token is None or (token.expires_s is not None and token.expires_s <= now):
+            return None
+        owner = self.users.get(token.owner)
+        if owner is None:
+            return None
+        if token.used_s is None or now - token.used_s > _LAST_USED_GRAIN_S:
+            token = replace(token, used_s=now)
+            self.tokens[token.digest] = token
+            self.store.put_token(token)
+        return token if owner.role.may(token.role) else replace(token, role=owner.role)
+
+
+def new_totp_secret() -> str:
+    """A fresh shared secret of 160 bits in base 32 (RFC 6238)."""
+    return pyotp.random_base32()
+
+
+def totp_uri(secret: str, name: str, server: str) -> str:
+    """What an authenticator app scans."""
+    return pyotp.TOTP(secret).provisioning_uri(name=name, issuer_name=f"Tidegate {server}".strip())
+
+
+def _matching_step(secret: str, code: str, now: float) -> int | None:
+    """The 30 s step whose code this is, one step of clock error allowed; None if none fits."""
+    given = code.replace(" ", "")
+    if not (given.isascii() and given.isdigit() and len(given) == 6):
+        return None
+    totp = pyotp.TOTP(secret)
+    step = int(now // 30)
+    for candidate in (step, step - 1, step + 1):
+        if hmac.compare_digest(totp.at(candidate * 30), given):
+            return candidate
+    return None

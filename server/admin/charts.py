@@ -1,0 +1,257 @@
+"""The series that are recorded, the charts that show them, and their drawing without a script.
+
+One table names every series; sampling, history, the live stream, uPlot and the plain SVG read it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup, escape
+
+from policies.job import Snapshot
+from server.admin.context import Health, History
+
+#: name -> what the number is. `offers`, `admitted`, `completed`, `refused` and `errors` are per
+#: second; everything else is a level at the instant of the sample.
+SERIES: Mapping[str, str] = {
+    "small_active": "small downloads running",
+    "large_active": "large downloads running",
+    "paused": "downloads paused",
+    "waiting": "tickets waiting",
+    "ready": "tickets called and not yet come",
+    "held": "clients held inside their request",
+    "connections": "connections",
+    "goodput_bytes_s": "bytes sent per second",
+    "offers": "requests to start",
+    "admitted": "downloads started",
+    "completed": "downloads finished",
+    "refused": "requests refused",
+    "errors": "faults",
+    "last_wait_s": "expected wait of the last in line",
+    "last_wait_p90_s": "its 90 % bound",
+    "eta_within_p90": "share that started before the 90 % bound",
+    "eta_median_error": "median error of the estimate, as a share of the wait",
+    "multicast_receivers": "multicast receivers",
+}
+
+
+def levels_of(snapshot: Snapshot, health: Health) -> dict[str, float]:
+    """All levels now; those without a value are left out."""
+    found: dict[str, float | None] = {
+        "small_active": snapshot.small_active,
+        "large_active": snapshot.large_active,
+        "paused": snapshot.paused,
+        "waiting": snapshot.waiting,
+        "ready": snapshot.ready,
+        "held": health.held,
+        "connections": health.connections,
+        "goodput_bytes_s": health.goodput_bytes_s,
+        "last_wait_s": snapshot.last_wait.expected_s if snapshot.last_wait else None,
+        "last_wait_p90_s": snapshot.last_wait.p90_s if snapshot.last_wait else None,
+        "eta_within_p90": snapshot.eta_within_p90,
+        "eta_median_error": snapshot.eta_median_error,
+        "multicast_receivers": health.multicast_receivers,
+    }
+    return {
+        name: float(value)
+        for name, value in found.items()
+        if value is not None and math.isfinite(value)
+    }
+
+
+def totals_of(snapshot: Snapshot, health: Health) -> dict[str, float]:
+    """The counters whose growth per second are the other series."""
+    return {
+        "offers": snapshot.offers_total,
+        "admitted": snapshot.admitted_small_total + snapshot.admitted_large_total,
+        "completed": snapshot.completed_total,
+        "refused": snapshot.refused_total,
+        "errors": health.errors_total,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a chart."""
+
+    series: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One picture: lines with one unit. `unit` is one of count, per_s, bytes_s, s, share."""
+
+    name: str
+    title: str
+    unit: str
+    lines: tuple[Line, ...]
+
+
+CHARTS = (
+    Chart(
+        "slots",
+        "Slots in use",
+        "count",
+        (
+            Line("large_active", "large"),
+            Line("small_active", "small"),
+            Line("paused", "paused"),
+        ),
+    ),
+    Chart(
+        "queue", "People in line", "count", (Line("waiting", "waiting"), Line("ready", "called"))
+    ),
+    Chart(
+        "flow",
+        "Requests a second",
+        "per_s",
+        (
+            Line("offers", "asked"),
+            Line("admitted", "started"),
+            Line("completed", "finished"),
+        ),
+    ),
+    Chart("goodput", "Goodput", "bytes_s", (Line("goodput_bytes_s", "sent"),)),
+    Chart(
+        "wait",
+        "Wait of the last in line",
+        "s",
+        (Line("last_wait_s", "expected"), Line("last_wait_p90_s", "9 of 10 sooner")),
+    ),
+    Chart(
+        "eta",
+        "Are our promises kept?",
+        "share",
+        (
+            Line("eta_within_p90", "started in time"),
+            Line("eta_median_error", "typical error"),
+        ),
+    ),
+    Chart(
+        "held",
+        "Connections",
+        "count",
+        (Line("connections", "open"), Line("held", "held"), Line("multicast_receivers", "group")),
+    ),
+    Chart(
+        "faults",
+        "Refusals and faults a second",
+        "per_s",
+        (
+            Line("refused", "refused"),
+            Line("errors", "faults"),
+        ),
+    ),
+)
+
+
+def lines_of(chart: Chart, history: History) -> list[tuple[str, list[float | None]]]:
+    """The numbers of a chart's lines on the history's time axis."""
+    gap = (None,) * len(history.t)
+    return [(line.label, list(history.series.get(line.series, gap))) for line in chart.lines]
+
+
+def show(value: float | None, unit: str) -> str:
+    """A number with its unit for people."""
+    if value is None or not math.isfinite(value):
+        return "–"
+    if unit == "bytes_s":
+        return f"{bytes_text(value)}/s"
+    if unit == "s":
+        return span(value)
+    if unit == "share":
+        return f"{value * 100:.0f} %"
+    if unit == "per_s":
+        return f"{value:.3g}/s"
+    return f"{value:,.0f}"
+
+
+def bytes_text(value: float) -> str:
+    """Bytes with a decimal prefix: 1.5 GB."""
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if abs(value) < 999.5 or unit == "PB":
+            break
+        value /= 1000
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"
+
+
+def span(seconds: float) -> str:
+    """A duration in its two largest units that matter."""
+    s = round(seconds)
+    if s < 60:
+        return f"{s} s"
+    if s < 600 and s % 60:
+        return f"{s // 60} min {s % 60} s"
+    if s < 5400:
+        return f"{round(s / 60)} min"
+    if s < 172_800:
+        return f"{s // 3600} h {s % 3600 // 60} min"
+    return f"{s // 86400} d {s % 86400 // 3600} h"
+
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 480, 150, 52, 20
+
+
+def _nice(top: float) -> float:
+    """The next round number at or above `top`."""
+    if top <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(top))
+    steps = (1, 2, 2.5, 5, 10)
+    return float(next(step * power for step in steps if step * power >= top * 0.999))
+
+
+def svg(chart: Chart, history: History, clock: Callable[[float], str]) -> Markup:
+    """The chart as a picture that needs no script; `clock` writes the time of day."""
+    lines = lines_of(chart, history)
+    known = [v for _, values in lines for v in values if v is not None]
+    top = 1.0 if chart.unit == "share" else _nice(max(known, default=1.0))
+    first, last = (history.t[0], history.t[-1]) if history.t else (0.0, 1.0)
+    width = max(last - first, 1e-9)
+
+    def x(at: float) -> float:
+        return _LEFT + (at - first) / width * (_WIDTH - _LEFT - 4)
+
+    def y(value: float) -> float:
+        return 6 + (1 - min(value / top, 1.0)) * (_HEIGHT - _BOTTOM - 6)
+
+    parts = [
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(chart.title)}">'
+    ]
+    for share in (0.0, 0.5, 1.0):
+        at = y(top * share)
+        label = escape(show(top * share, chart.unit))
+        parts.append(
+            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - 4}" y1="{at:.1f}" y2="{at:.1f}"/>'
+        )
+        parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{at + 4:.1f}">{label}</text>')
+    for index, (_, values) in enumerate(lines):
+        for run in _runs(history.t, values):
+            points = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in run)
+            parts.append(f'<polyline class="line c{index + 1}" points="{points}"/>')
+    if history.t:
+        for at, anchor in ((first, "start"), (last, "end")):
+            place = _LEFT if anchor == "start" else _WIDTH - 4
+            parts.append(
+                f'<text class="when {anchor}" x="{place}" y="{_HEIGHT - 4}">'
+                f"{escape(clock(at))}</text>"
+            )
+    parts.append("</svg>")
+    # Every piece above is a number of ours or escaped.
+    return Markup("".join(str(part) for part in parts))
+
+
+def _runs(t: Sequence[float], values: Sequence[float | None]) -> list[list[tuple[float, float]]]:
+    """Stretches without a gap; a single point becomes a short dash."""
+    runs: list[list[tuple[float, float]]] = [[]]
+    for at, value in zip(t, values, strict=True):
+        if value is None:
+            if runs[-1]:
+                runs.append([])
+        else:
+            runs[-1].append((at, value))
+    return [run if len(run) > 1 else [run[0], run[0]] for run in runs if run]

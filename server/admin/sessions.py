@@ -1,0 +1,172 @@
+"""Sessions, the tokens against forged forms, and the brake on guessing passwords.
+
+The cookie holds a random id, signed; the server knows only its SHA-256. A login always makes a new
+id (no fixation), a logout ends it on the server too. The form token is a MAC of the session id, so
+it needs no storage and dies with the session.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from itsdangerous import BadSignature, Signer
+
+from server.admin.accounts import AccountStore, Session, digest
+
+IDLE_S = 12 * 3600.0
+LIFETIME_S = 7 * 86400.0
+_SEEN_GRAIN_S = 60.0
+
+
+@dataclass(slots=True)
+class Sessions:
+    """All logins that hold. `key` is the server's secret for signing."""
+
+    store: AccountStore
+    key: bytes
+    by_key: dict[str, Session] = field(default_factory=dict)
+
+    def open(self, rows: Iterable[Session], now: float) -> None:
+        for session in rows:
+            self.by_key[session.key] = session
+        self.sweep(now)
+
+    def _signer(self) -> Signer:
+        return Signer(self.key, salt="tidegate.admin.session", digest_method=hashlib.sha256)
+
+    def begin(self, user: str, now: float) -> str:
+        """A new session; returns the cookie's value."""
+        self.sweep(now)
+        ident = secrets.token_urlsafe(24)
+        session = Session(digest(ident), user, now, now)
+        self.by_key[session.key] = session
+        self.store.put_session(session)
+        return self._signer().sign(ident).decode()
+
+    def ident(self, cookie: str) -> str | None:
+        """The id inside a cookie, if we signed it."""
+        try:
+            return self._signer().unsign(cookie).decode()
+        except (BadSignature, UnicodeDecodeError):
+            return None
+
+    def find(self, cookie: str, now: float) -> Session | None:
+        """The live session of this cookie; also marks it as seen."""
+        ident = self.ident(cookie)
+        session = self.by_key.get(digest(ident)) if ident else None
+        if session is None:
+            return None
+        if _over(session, now):
+            self.end(session)
+            return None
+        if now - session.seen_s > _SEEN_GRAIN_S:
+            session = replace(session, seen_s=now)
+            self.by_key[session.key] = session
+            self.store.put_session(session)
+        return session
+
+    def end(self, session: Session) -> None:
+        self.by_key.pop(session.key, None)
+        self.store.drop_session(session.key)
+
+    def end_all(self, user: str, but: Session | None = None) -> None:
+        """Log a user out everywhere (password or role changed), `but` here."""
+        for session in list(self.by_key.values()):
+            if session.user == user and (but is None or session.key != but.key):
+                self.end(session)
+
+    def sweep(self, now: float) -> None:
+        for session in [s for s in self.by_key.values() if _over(s, now)]:
+            self.end(session)
+
+    def form_token(self, ident: str) -> str:
+        """The token every form of this session carries (or of this visitor before login)."""
+        return hmac.new(self.key, b"form:" + ident.encode(), hashlib.sha256).hexdigest()
+
+    def form_token_fits(self, ident: str, given: str) -> bool:
+        return hmac.compare_digest(self.form_token(ident).encode(), given.encode())
+
+    def visitor(self) -> str:
+        """A signed id for somebody who is not logged in yet, so that the login form has a token."""
+        return self._signer().sign("v." + secrets.token_urlsafe(12)).decode()
+
+
+def _over(session: Session, now: float) -> bool:
+    return now - session.seen_s > IDLE_S or now - session.created_s > LIFETIME_S
+
+
+@dataclass(slots=True)
+class _Score:
+    failures: int = 0
+    free_at_s: float = 0.0
+    last_s: float = 0.0
+
+
+@dataclass(slots=True)
+class LoginBrake:
+    """Slows guessing: after a few failures each further one doubles the pause, up to a limit.
+
+    Two scores are kept: per address (IPv6: per /64), and per name with a higher allowance, so that
+    a botnet is slowed too but one stranger cannot easily lock an operator out. Memory is bounded.
+    """
+
+    free_tries: int = 5
+    free_tries_name: int = 20
+    pause_s: float = 2.0
+    pause_max_s: float = 900.0
+    forget_s: float = 3600.0
+    limit: int = 10_000
+    _scores: OrderedDict[str, _Score] = field(default_factory=OrderedDict)
+
+    def _keys(self, address: str, name: str) -> tuple[tuple[str, int], ...]:
+        return (
+            ("a:" + address_key(address), self.free_tries),
+            ("n:" + name[:64], self.free_tries_name),
+        )
+
+    def wait_s(self, address: str, name: str, now: float) -> float:
+        """Seconds until another try is allowed; 0 when it may go now."""
+        waits = [0.0]
+        for key, _free in self._keys(address, name):
+            score = self._scores.get(key)
+            if score is not None:
+                waits.append(score.free_at_s - now)
+        return max(waits)
+
+    def start(self, address: str, name: str, now: float) -> None:
+        """Count a try as failed before it is checked, so that parallel tries cannot slip by."""
+        for key, free in self._keys(address, name):
+            score = self._scores.pop(key, None)
+            if score is None or now - score.last_s > self.forget_s:
+                score = _Score()
+            score.failures += 1
+            score.last_s = now
+            over = score.failures - free
+            if over >= 0:
+                score.free_at_s = now + min(self.pause_max_s, self.pause_s * 2.0 ** min(over, 20))
+            self._scores[key] = score
+            while len(self._scores) > self.limit:
+                self._scores.popitem(last=False)
+
+    def succeeded(self, address: str, name: str) -> None:
+        for key, _free in self._keys(address, name):
+            self._scores.pop(key, None)
+
+
+def address_key(address: str) -> str:
+    """One key per host as far as that can be told: IPv4 whole, IPv6 by /64."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address[:64]
+    if ip.version == 6:
+        if ip.ipv4_mapped is not None:
+            return str(ip.ipv4_mapped)
+        return str(ipaddress.ip_network((ip, 64), strict=False))
+    return str(ip)

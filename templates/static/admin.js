@@ -1,0 +1,108 @@
+// The live parts of the administration: charts over server-sent events, lists that follow. Without
+// this file every page still works; pictures and lists are then as old as the page.
+"use strict";
+
+(() => {
+  const root = document.documentElement;
+  const colour = (name) => {
+    // A custom property holds light-dark(...): let the browser resolve it on an element.
+    const probe = document.createElement("span");
+    probe.style.color = `var(--${name})`;
+    document.body.append(probe);
+    const found = getComputedStyle(probe).color;
+    probe.remove();
+    return found;
+  };
+
+  const bytes = (value) => {
+    const units = ["B", "kB", "MB", "GB", "TB", "PB"];
+    let at = 0;
+    while (Math.abs(value) >= 999.5 && at < units.length - 1) { value /= 1000; at += 1; }
+    return `${at === 0 || value >= 99.95 ? value.toFixed(0) : value.toFixed(1)} ${units[at]}`;
+  };
+  const span = (s) => {
+    s = Math.round(s);
+    if (s < 60) return `${s} s`;
+    if (s < 5400) return `${Math.round(s / 60)} min`;
+    return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+  };
+  const show = {
+    count: (v) => v.toLocaleString("en"),
+    per_s: (v) => `${+v.toPrecision(3)}/s`,
+    bytes_s: (v) => `${bytes(v)}/s`,
+    s: span,
+    share: (v) => `${Math.round(v * 100)} %`,
+  };
+
+  const make = (figure, data) => {
+    const unit = figure.dataset.unit;
+    const plot = figure.querySelector(".plot");
+    const labels = [...figure.querySelectorAll(".legend li")].map((li) => li.textContent);
+    const ink = colour("muted");
+    const grid = colour("line");
+    const axis = { stroke: ink, grid: { stroke: grid, width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
+    plot.replaceChildren();
+    const chart = new uPlot({
+      width: plot.clientWidth,
+      height: 150,
+      tzDate: (ts) => uPlot.tzDate(new Date(ts * 1e3), "Etc/UTC"),
+      cursor: { y: false, points: { size: 7 } },
+      legend: { show: false },
+      scales: { y: { range: (_, low, high) => [0, unit === "share" ? 1 : Math.max(high || 0, 1e-9) * 1.08] } },
+      series: [{}, ...labels.map((label, index) => ({ label, stroke: colour(`c${index + 1}`), width: 2, points: { show: false }, spanGaps: false }))],
+      axes: [
+        { ...axis, size: 28, space: 70, values: [[86400, "{YYYY}-{MM}-{DD}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"]].map(([s, f]) => [s, f, null, null, null, null, null, null, 1]) },
+        { ...axis, size: 68, space: 36, values: (_, ticks) => ticks.map(show[unit]) },
+      ],
+    }, data, plot);
+    new ResizeObserver(() => chart.setSize({ width: plot.clientWidth, height: 150 })).observe(plot);
+    return chart;
+  };
+
+  const live = async () => {
+    const area = document.querySelector("[data-live]");
+    if (!area || typeof uPlot === "undefined") return;
+    const answer = await fetch(area.dataset.history);
+    if (!answer.ok) return;
+    const columns = await answer.json();
+    const charts = {};
+    const draw = () => {
+      for (const figure of area.querySelectorAll("[data-chart]")) {
+        charts[figure.dataset.chart] = make(figure, columns[figure.dataset.chart]);
+      }
+    };
+    draw();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+    const keep = Number(area.dataset.span);
+    const events = new EventSource(area.dataset.live);
+    events.onmessage = (event) => {
+      const { t, points } = JSON.parse(event.data);
+      for (const [name, values] of Object.entries(points)) {
+        const rows = columns[name];
+        if (!rows) continue;
+        rows[0].push(t);
+        values.forEach((value, index) => rows[index + 1].push(value));
+        while (rows[0].length > 2 && rows[0][0] < t - keep) rows.forEach((row) => row.shift());
+        if (!document.hidden) charts[name]?.setData(rows);
+      }
+    };
+    addEventListener("pagehide", () => events.close());
+  };
+
+  // Lists follow unless somebody is about to use one of their controls.
+  const follow = () => {
+    if (document.hidden) return;
+    for (const part of document.querySelectorAll('[hx-trigger="tick"]')) {
+      if (!part.contains(document.activeElement) || document.activeElement === part) {
+        part.dispatchEvent(new CustomEvent("tick"));
+      }
+    }
+  };
+
+  root.classList.add("script");
+  document.addEventListener("DOMContentLoaded", () => {
+    document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+    live();
+    setInterval(follow, 2000);
+  });
+})();
