@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -91,7 +91,7 @@ def serve(file: Path | None, sample: bool, **options: Any) -> None:
     _fail(*run(loaded, load))
 
 
-def _fail(faults: list[str], status: int) -> None:
+def _fail(faults: list[str], status: int) -> NoReturn:
     for fault in faults:
         click.echo(f"tidegate: {fault}", err=True)
     sys.exit(status)

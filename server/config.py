@@ -104,6 +104,7 @@ def load_config(
             _place(raw, name, _with_units(name, value))
         except ProtocolError as error:
             faults.append(f"{name} ({origins[name]}): {error}")
+    _reserve_a_sixth(raw, origins)
     if not faults:
         try:
             config = ServerConfig.model_validate(raw)
@@ -162,6 +163,20 @@ def _flatten(
             yield from _flatten(value, inner, f"{prefix}{key}.")
         else:
             yield prefix + key, value
+
+
+def _reserve_a_sixth(raw: dict[str, Any], origins: dict[str, str]) -> None:
+    """Whoever names only the slots gets a sixth of them reserved, at most the default."""
+    admission = raw.get("admission")
+    if not isinstance(admission, dict) or "reserve_small" in admission:
+        return
+    try:
+        slots = int(admission["slots"])
+    except (KeyError, TypeError, ValueError):
+        return
+    most = PolicySettings.model_fields["reserve_small"].default
+    admission["reserve_small"] = min(most, max(slots // 6, 1 if slots > 1 else 0))
+    origins["admission.reserve_small"] = "default, a sixth of the slots"
 
 
 def _place(raw: dict[str, Any], name: str, value: Any) -> None:

@@ -8,13 +8,11 @@ told when to come back (`waiting`), or it is kept inside its request (`holding`)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
-from urllib.parse import unquote
 
 from policies.job import (
     AdmissionPolicy,
     Admit,
-    Estimate,
+    Decision,
     Job,
     Reason,
     Refuse,
@@ -22,25 +20,23 @@ from policies.job import (
     TicketState,
     Wait,
 )
-from policies.registry import make_policy
 from policies.settings import PolicySettings
 from protocol.errors import BadToken
 from protocol.ticket import Ticket
-from server.callers import WAIT_FIELD, find_pass, find_remaining, find_ticket
+from server.callers import WAIT_FIELD, find_remaining
 from server.downloads import Delivery, Download
-from server.gateparts import GateParts
+from server.floor import Floor
+from server.gateparts import GateParts, Visit
 from server.holding import Hold, HoldingHall
 from server.http.answers import Header, prefers_html
 from server.http.request import Request
-from server.passes import Grant
+from server.proofs import read_proof, write_proof
 from server.rules import NOTHING, Verdict
 from server.store.records import ArrivalRecord
-from server.tools import ToolRule
+from server.tools import UNKNOWN_TOOL, ToolRule
 from server.transfer import BodyPlan, Representation, Start
 from server.waiting import Notice, clear_cookie
 
-TICK_S = 0.25
-_OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN})
 _SENTENCES = {
     Reason.TICKET_EXPIRED: "This ticket's turn has passed; ask without it for a new one.",
     Reason.TICKET_USED: "This ticket has been used; ask without it for a new one.",
@@ -57,37 +53,41 @@ class Gate:
 
     def __init__(self, parts: GateParts, policy: AdmissionPolicy, settings: PolicySettings) -> None:
         self.parts = parts
-        self.policy = policy
-        self.settings = settings
+        self.now: Callable[[], float] = parts.now
+        self.floor = Floor(parts, policy, settings, self._called)
         self.draining = False
         self.blocked: set[str] = set()
-        self.downloads: dict[int, Download] = {}
+        self.forged_total = 0
         self.holds = HoldingHall(
             self, parts.reactor, self._expected, parts.holds_most, parts.holds_per_client
         )
-        self.now: Callable[[], float] = parts.now
         self._small_below = settings.small_below_bytes
-        self._soon_call: Any = None
-        self._wake_call: Any = None
-        self._tick_call: Any = None
-        self._ticked_s = self.now()
-        self.forged_total = 0
 
     # -- the life of the gate ----------------------------------------------------------------
 
+    @property
+    def policy(self) -> AdmissionPolicy:
+        """The policy that decides at present."""
+        return self.floor.policy
+
+    @property
+    def settings(self) -> PolicySettings:
+        """Its settings."""
+        return self.floor.settings
+
+    @property
+    def downloads(self) -> dict[int, Download]:
+        """Running downloads by lease."""
+        return self.floor.downloads
+
     def open(self, rows: Iterable[TicketRow] = ()) -> None:
         """Take up the tickets of an earlier run and begin to tick."""
-        self.policy.restore(rows, self.now(), self.parts.numbers.first)
-        self._ticked_s = self.now()
-        self._tick_call = self.parts.reactor.callLater(TICK_S, self._tick)
-        self.settle()
+        self.floor.open(rows)
 
     def apply(self, name: str, settings: PolicySettings) -> None:
         """Switch policy or settings; no download is dropped and no place is lost."""
-        self.policy = make_policy(name, settings, self.parts.rng, self.policy)
-        self.settings = settings
         self._small_below = settings.small_below_bytes
-        self._let_time_pass()
+        self.floor.switch(name, settings)
         for hold in self.holds:
             self.offer_again(hold)
 
@@ -95,16 +95,13 @@ class Gate:
         """Admit nobody any more; those who wait in their request are sent away with their place."""
         self.draining = True
         for hold in self.holds:
-            self._send_away(hold)
+            self.holds.remove(hold)
+            self._let_go(hold)
 
     def close(self) -> None:
-        """Stop the clocks and write the last changes."""
-        for call in (self._soon_call, self._wake_call, self._tick_call):
-            if call is not None and call.active():
-                call.cancel()
-        for hold in self.holds:
-            self._send_away(hold)
-        self._record()
+        """Send everybody away, stop the clocks, write the last changes."""
+        self.drain()
+        self.floor.close()
 
     # -- Admission ---------------------------------------------------------------------------
 
@@ -129,25 +126,30 @@ class Gate:
             request.refuse(403, "blocked", "The operator has blocked this address.")
             return
         try:
-            ticket = self._read_ticket(request, client, rep.url_path, now)
-            path = unquote(rep.url_path)
-            grant = self._read_pass(request, client, rep.url_path, path, now)
+            proof = read_proof(
+                request,
+                client,
+                rep.url_path,
+                now,
+                parts.keys,
+                parts.passes,
+                parts.ticket_max_age_s,
+            )
         except BadToken as error:
             self.forged_total += error.code.endswith("forged")
             parts.waiting.refuse(request, error.status, error.code, str(error), afresh=True)
             return
-        preference = grant.preference if grant else ticket.preference if ticket else ""
-        weight = grant.weight if grant else ticket.weight if ticket else 1.0
-        wanted_class = verdict.require_class
-        if wanted_class is not None and preference != wanted_class:
-            detail = f"This file needs a pass of class {wanted_class!r}; ask the operator for one."
+        preference = proof.preference
+        if verdict.require_class is not None and preference != verdict.require_class:
+            detail = f"This file needs a pass of class {verdict.require_class!r}; ask for one."
             request.refuse(403, "pass-required", detail)
             return
         rule = parts.tools.rule_for(headers.get(b"user-agent"))
         holdable = (
             rule.manner == "hold"
             and WAIT_FIELD not in headers
-            and not prefers_html(headers.get(b"accept"))
+            # wget2 asks for text/html as browsers do, so a known tool's name counts for more.
+            and not (rule is UNKNOWN_TOOL and prefers_html(headers.get(b"accept")))
             and self.holds.has_room(client)
         )
         job = Job(
@@ -155,33 +157,60 @@ class Gate:
             file=rep.url_path,
             size_bytes=self._counted_size(rep, verdict),
             remaining_bytes=wanted_bytes(headers, rep, plan),
-            weight=weight,
+            weight=proof.weight,
             present=holdable,
         )
-        if self.draining and self._lease_of(client, rep.url_path) is None:
-            self._refuse(request, Refuse(Reason.CLOSED, 10.0))
+        visit = Visit(request, rep, plan, start, job, preference)
+        if self.draining and self.floor.find(client, rep.url_path) is None:
+            self._refuse(visit, Refuse(Reason.CLOSED, 10.0))
             return
-        if ticket is not None and self.parts.numbers.is_over(ticket.number):
-            self._refuse(request, Refuse(Reason.TICKET_USED))
-            return
-        if ticket is not None:
-            self._take_up(ticket, job, now)
-        decision = self.policy.offer(job, now, ticket.number if ticket else None)
-        if grant is not None and not isinstance(decision, Refuse):
-            parts.passes.begin(grant, client, rep.url_path, now)
-        self.settle()
+        decision = self._decide(visit, proof.ticket, now)
+        if proof.grant is not None and not isinstance(decision, Refuse):
+            parts.passes.begin(proof.grant, client, rep.url_path, now)
+        self.floor.settle()
         if isinstance(decision, Admit):
-            self._start(request, rep, plan, start, job, decision, preference, now)
-        elif isinstance(decision, Wait):
-            if holdable:
-                self._hold(request, rep, plan, start, job, rule, preference, now, decision)
+            self._start(visit, decision)
+        elif not holdable:
+            if isinstance(decision, Wait):
+                self._ask_back(visit, decision)
             else:
-                self._ask_back(request, rep, job, decision, preference, now)
-        elif decision.reason is Reason.TOO_MANY_CONNECTIONS and holdable:
-            wait = Wait(min(5.0, decision.retry_after_s or 5.0))
-            self._hold(request, rep, plan, start, job, rule, preference, now, wait)
+                self._refuse(visit, decision)
+        elif isinstance(decision, Wait):
+            self._hold(visit, rule, decision)
+        elif decision.reason is Reason.TOO_MANY_CONNECTIONS:
+            self._hold(visit, rule, _until_one_ends(decision))
         else:
-            self._refuse(request, decision)
+            self._refuse(visit, decision)
+
+    def _decide(self, visit: Visit, ticket: Ticket | None, now: float) -> Decision:
+        if ticket is None:
+            return self.policy.offer(visit.job, now)
+        if self.policy.ticket(ticket.number) is None:
+            if self.parts.numbers.is_over(ticket.number):
+                return Refuse(Reason.TICKET_USED)
+            # The signature proves a ticket that the journal lost: it gets its place back.
+            row = TicketRow(
+                number=ticket.number,
+                client=visit.job.client,
+                file=visit.job.file,
+                size_bytes=ticket.size_bytes,
+                remaining_bytes=visit.job.remaining_bytes,
+                weight=ticket.weight,
+                issued_s=ticket.issued_s,
+                state=self._state_of_lost(ticket.number),
+                changed_s=now,
+            )
+            self.policy.restore([row], now, self.parts.numbers.first)
+        return self.policy.offer(visit.job, now, ticket.number)
+
+    def _state_of_lost(self, number: int) -> TicketState:
+        """Ready if younger tickets are: it must not stand behind them."""
+        for row in self.policy.tickets():
+            if row.state is not TicketState.READY:
+                break
+            if row.number > number:
+                return TicketState.READY
+        return TicketState.WAITING
 
     # -- for holds (`holding.Host`) ----------------------------------------------------------
 
@@ -189,154 +218,103 @@ class Gate:
         """See `holding.Host`."""
         if hold.over:
             return
-        now = self.now()
-        decision = self.policy.offer(hold.job, now, hold.ticket)
+        visit, now = hold.visit, self.now()
+        decision = self.policy.offer(visit.job, now, hold.ticket)
         if isinstance(decision, Refuse) and decision.reason in _FORBIDDEN:
             # Its place is gone (an operator's doing, or a switch of policy): a new one, then.
-            decision = self.policy.offer(hold.job, now, None)
-        self.settle()
+            decision = self.policy.offer(visit.job, now)
+        self.floor.settle()
         if isinstance(decision, Admit):
             self.holds.remove(hold)
-            self._start(
-                hold.request,
-                hold.rep,
-                hold.plan,
-                hold.start,
-                hold.job,
-                decision,
-                hold.preference,
-                now,
-            )
+            self._start(visit, decision)
         elif isinstance(decision, Wait):
             self._keep(hold, decision)
         elif decision.reason is Reason.TOO_MANY_CONNECTIONS:
-            self._keep(hold, Wait(min(5.0, decision.retry_after_s or 5.0)))
+            self._keep(hold, _until_one_ends(decision))
         else:
             self.holds.remove(hold)
             if hold.committed:
-                hold.request.abort()
+                visit.request.abort()
             else:
-                self._refuse(hold.request, decision)
+                self._refuse(visit, decision)
 
     def hold_left(self, hold: Hold, limit: bool) -> None:
         """See `holding.Host`."""
         if hold.over:
             return
-        ticket, wait, now = hold.ticket, hold.wait, self.now()
+        ticket = hold.ticket
         self.holds.remove(hold)
         if ticket is not None and not self.holds.holding(ticket):
-            self.policy.absent(ticket, now)
-            self.settle()
+            self.policy.absent(ticket, self.now())
+            self.floor.settle()
         if limit:
-            if hold.committed or wait is None:
-                hold.request.abort()
-            else:
-                self._ask_back(hold.request, hold.rep, hold.job, wait, hold.preference, now)
+            self._let_go(hold)
+
+    def _let_go(self, hold: Hold) -> None:
+        if hold.committed or hold.wait is None:
+            hold.visit.request.abort()
+        else:
+            self._ask_back(hold.visit, hold.wait)
+
+    def _called(self, number: int) -> None:
+        holds = self.holds.holding(number)
+        if not holds:
+            self.policy.absent(number, self.now())
+        for hold in holds:
+            self.offer_again(hold)
 
     # -- from a decision to HTTP ---------------------------------------------------------------
 
-    def _start(
-        self,
-        request: Request,
-        rep: Representation,
-        plan: BodyPlan,
-        start: Start,
-        job: Job,
-        admit: Admit,
-        preference: str,
-        now: float,
-    ) -> None:
+    def _start(self, visit: Visit, admit: Admit) -> None:
+        rep, job = visit.rep, visit.job
         download = self.downloads.get(admit.lease)
         if download is None:
-            download = self.downloads[admit.lease] = Download(
-                admit.lease,
-                admit.ticket,
-                job.client,
-                job.file,
-                rep.size_bytes,
-                rep.etag,
-                job.remaining_bytes,
-                now,
-            )
+            download = self.downloads[admit.lease] = Download(admit, job, rep, self.now())
         else:
-            download.renew(rep.etag, rep.size_bytes, job.remaining_bytes)
+            download.renew(rep, job.remaining_bytes)
         headers: list[Header] = [
             (b"Tidegate-Lease-Connections", b"%d" % self.settings.connections_per_lease)
         ]
         if admit.ticket is not None:
-            row = self.policy.ticket(admit.ticket)
-            issued_s = row.issued_s if row is not None else now
-            token = self._token(admit.ticket, job, preference, issued_s)
+            token, _ = self._token(admit.ticket, visit)
             headers.append((b"Tidegate-Ticket", token.encode("ascii")))
-            if b"cookie" in request.headers:
+            if b"cookie" in visit.request.headers:
                 # The place is taken; a later download of the same file begins afresh.
-                headers.append(clear_cookie(request))
-        delivery = Delivery(download, plan, self._delivered)
+                headers.append(clear_cookie(visit.request))
+        delivery = Delivery(download, visit.plan, self.floor.delivered)
         download.deliveries.add(delivery)
-        transfer = start(delivery, headers)
+        transfer = visit.start(delivery, headers)
         delivery.transfer = transfer
         if download.paused and not delivery.over:
             transfer.pause()
 
-    def _delivered(self, delivery: Delivery) -> None:
-        download = delivery.download
-        if self.downloads.get(download.lease) is not download:
-            return
-        now = self.now()
-        self.policy.detach(download.lease, now, download.remaining_bytes())
-        if download.complete():
-            del self.downloads[download.lease]
-            self.policy.release(download.lease, now, True)
-            self.parts.passes.end(download.client, download.file)
-        self.settle()
-
-    def _hold(
-        self,
-        request: Request,
-        rep: Representation,
-        plan: BodyPlan,
-        start: Start,
-        job: Job,
-        rule: ToolRule,
-        preference: str,
-        now: float,
-        wait: Wait,
-    ) -> None:
-        hold = Hold(self.holds, request, rep, plan, start, job, rule, preference, now)
+    def _hold(self, visit: Visit, rule: ToolRule, wait: Wait) -> None:
+        hold = Hold(self.holds, visit, rule)
         self.holds.add(hold)
         self._keep(hold, wait)
-        request.on_gone(lambda: self.hold_left(hold, False))
+        visit.request.on_gone(lambda: self.hold_left(hold, False))
 
     def _keep(self, hold: Hold, wait: Wait) -> None:
-        self._note_issued(wait, hold.job)
+        self._note_issued(wait, hold.visit.job)
         self.holds.bind(hold, wait)
         if wait.ticket is None:
             hold.poll_in(wait.retry_after_s)
 
-    def _ask_back(
-        self,
-        request: Request,
-        rep: Representation,
-        job: Job,
-        wait: Wait,
-        preference: str,
-        now: float,
-    ) -> None:
-        self._note_issued(wait, job)
+    def _ask_back(self, visit: Visit, wait: Wait) -> None:
+        self._note_issued(wait, visit.job)
         token, waited_s = None, 0.0
         if wait.ticket is not None:
-            row = self.policy.ticket(wait.ticket)
-            issued_s = row.issued_s if row is not None else now
-            waited_s = max(0.0, now - issued_s)
-            token = self._token(wait.ticket, job, preference, issued_s)
+            token, issued_s = self._token(wait.ticket, visit)
+            waited_s = max(0.0, self.now() - issued_s)
+        rep = visit.rep
         notice = Notice(rep.url_path, rep.size_bytes, wait, token, waited_s, self.draining)
         # What a client was told must survive a crash: the answer waits for the journal.
-        self.parts.journal.after_commit(lambda: self.parts.waiting.answer(request, notice))
+        self.parts.journal.after_commit(lambda: self.parts.waiting.answer(visit.request, notice))
 
-    def _refuse(self, request: Request, refusal: Refuse) -> None:
+    def _refuse(self, visit: Visit, refusal: Refuse) -> None:
         forbidden = refusal.reason in _FORBIDDEN
         self.parts.waiting.refuse(
-            request,
+            visit.request,
             403 if forbidden else 503,
             refusal.reason.value,
             _SENTENCES[refusal.reason],
@@ -344,147 +322,22 @@ class Gate:
             afresh=forbidden,
         )
 
-    def _send_away(self, hold: Hold) -> None:
-        wait = hold.wait
-        self.holds.remove(hold)
-        if hold.committed or wait is None:
-            hold.request.abort()
-        else:
-            self._ask_back(hold.request, hold.rep, hold.job, wait, hold.preference, self.now())
+    # -- small duties ------------------------------------------------------------------------
 
-    # -- tickets and passes ----------------------------------------------------------------------
-
-    def _read_ticket(self, request: Request, client: str, file: str, now: float) -> Ticket | None:
-        token = find_ticket(request.headers, request.query)
-        if token is None:
-            return None
-        return self.parts.keys.read_ticket(
-            token.text, client, file, now, self.parts.ticket_max_age_s
-        )
-
-    def _read_pass(
-        self, request: Request, client: str, file: str, path: str, now: float
-    ) -> Grant | None:
-        text = find_pass(request.headers, request.query)
-        if text is None:
-            return None
-        grant = self.parts.passes.read(text, path, now)
-        self.parts.passes.check_use(grant, client, file)
-        return grant
-
-    def _token(self, number: int, job: Job, preference: str, issued_s: float) -> str:
-        return self.parts.keys.write_ticket(
-            Ticket(
-                number=number,
-                client=job.client,
-                file=job.file,
-                size_bytes=job.size_bytes,
-                remaining_bytes=job.remaining_bytes,
-                weight=job.weight,
-                issued_s=issued_s,
-                preference=preference,
-            )
-        )
-
-    def _take_up(self, ticket: Ticket, job: Job, now: float) -> None:
-        """A signed ticket that the journal lost gets its place back."""
-        if self.policy.ticket(ticket.number) is not None:
-            return
-        row = TicketRow(
-            number=ticket.number,
-            client=job.client,
-            file=job.file,
-            size_bytes=ticket.size_bytes,
-            remaining_bytes=job.remaining_bytes,
-            weight=ticket.weight,
-            issued_s=ticket.issued_s,
-            state=TicketState.WAITING,
-            changed_s=now,
-        )
-        self.policy.restore([row], now, self.parts.numbers.first)
+    def _token(self, number: int, visit: Visit) -> tuple[str, float]:
+        row = self.policy.ticket(number)
+        issued_s = row.issued_s if row is not None else self.now()
+        text = write_proof(self.parts.keys, number, visit.job, visit.preference, issued_s)
+        return text, issued_s
 
     def _note_issued(self, wait: Wait, job: Job) -> None:
         if wait.ticket is not None and wait.ticket > self.parts.numbers.highest:
             self.parts.numbers.issued(wait.ticket)
             self.parts.arrived(ArrivalRecord(self.now(), job.client, job.file, job.size_bytes))
 
-    # -- time ------------------------------------------------------------------------------------
-
-    def settle(self) -> None:
-        """After calls to the policy: journal what changed, and let it decide what follows."""
-        self._record()
-        if self._soon_call is None:
-            self._soon_call = self.parts.reactor.callLater(0, self._let_time_pass)
-
-    def _record(self) -> None:
-        rows = self.policy.changes()
-        if not rows:
-            return
-        for row in rows:
-            if row.state in _OVER:
-                self.parts.numbers.end(row.number)
-        self.parts.journal.keep_tickets(rows)
-
-    def _let_time_pass(self) -> None:
-        if self._soon_call is not None and self._soon_call.active():
-            self._soon_call.cancel()
-        self._soon_call = None
-        now = self.now()
-        step = self.policy.advance(now)
-        for lease in step.pause:
-            if lease in self.downloads:
-                self.downloads[lease].pause()
-        for lease in step.resume:
-            if lease in self.downloads:
-                self.downloads[lease].resume()
-        for lease in step.idled_out:
-            download = self.downloads.pop(lease, None)
-            if download is not None:
-                download.abort("the lease is over")
-                self.parts.passes.end(download.client, download.file)
-        for number in step.call:
-            holds = self.holds.holding(number)
-            if not holds:
-                self.policy.absent(number, now)
-            for hold in holds:
-                self.offer_again(hold)
-        self._record()
-        if self._wake_call is not None and self._wake_call.active():
-            self._wake_call.cancel()
-        self._wake_call = None
-        if step.wake_at is not None and self._soon_call is None:
-            delay_s = max(0.001, step.wake_at - now)
-            self._wake_call = self.parts.reactor.callLater(delay_s, self._let_time_pass)
-
-    def _tick(self) -> None:
-        self._tick_call = self.parts.reactor.callLater(TICK_S, self._tick)
-        now = self.now()
-        elapsed_s, self._ticked_s = now - self._ticked_s, now
-        for download in self.downloads.values():
-            if not download.paused:
-                download.measure(elapsed_s)
-                self.policy.progress(
-                    download.lease, now, download.remaining_bytes(), download.rate_bytes_s
-                )
-        link = self.parts.link
-        self.policy.observe(link.goodput_bytes_s(), link.link_busy, now)
-        self._let_time_pass()
-
-    def _expected(self, number: int | None) -> float | None:
-        if number is None:
-            return None
-        found: Estimate | None = self.policy.estimate(number, self.now())
+    def _expected(self, number: int) -> float | None:
+        found = self.policy.estimate(number, self.now())
         return found.expected_s if found is not None else None
-
-    def _lease_of(self, client: str, file: str) -> Download | None:
-        return next(
-            (
-                download
-                for download in self.downloads.values()
-                if download.client == client and download.file == file
-            ),
-            None,
-        )
 
     def _counted_size(self, rep: Representation, verdict: Verdict) -> int:
         if verdict.treat_as == "small":
@@ -492,6 +345,10 @@ class Gate:
         if verdict.treat_as == "large":
             return max(rep.size_bytes, self._small_below)
         return rep.size_bytes
+
+
+def _until_one_ends(refusal: Refuse) -> Wait:
+    return Wait(min(5.0, refusal.retry_after_s or 5.0))
 
 
 def wanted_bytes(headers: Mapping[bytes, bytes], rep: Representation, plan: BodyPlan) -> int:

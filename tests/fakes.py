@@ -1,0 +1,287 @@
+"""Stand-ins for sockets: requests, transfers and a journal that tests drive by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from twisted.internet.task import Clock
+
+from policies.job import TicketRow
+from policies.registry import make_policy
+from policies.settings import PolicySettings
+from protocol.ticket import Key, KeyRing
+from server.callers import Callers
+from server.gate import Gate
+from server.gateparts import GateParts
+from server.http.answers import Header
+from server.http.proxies import TrustedProxies
+from server.http.request import Request
+from server.numbers import Numbers
+from server.pages import Pages
+from server.passes import PassBook
+from server.rules import Rule, RuleBook
+from server.store.records import ArrivalRecord, PassRecord
+from server.tools import ToolRule, ToolTable
+from server.transfer import (
+    BodyPlan,
+    FileKey,
+    Representation,
+    Transfer,
+    TransferListener,
+)
+from server.waiting import WaitingRoom
+
+BIG = 10_000_000
+START_S = 1_000_000.0
+
+
+class FakeFactory:
+    proxies = TrustedProxies()
+
+
+class FakeConnection:
+    """Remembers what a request was answered; `leave` is the peer closing."""
+
+    factory = FakeFactory()
+    is_tls = False
+
+    def __init__(self, peer_address: str = "192.0.2.1") -> None:
+        self.peer_address = peer_address
+        self.alive = True
+        self.status = 0
+        self.fields: dict[str, str] = {}
+        self.body = b""
+        self.drips: list[bytes] = []
+        self.aborted = False
+
+    def answer(
+        self, request: Request, status: int, headers: Iterable[Header], body: bytes, *, close: bool
+    ) -> None:
+        assert self.status == 0, "answered twice"
+        self.status, self.body = status, body
+        for name, value in headers:
+            self.fields[name.decode().lower()] = value.decode("latin-1")
+        request.ended(False)
+
+    def drip(self, request: Request, status: int, name: bytes, value: bytes) -> None:
+        self.drips.append(value)
+
+    def abort(self, request: Request | None = None) -> None:
+        self.aborted = True
+        self.alive = False
+
+    def leave(self, request: Request) -> None:
+        self.alive = False
+        request.ended(True)
+
+
+class FakeTransfer:
+    """A body on its way; the test says how far it is."""
+
+    def __init__(self, listener: TransferListener, total_bytes: int) -> None:
+        self._listener = listener
+        self.sent_bytes = 0
+        self.total_bytes = total_bytes
+        self.blocked = False
+        self.paused = False
+        self.aborted = ""
+        self.over = False
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def abort(self, reason: str) -> None:
+        self.aborted = reason
+        self.end(False)
+
+    def delivered_bytes(self) -> int:
+        return self.sent_bytes
+
+    def send(self, count: int) -> None:
+        self.sent_bytes += count
+
+    def end(self, complete: bool) -> None:
+        if not self.over:
+            self.over = True
+            if complete:
+                self.sent_bytes = self.total_bytes
+            self._listener.transfer_done(self, complete)
+
+    def finish(self) -> None:
+        self.end(True)
+
+
+@dataclass
+class Asked:
+    """One request that was given to a gate, and what became of it."""
+
+    request: Request
+    connection: FakeConnection
+    transfers: list[FakeTransfer] = field(default_factory=list)
+    start_fields: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def started(self) -> bool:
+        return bool(self.transfers)
+
+    @property
+    def transfer(self) -> FakeTransfer:
+        assert len(self.transfers) == 1
+        return self.transfers[0]
+
+    @property
+    def token(self) -> str:
+        return self.connection.fields.get("tidegate-ticket") or self.start_fields["tidegate-ticket"]
+
+    def leave(self) -> None:
+        for transfer in self.transfers:
+            transfer.end(False)
+        self.connection.leave(self.request)
+
+
+class FakeJournal:
+    """Keeps rows; commits at once unless `hold` is set."""
+
+    def __init__(self) -> None:
+        self.rows: dict[int, TicketRow] = {}
+        self.waiters: list[Callable[[], None]] = []
+        self.hold = False
+
+    def keep_tickets(self, rows: Iterable[TicketRow]) -> None:
+        for row in rows:
+            self.rows[row.number] = row
+
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        if self.hold:
+            self.waiters.append(callback)
+        else:
+            callback()
+
+
+class FakeLink:
+    link_busy = False
+
+    def goodput_bytes_s(self) -> float:
+        return 0.0
+
+
+def representation(url_path: str = "/big.iso", size_bytes: int = BIG) -> Representation:
+    return Representation(
+        path=url_path[1:].encode(),
+        url_path=url_path,
+        size_bytes=size_bytes,
+        mtime_s=1.0,
+        etag='"tag"',
+        key=FileKey(1, size_bytes, 1, 1),
+    )
+
+
+class House:
+    """A gate with everything around it faked, and short ways to ask it."""
+
+    def __init__(
+        self,
+        policy: str = "ticket",
+        *,
+        rules: Sequence[Rule] = (),
+        tools: Sequence[ToolRule] = (),
+        holds_most: int = 100,
+        holds_per_client: int = 64,
+        clock: Clock | None = None,
+        journal: FakeJournal | None = None,
+        restored: Iterable[TicketRow] = (),
+        next_number: int = 1,
+        over: Iterable[int] = (),
+        **settings: Any,
+    ) -> None:
+        self.clock = clock or Clock()
+        if self.clock.seconds() == 0:
+            self.clock.advance(START_S)
+        self.journal = journal or FakeJournal()
+        self.kept_passes: list[PassRecord] = []
+        self.arrivals: list[ArrivalRecord] = []
+        self.promises: list[int] = []
+        self.keys = KeyRing([Key("k1", b"0123456789abcdef")])
+        self.passes = PassBook(self.keys, self.kept_passes.append)
+        self.settings = PolicySettings(**{"slots": 1, "reserve_small": 0, **settings})
+        rng = random.Random(1)
+        parts = GateParts(
+            reactor=self.clock,
+            now=self.clock.seconds,
+            rng=rng,
+            keys=self.keys,
+            journal=self.journal,
+            numbers=Numbers(next_number, over, self.promises.append),
+            passes=self.passes,
+            waiting=WaitingRoom(Pages()),
+            link=FakeLink(),
+            callers=Callers(8),
+            rules=RuleBook(rules),
+            tools=ToolTable(tools),
+            arrived=self.arrivals.append,
+            not_found=lambda request: request.refuse(404, "not-found", "Nothing here."),
+            holds_most=holds_most,
+            holds_per_client=holds_per_client,
+        )
+        self.gate = Gate(parts, make_policy(policy, self.settings, rng), self.settings)
+        self.gate.open(restored)
+        self.clock.advance(0)
+
+    def ask(
+        self,
+        address: str = "192.0.2.1",
+        *,
+        file: str = "/big.iso",
+        size_bytes: int = BIG,
+        ranges: tuple[int, int] | None = None,
+        agent: str = "tidegate/1",
+        token: str | None = None,
+        query: str = "",
+        **fields: str,
+    ) -> Asked:
+        """Ask for a file; keyword fields are header fields with `_` for `-`."""
+        headers: dict[bytes, bytes] = {b"host": b"localhost", b"user-agent": agent.encode()}
+        if token is not None:
+            headers[b"tidegate-ticket"] = token.encode()
+        for name, value in fields.items():
+            headers[name.replace("_", "-").encode()] = value.encode("latin-1")
+        return self.ask_with(address, headers, file, size_bytes, ranges, query)
+
+    def ask_with(
+        self,
+        address: str,
+        headers: Mapping[bytes, bytes],
+        file: str,
+        size_bytes: int,
+        ranges: tuple[int, int] | None,
+        query: str,
+    ) -> Asked:
+        connection = FakeConnection(address)
+        target = file + (f"?{query}" if query else "")
+        request = Request(connection, b"GET", target.encode(), headers)  # type: ignore[arg-type]
+        asked = Asked(request, connection)
+        start, stop = ranges or (0, size_bytes)
+        plan = BodyPlan(206 if ranges else 200, (), ((start, stop),), stop - start)
+
+        def begin(listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
+            transfer = FakeTransfer(listener, plan.body_bytes)
+            asked.transfers.append(transfer)
+            for name, value in headers:
+                asked.start_fields[name.decode().lower()] = value.decode()
+            return transfer
+
+        rep = representation(file, size_bytes)
+        self.gate.enter(request, rep, plan, begin)
+        self.clock.advance(0)
+        return asked
+
+    def wait(self, seconds: float, step_s: float = 0.25) -> None:
+        """Let time pass in small steps, as the reactor would."""
+        for _ in range(round(seconds / step_s)):
+            self.clock.advance(step_s)

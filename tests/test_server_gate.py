@@ -1,0 +1,587 @@
+"""The gate: each decision becomes the right HTTP, and nothing is lost or leaked on the way."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.job import TicketState
+from policies.settings import PolicySettings
+from protocol.ticket import Ticket
+from server.desk import Desk
+from server.rules import Rule
+from server.tools import ToolRule
+from tests.fakes import BIG, START_S, House, representation
+
+CURL = "curl/8.0"
+BROWSER = {"agent": "Mozilla/5.0 Firefox/140.0", "accept": "text/html,*/*;q=0.8"}
+
+
+def leases(house: House) -> int:
+    return len(house.gate.policy.leases())
+
+
+def test_a_free_slot_starts_the_download_with_its_lease_fields() -> None:
+    house = House()
+    first = house.ask()
+    assert first.started
+    assert first.start_fields["tidegate-lease-connections"] == "8"
+    assert first.start_fields["tidegate-ticket"].startswith("t1.")
+
+
+def test_a_busy_server_tells_place_time_and_ticket() -> None:
+    house = House()
+    house.ask("192.0.2.1")
+    second = house.ask("192.0.2.2")
+    assert not second.started
+    answer = second.connection
+    assert answer.status == 503
+    assert int(answer.fields["retry-after"]) >= 1
+    assert answer.fields["tidegate-place"] == "1"
+    assert answer.fields["tidegate-status"] in ("waiting", "ready")
+    assert answer.fields["cache-control"] == "no-store"
+    document = json.loads(answer.body)
+    assert answer.fields["content-type"] == "application/problem+json"
+    assert document["type"].endswith("/waiting")
+    assert document["status"] == 503
+    assert document["ticket"] == answer.fields["tidegate-ticket"]
+    assert document["place"] == 1
+    assert document["retry_after_s"] == int(answer.fields["retry-after"])
+    assert int(answer.fields["tidegate-wait-expected"]) >= document["expected_wait_s"]
+
+
+def test_a_ticket_is_answered_only_once_it_is_safe_in_the_journal() -> None:
+    house = House()
+    house.ask("192.0.2.1")
+    house.journal.hold = True
+    second = house.ask("192.0.2.2")
+    assert second.connection.status == 0
+    assert house.journal.rows[2].state in (TicketState.WAITING, TicketState.READY)
+    house.journal.waiters.pop()()
+    assert second.connection.status == 503
+
+
+def test_the_ticket_admits_when_the_slot_is_free_and_once_only() -> None:
+    house = House()
+    first = house.ask("192.0.2.1")
+    second = house.ask("192.0.2.2")
+    first.transfer.finish()
+    house.wait(30)
+    again = house.ask("192.0.2.2", token=second.token)
+    assert again.started
+    again.transfer.finish()
+    house.wait(1)
+    replay = house.ask("192.0.2.2", token=again.token)
+    assert replay.connection.status == 403
+    assert json.loads(replay.connection.body)["type"].endswith("/ticket-used")
+    assert leases(house) == 0
+
+
+def test_a_retry_without_its_ticket_finds_its_old_place() -> None:
+    house = House()
+    house.ask("192.0.2.1")
+    places = [house.ask(f"192.0.2.{n}") for n in (2, 3, 4)]
+    back = house.ask("192.0.2.2")
+    assert back.connection.fields["tidegate-place"] == "1"
+    assert [asked.connection.fields["tidegate-place"] for asked in places] == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize("way", ["header", "query", "cookie"])
+def test_a_ticket_counts_in_header_query_and_cookie(way: str) -> None:
+    house = House()
+    first = house.ask("192.0.2.1")
+    token = house.ask("192.0.2.2").token
+    first.transfer.finish()
+    house.wait(30)
+    if way == "header":
+        again = house.ask("192.0.2.2", token=token)
+    elif way == "query":
+        again = house.ask("192.0.2.2", query=f"a=1&tidegate-ticket={token}")
+    else:
+        again = house.ask("192.0.2.2", cookie=f"x=y; tidegate-ticket={token}; z=1")
+        assert "Max-Age=0" in again.start_fields["set-cookie"]
+    assert again.started
+
+
+def test_a_foreign_forged_or_old_ticket_is_refused_with_the_reason() -> None:
+    house = House()
+    house.ask("192.0.2.1")
+    token = house.ask("192.0.2.2").token
+    for address, file, text, code in (
+        ("192.0.2.3", "/big.iso", token, "ticket-foreign"),
+        ("192.0.2.2", "/other.iso", token, "ticket-foreign"),
+        ("192.0.2.2", "/big.iso", token[:-2] + "xx", "ticket-forged"),
+        ("192.0.2.2", "/big.iso", "x" * 5000, "ticket-forged"),
+    ):
+        asked = house.ask(address, file=file, token=text)
+        assert asked.connection.status == 403
+        assert json.loads(asked.connection.body)["type"].endswith("/" + code)
+    house.clock.advance(8 * 86400)
+    late = house.ask("192.0.2.2", token=token)
+    assert json.loads(late.connection.body)["type"].endswith("/ticket-expired")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.binary(max_size=80))
+def test_garbage_in_any_form_of_a_ticket_never_crashes(garbage: bytes) -> None:
+    house = House()
+    house.ask("192.0.2.9")
+    text = garbage.decode("latin-1")
+    for asked in (
+        house.ask(token=None, tidegate_ticket=text),
+        house.ask(cookie=f"tidegate-ticket={text}"),
+        house.ask(query="tidegate-ticket=" + quote(garbage)),
+        house.ask(tidegate_pass=text),
+        house.ask(tidegate_remaining=text),
+    ):
+        assert asked.connection.status in (403, 503)
+
+
+def test_a_browser_with_a_bad_cookie_forgets_it_and_asks_again() -> None:
+    house = House()
+    asked = house.ask(cookie="tidegate-ticket=t1.bad", **BROWSER)
+    assert asked.connection.status == 403
+    assert asked.connection.fields["refresh"] == "3; url=/big.iso"
+    assert "Max-Age=0" in asked.connection.fields["set-cookie"]
+
+
+def test_a_browser_gets_the_waiting_page_in_its_language() -> None:
+    house = House()
+    house.ask("192.0.2.1")
+    house.ask("192.0.2.2")
+    asked = house.ask("192.0.2.3", accept_language="de-CH, en;q=0.5", **BROWSER)
+    answer = asked.connection
+    assert answer.status == 503
+    page = answer.body.decode()
+    assert '<html lang="de">' in page
+    assert "Sie sind Nummer 2 in der Warteschlange" in page
+    token = answer.fields["tidegate-ticket"]
+    refresh = answer.fields["refresh"]
+    assert refresh.endswith(f"; url=/big.iso?tidegate-ticket={token}")
+    assert f"tidegate-ticket={token}; Path=/big.iso;" in answer.fields["set-cookie"]
+    assert "HttpOnly" in answer.fields["set-cookie"]
+    assert "script" not in page
+
+
+def test_the_waiting_page_escapes_the_name_of_the_file() -> None:
+    house = House()
+    house.ask("192.0.2.1")
+    path = "/%3Cscript%3Ealert(1)%3C/script%3E"
+    asked = house.ask("192.0.2.2", file=path, **BROWSER)
+    assert b"<script" not in asked.connection.body
+
+
+def test_tools_that_cannot_wait_are_held_and_called_in_order() -> None:
+    house = House()
+    first = house.ask("192.0.2.1", agent=CURL)
+    second = house.ask("192.0.2.2", agent=CURL)
+    third = house.ask("192.0.2.3", agent="Wget/1.21", accept="*/*")
+    wget2 = house.ask("192.0.2.4", agent="wget2/2.1", accept="text/html,*/*;q=0.8")
+    assert [asked.started for asked in (first, second, third, wget2)] == [True] + [False] * 3
+    assert {asked.connection.status for asked in (second, third, wget2)} == {0}
+    assert len(house.gate.holds) == 3
+    for asked, following in ((first, second), (second, third), (third, wget2)):
+        asked.transfer.finish()
+        house.wait(1)
+        assert following.started
+    assert len(house.gate.holds) == 0
+
+
+def test_a_held_tool_hears_nothing_at_first_and_then_a_line_now_and_then() -> None:
+    tool = ToolRule(agent="^slow/", manner="hold", silent_s=20, drip_s=5, drip_lines=3)
+    house = House(tools=[tool])
+    house.ask("192.0.2.1")
+    held = house.ask("192.0.2.2", agent="slow/1")
+    house.wait(19)
+    assert held.connection.drips == []
+    house.wait(2)
+    assert len(held.connection.drips) == 1
+    assert held.connection.drips[0].startswith(b"place 1")
+    house.wait(10)
+    assert len(held.connection.drips) == 3
+    house.wait(5)
+    assert held.connection.aborted
+    assert len(house.gate.holds) == 0
+    back = house.ask("192.0.2.2", agent="slow/1")
+    assert back.connection.status == 0
+    assert [row.number for row in house.gate.policy.tickets()] == [2]
+
+
+def test_a_held_client_that_leaves_keeps_its_place_but_is_not_called() -> None:
+    house = House()
+    first = house.ask("192.0.2.1", agent=CURL)
+    second = house.ask("192.0.2.2", agent=CURL)
+    third = house.ask("192.0.2.3", agent=CURL)
+    second.leave()
+    first.transfer.finish()
+    house.wait(200)
+    assert not second.started
+    assert third.started
+
+
+def test_holds_are_bounded_in_all_and_for_each_client() -> None:
+    house = House(holds_most=3, holds_per_client=2)
+    house.ask("192.0.2.1", agent=CURL)
+    answers = [house.ask("192.0.2.2", agent=CURL, file=f"/{n}").connection.status for n in range(3)]
+    assert answers == [0, 0, 503]
+    assert house.ask("192.0.2.3", agent=CURL).connection.status == 0
+    assert house.ask("192.0.2.4", agent=CURL).connection.status == 503
+
+
+def test_a_ticket_aware_client_is_never_held() -> None:
+    house = House()
+    house.ask("192.0.2.1")
+    assert house.ask("192.0.2.2", agent=CURL, tidegate_wait="ticket").connection.status == 503
+    assert house.ask("192.0.2.3", agent="pip/25.0").connection.status == 503
+
+
+def test_without_tickets_a_held_tool_is_offered_again_and_again() -> None:
+    house = House("fcfs", busy_retry_s=5)
+    first = house.ask("192.0.2.1", agent=CURL)
+    second = house.ask("192.0.2.2", agent=CURL)
+    house.wait(7)
+    assert not second.started
+    first.transfer.finish()
+    house.wait(6)
+    assert second.started
+
+
+def test_parallel_ranges_ride_on_one_lease_and_end_it_together() -> None:
+    house = House()
+    half = BIG // 2
+    one = house.ask("192.0.2.1", ranges=(0, half))
+    two = house.ask("192.0.2.1", ranges=(half, BIG))
+    assert one.started
+    assert two.started
+    assert leases(house) == 1
+    two.transfer.finish()
+    house.wait(1)
+    assert leases(house) == 1
+    one.transfer.finish()
+    house.wait(1)
+    assert leases(house) == 0
+    assert house.gate.policy.snapshot(house.clock.seconds()).completed_total == 1
+
+
+def test_a_broken_connection_resumes_on_its_lease() -> None:
+    house = House()
+    first = house.ask("192.0.2.1")
+    house.ask("192.0.2.2")
+    first.transfer.send(4_000_000)
+    first.leave()
+    house.wait(5)
+    back = house.ask("192.0.2.1", ranges=(4_000_000, BIG))
+    assert back.started
+    assert leases(house) == 1
+    back.transfer.finish()
+    house.wait(1)
+    assert leases(house) == 0
+
+
+def test_an_idle_lease_gives_its_slot_back() -> None:
+    house = House(lease_idle_s=10)
+    first = house.ask("192.0.2.1", agent=CURL)
+    second = house.ask("192.0.2.2", agent=CURL)
+    first.leave()
+    house.wait(9)
+    assert not second.started
+    house.wait(3)
+    assert second.started
+    assert first.transfer.over
+
+
+def test_a_resume_after_a_restart_wants_only_the_rest() -> None:
+    house = House()
+    resumed = house.ask(ranges=(9_000_000, BIG))
+    resumed.transfer.finish()
+    house.wait(1)
+    assert leases(house) == 0
+    told = house.ask(file="/other", ranges=(100, 200), tidegate_remaining="100")
+    told.transfer.finish()
+    house.wait(1)
+    assert leases(house) == 0
+
+
+def test_more_connections_than_a_lease_may_have_are_refused_or_held() -> None:
+    house = House(connections_per_lease=2)
+    ones = [house.ask(agent=CURL, ranges=(n, n + 10)) for n in range(3)]
+    assert [asked.started for asked in ones] == [True, True, False]
+    ones[0].transfer.finish()
+    house.wait(6)
+    assert ones[2].started
+    refused = house.ask(agent=CURL, tidegate_wait="ticket", ranges=(7, 9))
+    assert refused.connection.status == 503
+    assert "retry-after" in refused.connection.fields
+
+
+def test_small_files_pass_the_fast_way_unless_something_speaks_against_it() -> None:
+    house = House(rules=[Rule(path="/secret/*", require_class="gold")], slots=2, reserve_small=1)
+    asked = house.ask()
+    small = representation("/SHA256SUMS", 100)
+    assert house.gate.admit_small(asked.request, small)
+    assert not house.gate.admit_small(asked.request, representation("/big", BIG))
+    assert not house.gate.admit_small(asked.request, representation("/secret/x", 100))
+    house.gate.drain()
+    assert not house.gate.admit_small(asked.request, small)
+
+
+def test_rules_hide_require_a_class_and_count_sizes() -> None:
+    house = House(
+        rules=[
+            Rule(path="/gold/", require_class="gold"),
+            Rule(path="/later.iso", hidden_until="1970-01-12T13:46:50Z"),  # type: ignore[arg-type]
+            Rule(path="/notes.pdf", treat_as="small"),
+        ],
+        slots=2,
+        reserve_small=1,
+    )
+    assert house.ask(file="/later.iso").connection.status == 404
+    house.wait(11)
+    assert house.ask(file="/later.iso").started
+    assert house.ask("192.0.2.2", file="/notes.pdf").started
+    refused = house.ask("192.0.2.3", file="/gold/a")
+    assert refused.connection.status == 403
+    assert json.loads(refused.connection.body)["type"].endswith("/pass-required")
+
+
+def issue_pass(house: House, **more: object) -> str:
+    fields = {
+        "class_name": "gold",
+        "weight": 4.0,
+        "path": "/*",
+        "not_before_s": START_S,
+        "expires_s": START_S + 3600,
+        "max_uses": 1,
+        "now": START_S,
+    }
+    token, _ = house.passes.issue(**{**fields, **more})  # type: ignore[arg-type]
+    return token
+
+
+def test_a_pass_opens_what_requires_it_and_moves_faster() -> None:
+    house = House(rules=[Rule(path="/gold/", require_class="gold")])
+    token = issue_pass(house, max_uses=9)
+    first = house.ask("192.0.2.1", file="/gold/a", tidegate_pass=token)
+    assert first.started
+    for n in range(2, 42):
+        house.ask(f"192.0.2.{n}")
+    special = house.ask("192.0.2.200", tidegate_pass=token)
+    assert int(special.connection.fields["tidegate-place"]) < 20
+    polled = house.ask("192.0.2.200", token=special.token)
+    assert polled.connection.status == 503
+
+
+def test_a_pass_counts_downloads_and_not_visits() -> None:
+    house = House()
+    token = issue_pass(house)
+    house.ask("192.0.2.1")
+    assert house.ask("192.0.2.2", tidegate_pass=token).connection.status == 503
+    assert house.ask("192.0.2.2", tidegate_pass=token).connection.status == 503
+    assert [record.uses for record in house.kept_passes] == [1]
+    other = house.ask("192.0.2.3", tidegate_pass=token)
+    assert other.connection.status == 403
+    assert json.loads(other.connection.body)["type"].endswith("/pass-used")
+
+
+def test_revoked_foreign_and_expired_passes_are_refused() -> None:
+    house = House()
+    serial = house.passes.keys.read_pass(token := issue_pass(house)).serial
+    assert house.passes.revoke(serial)
+    for text, code in (
+        (token, "pass-revoked"),
+        (issue_pass(house, path="/elsewhere/*"), "pass-path"),
+        (issue_pass(house, expires_s=START_S - 1), "pass-expired"),
+        (issue_pass(house, not_before_s=START_S + 60), "pass-early"),
+        ("p1.nonsense", "pass-forged"),
+    ):
+        asked = house.ask(tidegate_pass=text)
+        assert asked.connection.status == 403
+        assert json.loads(asked.connection.body)["type"].endswith("/" + code)
+
+
+def test_tickets_keep_their_places_over_a_crash() -> None:
+    before = House()
+    before.ask("192.0.2.1")
+    tokens = [before.ask(f"192.0.2.{n}").token for n in (2, 3, 4)]
+    rows = list(before.journal.rows.values())
+    after = House(restored=rows, next_number=1_000_000, clock=before.clock)
+    started = [row for row in rows if row.state is TicketState.STARTED]
+    assert len(started) == 1
+    assert after.ask("192.0.2.1").started
+    back = [after.ask(f"192.0.2.{n}", token=tokens[n - 2]) for n in (4, 3, 2)]
+    assert [asked.connection.fields["tidegate-place"] for asked in back] == ["3", "2", "1"]
+    new = after.ask("192.0.2.5")
+    assert (
+        after.keys.read_ticket(
+            new.token,
+            after.gate.parts.callers.key("192.0.2.5", {b"user-agent": b"tidegate/1"}),
+            "/big.iso",
+            after.clock.seconds(),
+        ).number
+        >= 1_000_000
+    )
+
+
+def test_a_ticket_that_the_journal_lost_gets_its_place_back() -> None:
+    before = House()
+    before.ask("192.0.2.1")
+    lost = before.ask("192.0.2.2")
+    kept = before.ask("192.0.2.3")
+    rows = [row for row in before.journal.rows.values() if row.number != 2]
+    after = House(restored=rows, next_number=1_000_000, clock=before.clock)
+    assert after.ask("192.0.2.1").started
+    newcomer = after.ask("192.0.2.9")
+    assert newcomer.connection.fields["tidegate-place"] == "2"
+    back = after.ask("192.0.2.2", token=lost.token)
+    assert back.connection.fields["tidegate-place"] == "1"
+    third = after.ask("192.0.2.3", token=kept.token)
+    assert third.connection.fields["tidegate-place"] == "2"
+
+
+def test_a_used_ticket_stays_used_over_a_crash() -> None:
+    before = House()
+    first = before.ask("192.0.2.1")
+    token = first.token
+    first.transfer.finish()
+    before.wait(1)
+    done = [row for row in before.journal.rows.values() if row.state is TicketState.DONE]
+    assert [row.number for row in done] == [1]
+    after = House(over=[1], next_number=1_000_000, clock=before.clock)
+    replay = after.ask("192.0.2.1", token=token)
+    assert replay.connection.status == 403
+
+
+def test_numbers_are_promised_to_the_store_before_they_are_given() -> None:
+    house = House(next_number=5)
+    house.ask("192.0.2.1")
+    house.ask("192.0.2.2")
+    assert house.promises[-1] > 1_000_000
+
+
+def test_a_switch_of_policy_drops_nobody() -> None:
+    house = House()
+    running = house.ask("192.0.2.1", agent=CURL)
+    held = [house.ask(f"192.0.2.{n}", agent=CURL) for n in (2, 3)]
+    told = house.ask("192.0.2.4")
+    for name in ("fcfs", "reserve", "ticket"):
+        house.gate.apply(name, PolicySettings(slots=1, reserve_small=0))
+        house.wait(1)
+    assert not running.transfer.over
+    running.transfer.finish()
+    house.wait(1)
+    assert held[0].started
+    held[0].transfer.finish()
+    house.wait(1)
+    assert held[1].started
+    held[1].transfer.finish()
+    house.wait(30)
+    assert house.ask("192.0.2.4", token=told.token).started
+
+
+def test_more_slots_start_those_who_are_held_at_once() -> None:
+    house = House()
+    house.ask("192.0.2.1", agent=CURL)
+    held = [house.ask(f"192.0.2.{n}", agent=CURL) for n in (2, 3)]
+    house.gate.apply("ticket", PolicySettings(slots=3, reserve_small=0))
+    house.wait(1)
+    assert all(asked.started for asked in held)
+
+
+def test_draining_sends_newcomers_away_and_lets_downloads_finish() -> None:
+    house = House()
+    running = house.ask("192.0.2.1", ranges=(0, 100))
+    held = house.ask("192.0.2.2", agent=CURL)
+    house.gate.drain()
+    assert held.connection.status == 503
+    assert "tidegate-ticket" in held.connection.fields
+    late = house.ask("192.0.2.3")
+    assert late.connection.status == 503
+    assert json.loads(late.connection.body)["type"].endswith("/closed")
+    assert house.ask("192.0.2.1", ranges=(100, 200)).started
+    assert not running.transfer.over
+
+
+def test_close_leaves_no_timer_behind() -> None:
+    house = House()
+    house.ask("192.0.2.1")
+    house.ask("192.0.2.2", agent=CURL)
+    house.gate.close()
+    assert house.clock.getDelayedCalls() == []
+
+
+def test_an_operator_cancels_withdraws_promotes_and_blocks() -> None:
+    house = House()
+    desk = Desk(house.gate)
+    running = house.ask("192.0.2.1")
+    tokens = [house.ask(f"192.0.2.{n}").token for n in (2, 3, 4)]
+    assert desk.promote(4)
+    assert house.ask("192.0.2.4", token=tokens[2]).connection.fields["tidegate-place"] == "1"
+    assert desk.withdraw(2)
+    assert not desk.withdraw(2)
+    assert not desk.promote(99)
+    [view] = house.gate.policy.leases()
+    assert desk.cancel(view.lease, "the operator says so")
+    assert not desk.cancel(view.lease, "again")
+    assert running.transfer.aborted == "the operator says so"
+    assert leases(house) == 0
+    desk.block("192.0.2.3")
+    assert house.ask("192.0.2.3").connection.status == 403
+    assert [row.number for row in house.gate.policy.tickets()] == [4]
+    desk.unblock("192.0.2.3")
+    assert house.ask("192.0.2.3").connection.status == 503
+
+
+def test_a_replaced_file_begins_its_coverage_anew() -> None:
+    house = House()
+    first = house.ask(ranges=(0, BIG // 2))
+    download = next(iter(house.gate.downloads.values()))
+    first.transfer.finish()
+    assert download.coverage.total_bytes == BIG // 2
+    download.renew(replace(representation(), etag='"new"'), BIG)
+    assert download.coverage.total_bytes == 0
+
+
+def test_a_signed_ticket_with_a_number_never_issued_is_taken_up_and_not_reissued() -> None:
+    house = House()
+    house.ask("192.0.2.1")
+    client = house.gate.parts.callers.key("192.0.2.2", {b"user-agent": b"tidegate/1"})
+    token = house.keys.write_ticket(
+        Ticket(77, client, "/big.iso", BIG, BIG, 1.0, house.clock.seconds())
+    )
+    assert house.ask("192.0.2.2", token=token).connection.status == 503
+    numbers = {row.number for row in house.gate.policy.tickets()}
+    assert 77 in numbers
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), max_size=40))
+def test_no_slot_leaks_whatever_clients_do(steps: list[tuple[int, int]]) -> None:
+    house = House(slots=2, reserve_small=0, lease_idle_s=5, ticket_ttl_s=20)
+    live: list[object] = []
+    for what, who in steps:
+        if what <= 2:
+            agent = CURL if what == 0 else "tidegate/1"
+            live.append(house.ask(f"192.0.2.{who}", agent=agent))
+        elif what == 3:
+            house.wait(who + 1)
+        elif live:
+            asked = live.pop(who % len(live))
+            started = [one for one in asked.transfers if not one.over]  # type: ignore[attr-defined]
+            if what == 4 and started:
+                started[0].finish()
+            elif not asked.request.finished:  # type: ignore[attr-defined]
+                asked.leave()  # type: ignore[attr-defined]
+        assert leases(house) <= 2
+        running = sum(len(download.deliveries) for download in house.gate.downloads.values())
+        assert running == sum(view.connections for view in house.gate.policy.leases())
+    for asked in live:
+        asked.leave()  # type: ignore[attr-defined]
+    house.wait(400)
+    assert leases(house) == 0
+    assert len(house.gate.holds) == 0
+    assert house.gate.downloads == {}
