@@ -15,13 +15,10 @@ class Desk:
     def cancel(self, lease: int, reason: str) -> bool:
         """Cut a download off and free its slot; False when there is no such lease."""
         gate = self._gate
-        download = gate.downloads.pop(lease, None)
+        download = gate.downloads.get(lease)
         if download is None:
             return False
-        download.abort(reason)
-        gate.policy.release(lease, gate.now(), False)
-        gate.parts.passes.end(download.client, download.file)
-        gate.settle()
+        gate.floor.end(download, reason)
         return True
 
     def withdraw(self, number: int) -> bool:
@@ -36,17 +33,17 @@ class Desk:
         for hold in holds:
             gate.holds.remove(hold)
             if hold.committed:
-                hold.request.abort()
+                hold.visit.request.abort()
             else:
-                hold.request.refuse(403, "withdrawn", "The operator has ended this wait.")
-        gate.settle()
+                hold.visit.request.refuse(403, "withdrawn", "The operator has ended this wait.")
+        gate.floor.settle()
         return True
 
     def promote(self, number: int) -> bool:
         """Move a waiting ticket to the head of the queue; False when it does not wait."""
         gate = self._gate
         done = gate.policy.promote(number, gate.now())
-        gate.settle()
+        gate.floor.settle()
         return done
 
     def block(self, address: str) -> None:

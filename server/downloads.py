@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from policies.job import Admit, Job
 from server.coverage import Coverage
-from server.transfer import BodyPlan, Transfer
+from server.transfer import BodyPlan, Representation, Transfer
 
 _SMOOTHING_S = 2.0
 
@@ -77,36 +78,26 @@ class Download:
         "wanted_bytes",
     )
 
-    def __init__(
-        self,
-        lease: int,
-        ticket: int | None,
-        client: str,
-        file: str,
-        size_bytes: int,
-        etag: str,
-        wanted_bytes: int,
-        now: float,
-    ) -> None:
-        self.lease = lease
-        self.ticket = ticket
-        self.client = client
-        self.file = file
-        self.size_bytes = size_bytes
-        self.etag = etag
-        self.wanted_bytes = wanted_bytes
+    def __init__(self, admit: Admit, job: Job, rep: Representation, now: float) -> None:
+        self.lease = admit.lease
+        self.ticket = admit.ticket
+        self.client = job.client
+        self.file = job.file
+        self.size_bytes = rep.size_bytes
+        self.etag = rep.etag
+        self.wanted_bytes = job.remaining_bytes
         self.started_s = now
         self.paused = False
         self.rate_bytes_s = 0.0
         self.flowed_bytes = 0
         self.coverage = Coverage()
         self.deliveries: set[Delivery] = set()
-        self.address = client.partition("#")[0]
+        self.address = job.client.partition("#")[0]
 
-    def renew(self, etag: str, size_bytes: int, wanted_bytes: int) -> None:
+    def renew(self, rep: Representation, wanted_bytes: int) -> None:
         """The file was replaced: what was delivered of the old one counts no longer."""
-        if etag != self.etag:
-            self.etag, self.size_bytes = etag, size_bytes
+        if rep.etag != self.etag:
+            self.etag, self.size_bytes = rep.etag, rep.size_bytes
             self.wanted_bytes = wanted_bytes
             self.coverage = Coverage()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from policies.job import TicketRow
+from policies.job import Job, TicketRow
 from protocol.ticket import KeyRing
 from server.callers import Callers
 from server.http.request import Request
@@ -16,6 +16,7 @@ from server.passes import PassBook
 from server.rules import RuleBook
 from server.store.records import ArrivalRecord
 from server.tools import ToolTable
+from server.transfer import BodyPlan, Representation, Start
 from server.waiting import WaitingRoom
 
 
@@ -42,6 +43,18 @@ class Link(Protocol):
     def goodput_bytes_s(self) -> float:
         """What left lately."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request with all that is known of it when it is offered to the policy."""
+
+    request: Request
+    rep: Representation
+    plan: BodyPlan
+    start: Start
+    job: Job
+    preference: str
 
 
 @dataclass(slots=True)

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from policies.job import Job, Wait
+from policies.job import Wait
 from protocol.units import format_duration
-from server.http.request import Request
+from server.gateparts import Visit
 from server.tools import ToolRule
-from server.transfer import BodyPlan, Representation, Start
 
 
 class Host(Protocol):
@@ -33,45 +32,12 @@ class Host(Protocol):
 class Hold:
     """One request that is kept open."""
 
-    __slots__ = (
-        "_call",
-        "_drips",
-        "_hall",
-        "_poll",
-        "job",
-        "over",
-        "plan",
-        "preference",
-        "rep",
-        "request",
-        "rule",
-        "since_s",
-        "start",
-        "ticket",
-        "wait",
-    )
+    __slots__ = ("_call", "_drips", "_hall", "_poll", "over", "rule", "ticket", "visit", "wait")
 
-    def __init__(
-        self,
-        hall: HoldingHall,
-        request: Request,
-        rep: Representation,
-        plan: BodyPlan,
-        start: Start,
-        job: Job,
-        rule: ToolRule,
-        preference: str,
-        now: float,
-    ) -> None:
+    def __init__(self, hall: HoldingHall, visit: Visit, rule: ToolRule) -> None:
         self._hall = hall
-        self.request = request
-        self.rep = rep
-        self.plan = plan
-        self.start = start
-        self.job = job
+        self.visit = visit
         self.rule = rule
-        self.preference = preference
-        self.since_s = now
         self.ticket: int | None = None
         self.wait: Wait | None = None
         self.over = False
@@ -106,7 +72,7 @@ class Hold:
             self._hall.host.hold_left(self, True)
             return
         self._drips += 1
-        self.request.drip(self.plan.status, b"Tidegate-Held", self._line())
+        self.visit.request.drip(self.visit.plan.status, b"Tidegate-Held", self._line())
         if not self.over:
             self._call = self._hall.call_later(self.rule.drip_s, self._drip)
 
@@ -128,7 +94,7 @@ class HoldingHall:
         self,
         host: Host,
         reactor: Any,
-        estimate: Callable[[int | None], float | None],
+        estimate: Callable[[int], float | None],
         most: int,
         most_per_client: int,
     ) -> None:
@@ -158,7 +124,7 @@ class HoldingHall:
         """Keep a client; it leaves by `remove`."""
         self._holds.add(hold)
         self.held_total += 1
-        client = hold.job.client
+        client = hold.visit.job.client
         self._by_client[client] = self._by_client.get(client, 0) + 1
 
     def bind(self, hold: Hold, wait: Wait) -> None:
@@ -181,7 +147,7 @@ class HoldingHall:
             return
         self._holds.discard(hold)
         self._unbind(hold)
-        client = hold.job.client
+        client = hold.visit.job.client
         left = self._by_client[client] - 1
         if left:
             self._by_client[client] = left

@@ -119,7 +119,7 @@ class ServerConfig(_Section):
     admin: str = Field(
         "127.0.0.1:8081", description="Where the admin page listens: HOST:PORT, or off."
     )
-    policy: PolicyName = Field("reserve", description="Who may start when.")
+    policy: PolicyName = Field("ticket", description="Who may start when.")
     bandwidth: float | None = Field(
         None,
         gt=0,
