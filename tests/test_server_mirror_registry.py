@@ -1,0 +1,118 @@
+"""Which mirrors are offered: admitted, fresh, well and current ones, and no others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.errors import BadManifest, BadToken
+from protocol.mirror_report import Report, decode_report, encode_report
+from server.mirror.registry import FORGET_S, FRESH_S, Admitted, MirrorDirectory, Registry
+
+SECRETS = {"one": "s1", "two": "s2"}
+
+
+def registry() -> Registry:
+    made = Registry(
+        {
+            "one": Admitted("one", "https://one.test/pub", "s1", 2, "de"),
+            "two": Admitted("two", "https://two.test/", "s2", 1),
+        }
+    )
+    made.publish({"main": 7})
+    return made
+
+
+def said(name: str, version: int = 7, at: float = 100.0, **more: object) -> Report:
+    return Report(name, "main", version, at, **more)  # type: ignore[arg-type]
+
+
+def test_current_mirrors_are_listed_best_first_and_free_ones_before() -> None:
+    known = registry()
+    known.hear(said("one"), 100)
+    known.hear(said("two", free=False), 100)
+    urls = [source.url for source in known.sources("main", 101)]
+    assert urls == ["https://two.test/", "https://one.test/pub/"]
+    known.hear(said("one", at=110, free=True), 110)
+    assert known.sources("main", 111)[0].url == "https://one.test/pub/"
+    assert [s.url for s in known.sources("main", 111, only_free=True)] == ["https://one.test/pub/"]
+
+
+@pytest.mark.parametrize(
+    ("report", "at", "condition"),
+    [
+        (said("one"), 100, "current"),
+        (said("one", version=6), 100, "behind"),
+        (said("one", trouble="disk-full"), 100, "troubled"),
+        (said("one"), 100 + FRESH_S + 1, "silent"),
+    ],
+)
+def test_only_the_healthy_and_current_are_offered(report, at, condition) -> None:  # type: ignore[no-untyped-def]
+    known = registry()
+    known.hear(report, 100)
+    assert [standing.condition for standing in known.standings(at)] == [condition]
+    assert bool(known.sources("main", at)) == (condition == "current")
+
+
+def test_a_new_version_takes_the_others_off_until_they_have_it() -> None:
+    known = registry()
+    known.hear(said("one"), 100)
+    known.publish({"main": 8})
+    assert known.sources("main", 101) == []
+    known.hear(said("one", version=8, at=102), 102)
+    assert len(known.sources("main", 103)) == 1
+
+
+def test_the_dead_and_the_expelled_are_forgotten() -> None:
+    known = registry()
+    known.hear(said("one"), 100)
+    known.hear(said("two"), 100)
+    known.admit({"two": Admitted("two", "https://two.test/", "s2")})
+    assert [standing.name for standing in known.standings(101)] == ["two"]
+    assert known.standings(100 + FORGET_S + 1) == []
+
+
+def test_the_directory_maps_paths_below_its_prefix() -> None:
+    known = registry()
+    known.hear(said("one"), 100)
+    directory = MirrorDirectory(known, "main", lambda: 101.0, prefix="/pub/")
+    assert [s.url for s in directory.urls_for("/pub/a b/c.iso")] == [
+        "https://one.test/pub/a%20b/c.iso"
+    ]
+    assert directory.urls_for("/elsewhere") == []
+
+
+def test_a_replayed_report_does_not_count() -> None:
+    known = registry()
+    known.hear(said("one"), 100)
+    with pytest.raises(BadToken, match="before"):
+        known.hear(said("one"), 101)
+
+
+@given(st.text(max_size=20), st.integers(0, 10**9), st.sampled_from([True, False, None]))
+def test_reports_survive_the_wire(trouble: str, version: int, free: bool | None) -> None:
+    report = Report("one", "main", version, 1000.0, trouble, free)
+    body, signature = encode_report(report, "s1")
+    if not trouble.isprintable():
+        with pytest.raises(BadManifest):
+            decode_report(body, signature, SECRETS.get, 1000.0)
+    else:
+        assert decode_report(body, signature, SECRETS.get, 1010.0) == report
+
+
+def test_reports_that_prove_nothing_are_refused() -> None:
+    body, signature = encode_report(said("one", at=1000.0), "s1")
+    with pytest.raises(BadToken, match="clocks"):
+        decode_report(body, signature, SECRETS.get, 5000.0)
+    with pytest.raises(BadToken, match="not signed"):
+        decode_report(body.replace(b'"one"', b'"two"'), signature, SECRETS.get, 1000.0)
+    with pytest.raises(BadToken, match="not signed"):
+        decode_report(body.replace(b'"one"', b'"nobody"'), signature, SECRETS.get, 1000.0)
+    with pytest.raises(BadManifest):
+        decode_report(body[:-4], signature, SECRETS.get, 1000.0)
+    for junk in (b"[]", b"null", json.dumps({"mirror": 1}).encode(), b"x" * 9999):
+        with pytest.raises(BadManifest):
+            decode_report(junk, signature, SECRETS.get, 1000.0)
