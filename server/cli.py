@@ -29,6 +29,9 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     "show_hidden": ("show_hidden", "--show-hidden"),
     "access_log": ("access_log", "--access-log"),
     "mirror": ("mirrors", "--mirror"),
+    "mirror_publish": ("mirror_publish", "--mirror-publish"),
+    "mirror_channel": ("mirror_channel", "--mirror-channel"),
+    "mirror_prefix": ("mirror_prefix", "--mirror-prefix"),
     "multicast": ("multicast.enabled", "--multicast"),
     "multicast_interface": ("multicast.interface", "--multicast-interface"),
     "multicast_rate": ("multicast.rate", "--multicast-rate"),
@@ -65,6 +68,9 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 @click.option("--multicast-threshold", help="Wishes for one file that make a session.")
 @click.option("--multicast-window", help="Within so long, such as 15s.")
 @click.option("--multicast-fec", help="auto, raptorq, rs, xor, none or paper.")
+@click.option("--mirror-publish", help="Publish directory whose followers are offered as mirrors.")
+@click.option("--mirror-channel", help="The channel whose tree is served here.")
+@click.option("--mirror-prefix", help="URL path of that tree, such as /pub/.")
 @click.option("--sample", is_flag=True, help="Make a small sample release if DIR is absent.")
 def serve(file: Path | None, sample: bool, **options: Any) -> None:
     """Serve DIR, admitting downloads by policy."""

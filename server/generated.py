@@ -116,10 +116,8 @@ class Generated:
         self, request: Request, folder: list[bytes], name: bytes, digests: FileDigests
     ) -> FileManifest:
         url = url_of(b"/".join([*folder, name]))
-        mirrors = self._site.mirrors
-        sources = [Source(m.url + url[1:], m.priority, m.location) for m in mirrors]
-        last = max((mirror.priority for mirror in mirrors), default=0) + 1
-        sources.append(Source(request.origin.decode("latin-1") + url, last))
+        sources = self._site.sources_of(url)
+        sources.append(Source(request.origin.decode("latin-1") + url, len(sources) + 1))
         return FileManifest.of(name.decode("utf-8", "replace"), digests, sources)
 
     @staticmethod

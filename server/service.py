@@ -35,6 +35,9 @@ from server.http.request import Request
 from server.keys import load_keys
 from server.listeners import Listener, open_listener, tls_options
 from server.listing import Listings
+from server.mirror.registry import MirrorDirectory
+from server.mirror.routes import PREFIX as MIRRORS
+from server.mirror.routes import MirrorOrigin
 from server.multicast.room import MulticastRoom
 from server.numbers import Numbers
 from server.pacer import Pacer
@@ -154,6 +157,7 @@ class Service:
                 )
             except ProtocolError as fault:
                 raise CannotServe(str(fault)) from fault
+        self.mirror_origin = _mirror_origin(config, self)
         self.recorder = Recorder(
             reactor,
             self.now,
@@ -189,6 +193,8 @@ class Service:
         self.survey.start()
         if self.multicast is not None:
             self.multicast.start()
+        if self.mirror_origin is not None:
+            self.mirror_origin.start()
         self.recorder.start()
         self.note_event("server", "The server has started.")
         return [listener.url for listener in self.listeners]
@@ -303,6 +309,8 @@ class Service:
             await defer.maybeDeferred(listener.port.stopListening)
         self.factory.drain()
         self.recorder.stop()
+        if self.mirror_origin is not None:
+            self.mirror_origin.stop()
         self.survey.stop()
         if self.multicast is not None:
             self.multicast.close()
@@ -324,7 +332,10 @@ class Service:
         if self.draining:
             request.refuse(503, "closed", "The server is about to stop.", [(b"Retry-After", b"5")])
         else:
-            request.respond(200, [(b"Content-Type", b"text/plain"), _NO_STORE], b"ready\n")
+            now = self.gate.policy.snapshot(self.now())
+            free = b"yes" if not now.waiting and now.large_active < now.large_slots else b"no"
+            headers = [(b"Content-Type", b"text/plain"), _NO_STORE, (b"Tidegate-Free", free)]
+            request.respond(200, headers, b"ready\n")
 
     def _keep_pass(self, record: PassRecord) -> None:
         self.store.must(lambda session: count_pass_use(session, record))
@@ -353,6 +364,9 @@ _FIXED = (
     "tls_key",
     "trusted_proxies",
     "multicast",
+    "mirror_publish",
+    "mirror_channel",
+    "mirror_prefix",
 )
 _NO_STORE = (b"Cache-Control", b"no-store")
 
@@ -371,6 +385,23 @@ def _mirrors(config: ServerConfig) -> tuple[Source, ...]:
         Source(url if url.endswith("/") else url + "/", priority)
         for priority, url in enumerate(config.mirrors, start=1)
     )
+
+
+def _mirror_origin(config: ServerConfig, service: Service) -> MirrorOrigin | None:
+    """Offer the followers of a channel beside this server."""
+    if config.mirror_publish is None:
+        return None
+    origin = MirrorOrigin(
+        config.mirror_publish, service.reactor, service.now, service.site.forget_all
+    )
+    service.site.add_route(MIRRORS, origin.handle, ("GET", "HEAD", "POST"))
+    if config.mirror_channel is not None:
+        directory = MirrorDirectory(
+            origin.registry, config.mirror_channel, service.now, config.mirror_prefix
+        )
+        service.site.elsewhere = directory.urls_for
+        service.waiting.elsewhere = lambda path: directory.urls_for(path, only_free=True)
+    return origin
 
 
 def _access_log(config: ServerConfig) -> AccessLog | None:

@@ -144,6 +144,17 @@ class ServerConfig(_Section):
     mirrors: tuple[str, ...] = Field(
         (), description="URLs of mirrors of the served directory, best first."
     )
+    mirror_publish: Path | None = Field(
+        None, description="Publish directory of `tidegate mirror`; its mirrors are offered."
+    )
+    mirror_channel: str | None = Field(
+        None, description="The channel whose tree is served here (needs mirror_publish)."
+    )
+    mirror_prefix: str = Field(
+        "/",
+        pattern=r"^/(.*/)?$",
+        description="URL path under which that tree is served, with slashes at both ends.",
+    )
     clients_per_address: int = Field(
         8,
         ge=1,

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protocol.errors import BadRange
 from protocol.headers import (
@@ -95,6 +95,8 @@ class Site:
         self.admission = admission
         self.pacer = pacer
         self.mirrors: tuple[Source, ...] = tuple(mirrors)
+        #: More places that have a file now, by its URL path; set by who watches the mirrors.
+        self.elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: ()
         self.listing: Finder | None = None
         self.generated: Finder | None = None
         self.wall = wall
@@ -305,17 +307,23 @@ class Site:
         fields.append((b"Link", self._links(rep).encode("ascii")))
         return fields
 
+    def sources_of(self, url_path: str) -> list[Source]:
+        """Where else the file under this URL path can be had; priorities count from 1."""
+        found = [Source(m.url + url_path[1:], m.priority, m.location) for m in self.mirrors]
+        found += self.elsewhere(url_path)
+        return [replace(one, priority=rank) for rank, one in enumerate(found, start=1)]
+
     def _links(self, rep: Representation) -> str:
         links = [
             format_link(
                 rep.url_path + ".meta4", rel="describedby", type="application/metalink4+xml"
             )
         ]
-        for mirror in self.mirrors:
+        for mirror in self.sources_of(rep.url_path):
             more = {"geo": mirror.location} if mirror.location else {}
             links.append(
                 format_link(
-                    mirror.url + rep.url_path[1:],
+                    mirror.url,
                     rel="duplicate",
                     pri=str(mirror.priority),
                     **more,

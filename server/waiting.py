@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
 from policies.job import Estimate, Wait
+from protocol.headers import format_link
+from protocol.manifest import Source
 from protocol.units import format_duration, format_size
 from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html, problem
 from server.http.request import Request
@@ -50,10 +53,16 @@ class WaitingRoom:
         self.heading = ""
         self.text = ""
         self.logo_url = ""
+        #: Mirrors that would start a download of this URL path at once.
+        self.elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: ()
 
     def answer(self, request: Request, notice: Notice) -> None:
         """Answer 503 in the form that this client understands."""
         headers = [*_COMMON, *wait_fields(notice)]
+        free = self.elsewhere(request.path.decode("latin-1"))
+        if free:
+            links = [format_link(m.url, rel="duplicate", pri=str(m.priority)) for m in free]
+            headers.append((b"Link", ", ".join(links).encode("latin-1")))
         if prefers_html(request.header(b"accept")):
             phrases = phrases_for(request.header(b"accept-language"))
             headers += self._browser_fields(request, notice)

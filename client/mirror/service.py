@@ -148,11 +148,8 @@ class MirrorService:
             return None, ""
         if answer.status != 200:
             return False, "not-serving"
-        try:
-            free = json.loads(answer.body).get("free")
-        except (ValueError, AttributeError):
-            free = None
-        return (free if isinstance(free, bool) else None), ""
+        free = {"yes": True, "no": False}.get(answer.headers.get("tidegate-free", ""))
+        return free, ""
 
 
 def _detail(body: bytes) -> str:

@@ -1,0 +1,154 @@
+"""Publisher, origin and mirrors as real processes, joined by HTTP on the loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from mirror_site import described, edit, fill
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parent.parent
+TIDEGATE = [sys.executable, "-m", "tidegate"]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def run(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*TIDEGATE, *map(str, words)], capture_output=True, text=True, env=ENVIRONMENT, check=False
+    )
+
+
+def must(*words: object) -> str:
+    done = run(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def eventually(holds: Callable[[], object], limit_s: float = 20.0) -> None:
+    end = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < end, "it never came true"
+        select.select([], [], [], 0.05)
+
+
+@contextmanager
+def serving(directory: Path, state: Path, *words: object) -> Iterator[str]:
+    """`tidegate serve` on a port of the kernel's choice; its URL."""
+    command = [*TIDEGATE, "serve", directory, "--listen", "127.0.0.1:0", "--admin", "off"]
+    server = subprocess.Popen(
+        [*map(str, command), "--state", str(state), *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    try:
+        assert server.stdout is not None
+        lines = []
+        for line in server.stdout:
+            lines.append(line)
+            if line.startswith("ready "):
+                yield line.split()[1].rstrip("/")
+                return
+        raise AssertionError("".join(lines))
+    finally:
+        server.terminate()
+        server.communicate(timeout=20)
+
+
+@contextmanager
+def following(*words: object) -> Iterator[subprocess.Popen[str]]:
+    follower = subprocess.Popen(
+        [*TIDEGATE, "mirror", "follow", *map(str, words)], text=True, env=ENVIRONMENT
+    )
+    try:
+        yield follower
+    finally:
+        follower.terminate()
+        follower.wait(timeout=20)
+
+
+def answer_of(url: str) -> tuple[bytes, dict[str, str]]:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.read(), {k.lower(): v for k, v in answer.headers.items()}
+
+
+def test_a_mirror_follows_serves_is_listed_and_taken_off_the_list(tmp_path: Path) -> None:
+    www, mirror = tmp_path / "www", tmp_path / "mirror"
+    tree, publish, keys = www / "pub", www / "updates", tmp_path / "keys"
+    tree.mkdir(parents=True)
+    fill(tree)
+    must("mirror", "init", publish, "--keys", keys)
+    publishing = ("mirror", "publish", tree, "--channel", "main", "--to", publish, "--keys", keys)
+    must(*publishing)
+    origin_words = ("--mirror-publish", publish, "--mirror-channel", "main")
+    with serving(www, tmp_path / "s1", *origin_words, "--mirror-prefix", "/pub/") as origin:
+        updates = f"{origin}/updates/"
+        first = ("--channel", "main", "--root", publish / "metadata" / "1.root.json", "--once")
+        must("mirror", "follow", updates, mirror, *first)
+        with serving(mirror, tmp_path / "s2") as own_url:
+            secret = tmp_path / "secret"
+            secret.write_text(must("mirror", "admit", publish, "one", own_url))
+            report = ("--report-as", "one", "--report-key", secret, "--own-url", own_url)
+            with following(updates, mirror, "--channel", "main", *report):
+                a_py = f"{origin}/pub/pkg/a.py"
+                eventually(lambda: f"<{own_url}/pkg/a.py>" in answer_of(a_py)[1]["link"])
+                metalink, _ = answer_of(a_py + ".meta4")
+                assert f"{own_url}/pkg/a.py".encode() in metalink
+                edit(tree)
+                must(*publishing)
+                # The mirror's own server shows the new tree, whole, after the switch.
+                eventually(lambda: b"more" in answer_of(f"{own_url}/pkg/a.py")[0])
+                assert answer_of(f"{own_url}/latest/new")[0] == b"new"
+                assert described(mirror) == described(tree)
+                eventually(lambda: "duplicate" in answer_of(a_py)[1]["link"])
+                shown = json.loads(must("mirror", "status", origin, "--json"))
+                (row,) = shown["mirrors"]
+                assert (row["name"], row["condition"], row["version"]) == ("one", "current", 2)
+                assert row["free"] is True
+            must("mirror", "admit", publish, "one", "--remove")
+            eventually(lambda: "duplicate" not in answer_of(a_py)[1]["link"])
+    own = json.loads(must("mirror", "status", mirror, "--json"))
+    assert (own["version"], own["previous"]) == (2, [1])
+
+
+def test_troubles_end_with_a_name_and_a_status(tmp_path: Path) -> None:
+    tree, publish, keys = tmp_path / "tree", tmp_path / "updates", tmp_path / "keys"
+    tree.mkdir()
+    fill(tree)
+    early = run("mirror", "publish", tree, "--channel", "main", "--to", publish, "--keys", keys)
+    assert early.returncode == 1
+    assert "mirror init" in early.stderr
+    must("mirror", "init", publish, "--keys", keys)
+    root = publish / "metadata" / "1.root.json"
+    dead = run(
+        "mirror",
+        "follow",
+        "http://127.0.0.1:1/",
+        tmp_path / "m",
+        "--channel",
+        "main",
+        "--root",
+        root,
+        "--once",
+    )
+    assert (dead.returncode, dead.stderr.split(":")[0]) == (5, "unreachable")
+    with serving(publish, tmp_path / "s1") as origin:
+        follow = ("mirror", "follow", origin, tmp_path / "m", "--once", "--channel")
+        nothing = run(*follow, "main")
+        assert (nothing.returncode, nothing.stderr.split(":")[0]) == (6, "no-channel")
+        must("mirror", "publish", tree, "--channel", "main", "--to", publish, "--keys", keys)
+        must(*follow, "main")
+        must("mirror", "init", publish, "--keys", keys)
+        assert "nothing new" in must(*follow, "main")
+        assert "Traceback" not in nothing.stderr + dead.stderr + early.stderr
