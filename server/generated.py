@@ -117,7 +117,8 @@ class Generated:
     ) -> FileManifest:
         url = url_of(b"/".join([*folder, name]))
         sources = self._site.sources_of(url)
-        sources.append(Source(request.origin.decode("latin-1") + url, len(sources) + 1))
+        last = max((source.priority for source in sources), default=0)
+        sources.append(Source(request.origin.decode("latin-1") + url, last + 1))
         return FileManifest.of(name.decode("utf-8", "replace"), digests, sources)
 
     @staticmethod

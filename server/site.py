@@ -308,10 +308,11 @@ class Site:
         return fields
 
     def sources_of(self, url_path: str) -> list[Source]:
-        """Where else the file under this URL path can be had; priorities count from 1."""
+        """Where else the file under this URL path can be had: configured mirrors first."""
         found = [Source(m.url + url_path[1:], m.priority, m.location) for m in self.mirrors]
-        found += self.elsewhere(url_path)
-        return [replace(one, priority=rank) for rank, one in enumerate(found, start=1)]
+        last = max((mirror.priority for mirror in found), default=0)
+        more = self.elsewhere(url_path)
+        return [*found, *(replace(one, priority=one.priority + last) for one in more)]
 
     def _links(self, rep: Representation) -> str:
         links = [

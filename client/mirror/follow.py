@@ -147,6 +147,10 @@ class Follower:
             drift.named.clear()
         stay = latest.version == state.version or latest.version <= state.shunned
         if stay and whole and not drift:
+            if len(state.previous) > self.settings.keep_previous:
+                # The last run died between switching and cleaning up.
+                self.place.forget(self.settings.keep_previous)
+                self._remember()
             return self._done(latest.version, False, [])
         afresh = route(verified.index, 0, self.settings.window_bytes)
         bulky = afresh is not None and drift.lost_bytes > sum(e.length_bytes for e in afresh)

@@ -197,6 +197,8 @@ class Place:
     def _recover(self) -> None:
         if self.state.going:
             self._settle()
+        for path in self.home.glob(".new-*"):
+            path.unlink()
         kept = {self.state.tree, *(name for _, name, _ in self.state.previous)}
         for tree in self.trees.iterdir():
             if tree.name not in kept:
@@ -239,6 +241,8 @@ class Place:
         for tree in self.trees.iterdir():
             if tree.name not in names:
                 remove_tree(tree)
+        for path in self.downloads.iterdir():
+            remove_tree(path)
         digests = {self.state.manifest_sha256, *(digest for _, _, digest in kept)}
         for manifest in self.manifests.iterdir():
             if manifest.name not in digests:
