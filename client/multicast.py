@@ -1,6 +1,6 @@
 """One reception of a multicast session: socket, reports and repair around the pure receiver.
 
-    reception = Reception(reactor, offer, hashes, channel, write, folder, interface)
+    reception = Reception(reactor, offer, channel, write, folder, interface)
     outcome = await reception.run()
 
 Verified blocks go through `write(offset, data)` into the same sink as everything else. The outcome
@@ -21,12 +21,14 @@ from twisted.internet.interfaces import IReadDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from client.multicast_paper import PaperReceiver
 from client.multicast_receiver import MulticastReceiver, ReceiverCounters
 from client.multicast_socket import GroupSocket
 from client.multicast_space import BlockSpace
 from protocol.errors import ProtocolError
 from protocol.packet import PAYLOAD_OFFSET
-from protocol.session import Offer
+from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
+from protocol.session import HASH_BYTES, Offer
 from protocol.session_report import Report, decode_answer, encode_report
 
 _BUFFER_BYTES = 1 << 16
@@ -72,7 +74,6 @@ class Reception:
         self,
         reactor: Any,
         offer: Offer,
-        hashes: tuple[bytes, ...],
         channel: Channel,
         write: Callable[[int, memoryview], object],
         folder: Path,
@@ -80,7 +81,6 @@ class Reception:
         *,
         have: Callable[[int], bool] = lambda block: False,
         rng: random.Random | None = None,
-        receiver_class: type[MulticastReceiver] = MulticastReceiver,
         space_bytes: int = 64 << 20,
     ) -> None:
         self._reactor = reactor
@@ -88,16 +88,14 @@ class Reception:
         self._channel = channel
         self._began_at = reactor.seconds()
         self._socket = GroupSocket(offer, interface)
-        self.receiver = receiver_class(
-            offer,
-            hashes,
-            write,
-            rng or random.Random(),
-            self._began_at,
-            have,
-            BlockSpace(folder, space_bytes),
-        )
-        self._size = PAYLOAD_OFFSET + offer.fec.symbol_bytes
+        self.receiver: MulticastReceiver
+        self._write = write
+        self._have = have
+        self._rng = rng or random.Random()
+        self._space = BlockSpace(folder, space_bytes)
+        paper = offer.fec.scheme == "paper"
+        header_bytes = PAPER_HEADER_BYTES if paper else PAYLOAD_OFFSET
+        self._size = header_bytes + offer.fec.symbol_bytes
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         per_second = max(1.0, offer.rate_bytes_s / self._size)
         self._nap_s = min(_NAP_S, 0.25 * self._socket.room_datagrams / per_second)
@@ -111,13 +109,50 @@ class Reception:
         self._reports_open = 0
 
     def run(self) -> Deferred[Outcome]:
-        """Begin; fires with the outcome, fails only when `write` or the disk does."""
+        """Begin; fires with the outcome, fails only when `write` or the disk does.
+
+        The group is joined already, so the kernel keeps what comes while long hash lists are
+        fetched.
+        """
+        offer = self._offer
+        if offer.hashes or not offer.size_bytes:
+            self._begin(offer.hashes)
+        else:
+            answered = self._channel.get(offer.hashes_url)
+            answered.addCallback(self._hashes_came)
+            answered.addErrback(self._no_hashes)
+        return self._done
+
+    def _hashes_came(self, data: bytes) -> None:
+        blocks = self._offer.layout().blocks
+        if len(data) != blocks * HASH_BYTES:
+            raise ProtocolError("the server's block hashes do not cover the file")
+        self._begin(tuple(data[i : i + HASH_BYTES] for i in range(0, len(data), HASH_BYTES)))
+
+    def _no_hashes(self, failure: Failure) -> None:
+        self.receiver = self._make(())
+        self.receiver.given_up = f"no block hashes: {failure.getErrorMessage()}"
+        self._end()
+
+    def _make(self, hashes: tuple[bytes, ...]) -> MulticastReceiver:
+        paper = self._offer.fec.scheme == "paper"
+        receiver_class = PaperReceiver if paper else MulticastReceiver
+        now = self._reactor.seconds()
+        return receiver_class(
+            self._offer, hashes, self._write, self._rng, now, self._have, self._space
+        )
+
+    def _begin(self, hashes: tuple[bytes, ...]) -> None:
+        self.receiver = self._make(hashes)
+        if self._over:
+            return
         self._read(True)
         self._look()
-        return self._done
 
     def stop(self) -> None:
         """Give up from outside; the outcome says so."""
+        if not hasattr(self, "receiver"):
+            self.receiver = self._make(())
         if self.receiver.given_up is None and not self.receiver.finished:
             self.receiver.given_up = "stopped"
         self._end()
@@ -140,6 +175,13 @@ class Reception:
 
     def doRead(self) -> None:
         """Take what the kernel has, then nap."""
+        self._drain()
+        if not self._over:
+            self._read(False)
+            self._napping = self._reactor.callLater(self._nap_s, self._wake)
+            self._look()
+
+    def _drain(self) -> None:
         recv_into, buffer, size = self._socket.recv_into, self._buffer, self._size
         take, now = self.receiver.take, self._reactor.seconds()
         try:
@@ -157,10 +199,6 @@ class Reception:
             self.receiver.given_up = f"receiving failed: {error.strerror}"
         except Exception as error:  # noqa: BLE001 - the sink's errors belong to the caller
             self._failure = error
-        if not self._over:
-            self._read(False)
-            self._napping = self._reactor.callLater(self._nap_s, self._wake)
-            self._look()
 
     def _wake(self) -> None:
         self._napping = None
@@ -179,6 +217,9 @@ class Reception:
             return
         receiver = self.receiver
         now = self._reactor.seconds()
+        if now >= receiver.silent_at:
+            # A process that was starved finds its timers due before its socket read.
+            self._drain()
         report = receiver.due(now)
         if report is not None:
             receiver.counters.overruns = self._socket.overruns()

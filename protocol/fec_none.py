@@ -23,8 +23,9 @@ class SourceBuffer:
         """Store a source symbol; False if it was known."""
         if self.known[symbol]:
             return False
-        start = symbol * self.symbol_bytes
-        self.data[start : start + self.symbol_bytes] = payload
+        size = self.symbol_bytes
+        start = symbol * size
+        self.data[start : start + size] = payload
         self.known[symbol] = 1
         self.left -= 1
         return True

@@ -70,7 +70,7 @@ class RaptorQDecoder:
         if symbol < buffer.k:
             if not buffer.put(symbol, payload):
                 return False
-        elif not buffer.left or symbol in self._repair:
+        elif not buffer.left or symbol in self._repair or symbol >= buffer.k + MAX_REPAIR:
             return False
         else:
             self._repair[symbol] = bytes(payload)

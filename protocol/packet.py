@@ -117,11 +117,12 @@ class PacketSealer:
     """Puts the tag between header and payload; `key` has 16 to 64 bytes."""
 
     def __init__(self, key: bytes) -> None:
-        self._copy: Callable[[], Any] = hashlib.blake2b(key=key, digest_size=TAG_BYTES).copy
+        #: A keyed hash state that has seen nothing; feed it header, then payload.
+        self.fresh: Callable[[], Any] = hashlib.blake2b(key=key, digest_size=TAG_BYTES).copy
 
     def tag(self, header: bytes, payload: bytes | memoryview) -> bytes:
         """The 16 bytes that go between the two."""
-        state = self._copy()
+        state = self.fresh()
         state.update(header)
         state.update(payload)
         return bytes(state.digest())

@@ -16,6 +16,7 @@ Laws:
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -130,6 +131,7 @@ class Carousel:
         self._pending: tuple[int, int, int] | None = None
         self._current = _Pass()
         self._next = _Pass()
+        self._reopened = False
         self._cursor: dict[int, int] = {}
         self._listen_since = now
         self._mark_at = now
@@ -210,10 +212,13 @@ class Carousel:
             return
         member.reported_pass = self.pass_number - age
         blocks = self._layout.blocks
+        follow_up = member.reported_pass + 1
         for block, count in report.counts.items():
-            if block < blocks and self._scheme.counts and count > target.counts.get(block, 0):
-                target.counts[block] = count
-                target.enqueue(block)
+            if block < blocks and self._scheme.counts:
+                count += self._margin(count, member.loss, follow_up)
+                if count > target.counts.get(block, 0):
+                    target.counts[block] = count
+                    target.enqueue(block)
         for block, bits in report.symbols.items():
             if block < blocks and not self._scheme.counts:
                 bits &= (1 << self._layout.k(block)) - 1
@@ -222,6 +227,19 @@ class Carousel:
                     target.enqueue(block)
         if target is self._current and target.queue and self.phase is Phase.LISTEN:
             self.phase = Phase.SEND
+            self._reopened = True
+
+    @staticmethod
+    def _margin(count: int, loss: float, pass_number: int) -> int:
+        """What to add to a want because repair is lost, too.
+
+        Nothing at first, when receivers still differ and the worst decides anyway; later, when a
+        pass is a handful of symbols and mostly waiting, the expected loss rounded, then rounded up.
+        """
+        if pass_number < 2:
+            return 0
+        expected = count * min(loss, 0.5)
+        return math.ceil(expected) if pass_number > 2 else round(expected)
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -322,6 +340,10 @@ class Carousel:
         count = min(count, ring - first)
         self._cursor[block] = first + count
         current.sent_counts[block] = sent + count
+        if self._reopened:
+            # Others have already counted this pass as over: what goes out now serves them, too.
+            ahead = self._next.sent_counts
+            ahead[block] = ahead.get(block, 0) + count
         return range(first, first + count)
 
     def _named(self, block: int, limit: int) -> Sequence[int]:
@@ -352,6 +374,7 @@ class Carousel:
         if self._next.queue and self._may_go_on():
             self.pass_number += 1
             self._current, self._next = self._next, _Pass()
+            self._reopened = False
             self.phase = Phase.SEND
             return self.next_step(now, limit)
         self._forget_silent(now)
