@@ -58,3 +58,8 @@ clean:
 .PHONY: loadtest-paper
 loadtest-paper: $(VENV)/.test
 	$(BIN)/python -m loadtest.compare
+
+# Server CPU, throughput and memory beside nginx, twist web and aiohttp (Debian: nginx wrk).
+.PHONY: bench
+bench: $(VENV)/.test
+	$(BIN)/python benchmarks/http_peers.py

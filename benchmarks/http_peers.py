@@ -175,10 +175,10 @@ UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
 def load(
-    peer: Peer, path: str, connections: int, seconds: float, *fields: str
+    peer: Peer, path: str, connections: int, seconds: int, *fields: str
 ) -> tuple[int, float, float]:
     """Run wrk; requests answered, bytes read and the server's CPU seconds meanwhile."""
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "30s"]
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s"]
     for one in fields:
         command += ["-H", one]
     before = peer.cpu_s()
@@ -196,7 +196,7 @@ def load(
     return int(match[1]), float(match[2]) * UNITS[match[3]], cpu_s
 
 
-def measure_round(peer: Peer, seconds: float) -> None:
+def measure_round(peer: Peer, seconds: int) -> None:
     """One round of every workload on one server."""
     for path, measure in (("/1k.bin", "1k"), ("/10k.bin", "10k")):
         requests, _, cpu_s = load(peer, path, 64, seconds)
@@ -278,7 +278,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--stalled", type=int, default=2000)
     parser.add_argument("--only", action="append", default=[], metavar="NAME")
     parser.add_argument("--json", type=Path)

@@ -40,6 +40,14 @@ _log = Logger()
 _Digested = list[tuple[bytes, FileDigests]]
 
 
+def _described_by(folder: list[bytes], name: bytes) -> list[bytes]:
+    """The path of what a generated file would describe."""
+    for ending in (_METALINK, _MANIFEST):
+        if name.endswith(ending) and name not in (ending, _INDEX):
+            return [*folder, name[: -len(ending)]]
+    return folder
+
+
 class Generated:
     """Answers for generated files; give `answer` to `Site.generated`."""
 
@@ -56,6 +64,8 @@ class Generated:
         if not parts:
             return False
         folder, name = parts[:-1], parts[-1]
+        if self._site.hidden(url_of(b"/".join(_described_by(folder, name)))):
+            return False
         try:
             if name == SUMS:
                 self._tree.entries(folder)
@@ -158,7 +168,7 @@ class Generated:
 
     async def _digest_all(self, folder: list[bytes]) -> _Digested:
         digested: _Digested = []
-        for entry in self._tree.entries(folder):
+        for entry in self._site.visible_entries(folder):
             if entry.is_directory or entry.name == SUMS:
                 continue
             known = self._catalog.known(entry.key)

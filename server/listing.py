@@ -88,8 +88,10 @@ class Listings:
         falling = order == "desc" if order in ("asc", "desc") else sort == "date"
         if form == "html" and not query:
             try:
-                self._site.serve(request, self._tree.open([*parts, b"index.html"]))
-                return True
+                index = self._tree.open([*parts, b"index.html"])
+                if not self._site.hidden(index.rep.url_path):
+                    self._site.serve(request, index)
+                    return True
             except (IsDirectory, NotHere):
                 pass
         key = (form.encode(), sort.encode(), b"d" if falling else b"a", request.origin, *parts)
@@ -97,7 +99,7 @@ class Listings:
         kept = self._kept.get(key)
         if kept is None or kept[0] <= now:
             try:
-                entries = self._tree.entries(parts)
+                entries = self._site.visible_entries(parts)
             except NotHere:
                 return False
             if form == "json":

@@ -138,6 +138,7 @@ class Service:
             mirrors=_mirrors(config),
             wall=self.now,
         )
+        self.site.hidden = lambda path: self.gate.parts.rules.verdict(path).hidden(self.now())
         self.site.listing = Listings(self.site, self.pages, reactor).answer
         self.site.generated = Generated(self.site, reactor).answer
         self.site.add_route(STATIC_ROUTE, self.pages.answer_static)

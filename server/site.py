@@ -23,7 +23,7 @@ from protocol.headers import (
 from protocol.manifest import FileDigests, Source
 from protocol.ranges import ContentRange, multipart_pieces, parse_range
 from server.catalog import Catalog
-from server.files import IsDirectory, NotHere, OpenFile, Tree, split_path, url_of
+from server.files import Entry, IsDirectory, NotHere, OpenFile, Tree, split_path, url_of
 from server.http.answers import Header, header_block
 from server.http.request import Request
 from server.mediatypes import content_type_of
@@ -97,6 +97,8 @@ class Site:
         self.mirrors: tuple[Source, ...] = tuple(mirrors)
         #: More places that have a file now, by its URL path; set by who watches the mirrors.
         self.elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: ()
+        #: Whether a URL path is to look as if nothing were there (a release before its hour).
+        self.hidden: Callable[[str], bool] = lambda url_path: False
         self.listing: Finder | None = None
         self.generated: Finder | None = None
         self.wall = wall
@@ -151,6 +153,15 @@ class Site:
                 405, "method-not-allowed", "Only GET and HEAD are served here.", [_ALLOW]
             )
 
+    def visible_entries(self, parts: list[bytes]) -> list[Entry]:
+        """What a directory shows to everybody. Raises NotHere."""
+        folder = b"".join(part + b"/" for part in parts)
+        return [
+            entry
+            for entry in self.tree.entries(parts)
+            if not self.hidden(url_of(folder + entry.name))
+        ]
+
     # -- finding ----------------------------------------------------------------------------
 
     def _route(self, request: Request) -> None:
@@ -190,7 +201,7 @@ class Site:
             if as_directory or self.generated is None or not self.generated(request, parts):
                 self.not_found(request)
             return
-        if as_directory:
+        if as_directory or self.hidden(file.rep.url_path):
             self.not_found(request)
         else:
             self.serve(request, file)
@@ -206,7 +217,8 @@ class Site:
                 [(b"Location", location)],
             )
             return
-        if self.listing is None or not self.listing(request, parts):
+        hidden = self.hidden(url_of(b"/".join(parts)))
+        if hidden or self.listing is None or not self.listing(request, parts):
             self.not_found(request)
 
     # -- answering with a file --------------------------------------------------------------
@@ -437,14 +449,28 @@ class _FileStart:
         """Send the header, then let a sender have the connection."""
         plan = self._plan
         if not self._file.unchanged():
-            # It waited, and was written over in place meanwhile: what was planned is gone.
-            self._request.abort()
+            return self._give_up(listener)
         self._request.begin(plan.status, (*plan.headers, *headers), plan.body_bytes)
         sender = sender_for(
             self._request, self._file, self._pieces, plan.body_bytes, listener, self._site.pacer
         )
         sender.start()
         return sender
+
+    def _give_up(self, listener: TransferListener) -> Transfer:
+        """It waited, and was written over in place meanwhile: what was planned is gone."""
+        if self._request.dripped:
+            self._request.abort()
+        else:
+            self._request.refuse(
+                503,
+                "file-changing",
+                "The file was replaced while you waited; ask again for the new one.",
+                [(b"Retry-After", b"1")],
+            )
+        transfer = WholeTransfer(0)
+        listener.transfer_done(transfer, False)
+        return transfer
 
 
 class _BytesStart:

@@ -553,3 +553,46 @@ def test_nothing_is_told_to_the_silent_listener(tmp_path: Path) -> None:
     client = bench.connect()
     client.send(b"GET /a.bin HTTP/1.1\r\nHost: h\r\n\r\n")
     assert keeper.waiting.pop()[3](SILENT).sent_bytes == 5120
+
+
+def test_what_is_hidden_until_its_hour_is_nowhere(bench: Bench) -> None:
+    client = bench.connect()
+    assert client.get("/a.bin").status == client.get("/sub/x.txt").status == 200
+    client.get("/SHA256SUMS")
+    bench.site.hidden = lambda path: path.startswith(("/a", "/sub"))
+    bench.site.forget_all()
+    bench.tick(1)
+    for target in ("/a.bin", "/%61.bin", "/a.bin.meta4", "/a.bin.manifest.json"):
+        for method in ("GET", "HEAD"):
+            assert client.get(target, method=method).status == 404, target
+    for target in ("/sub/", "/sub/x.txt", "/sub.meta4", "/sub/SHA256SUMS", "/sub/index.meta4"):
+        assert client.get(target).status == 404, target
+    for target in ("/", "/?format=json", "/SHA256SUMS", "/index.meta4"):
+        body = client.get(target).body
+        assert b"big.bin" in body
+        assert b"a.bin" not in body
+        assert b"sub" not in body
+
+
+def test_a_file_replaced_in_place_while_its_client_waited_is_not_begun(tmp_path: Path) -> None:
+    keeper = Gatekeeper()
+    bench = Bench(tmp_path, admission=keeper)
+    path = bench.write("big.bin", BIG)
+    for dripped in (False, True):
+        client = bench.connect()
+        client.send(b"GET /big.bin HTTP/1.1\r\nHost: h\r\n\r\n")
+        request, _, _, start = keeper.waiting.pop()
+        if dripped:
+            request.drip(200, b"X-Wait", b"1")
+            client.taken()
+        with open(path, "r+b") as stream:
+            stream.write(b"other")
+        os.utime(path, (OLD_S + 5 + dripped, OLD_S + 5 + dripped))
+        start(keeper)
+        assert keeper.ended.pop()[1] is False
+        if dripped:
+            assert client.wire.aborted
+            assert client.taken() == b""
+        else:
+            answer = Answer(client.taken())
+            assert (answer.status, answer.text("retry-after")) == (503, "1")
