@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 from twisted.internet import defer, threads
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
 
-from policies.registry import make_policy
+from policies.registry import POLICIES, make_policy
 from policies.settings import PolicySettings
 from protocol.errors import ProtocolError
 from protocol.manifest import Source
@@ -32,7 +33,7 @@ from server.http.accesslog import AccessLog
 from server.http.factory import HttpFactory
 from server.http.proxies import TrustedProxies
 from server.http.request import Request
-from server.keys import load_keys
+from server.keys import KeysUnreadable, load_keys
 from server.listeners import Listener, open_listener, tls_options
 from server.listing import Listings
 from server.mirror.registry import MirrorDirectory
@@ -65,6 +66,7 @@ from server.waiting import WaitingRoom
 #: Author of revisions that come from the configuration and not from an operator.
 CONFIGURATION = "configuration"
 _READ_THREADS = 3
+_KEYS_LOOK_S = 3600.0
 
 
 class CannotServe(Exception):
@@ -84,6 +86,7 @@ class Service:
         self.started_s = self.now()
         self.listeners: list[Listener] = []
         self.draining = False
+        self._keys_call: Any = None
         self.rng = random.Random()
         config = self.config
         self.tree = self._open_tree(config)
@@ -197,6 +200,7 @@ class Service:
         if self.mirror_origin is not None:
             self.mirror_origin.start()
         self.recorder.start()
+        self._keys_call = self.reactor.callLater(_KEYS_LOOK_S, self._look_after_keys)
         self.note_event("server", "The server has started.")
         return [listener.url for listener in self.listeners]
 
@@ -225,7 +229,7 @@ class Service:
                 wanted = _configured_revision(config, self.now())
                 # Whoever changed the policy last wins: the configuration does when it is not the
                 # one that operators have changed since.
-                if configured is None or not _same(configured, wanted):
+                if configured is None or not _same(configured, wanted) or not _usable(latest[0]):
                     revision = add_revision(session, wanted)
                 else:
                     revision = latest[0]
@@ -267,9 +271,7 @@ class Service:
         self.factory.limits = new.limits.http_limits()
         self.site.mirrors = _mirrors(new)
         self.site.forget_all()
-        self.keys.__dict__.update(
-            load_keys(new.state / "keys.json", self.now(), new.keys_rotate_s).__dict__
-        )
+        self._use_keys()
         if new.bandwidth != old.bandwidth:
             self.pacer.set_bandwidth(new.bandwidth)
         if not _same(_configured_revision(old, 0), _configured_revision(new, 0)):
@@ -312,6 +314,8 @@ class Service:
         self.recorder.stop()
         if self.mirror_origin is not None:
             self.mirror_origin.stop()
+        if self._keys_call is not None and self._keys_call.active():
+            self._keys_call.cancel()
         self.survey.stop()
         if self.multicast is not None:
             self.multicast.close()
@@ -323,6 +327,19 @@ class Service:
         self._write_pool.stop()
         self.database.close()
         self.tree.close()
+
+    def _use_keys(self) -> None:
+        """Read the keys again; the newest is replaced when its time has come."""
+        path = self.config.state / "keys.json"
+        self.keys = load_keys(path, self.now(), self.config.keys_rotate_s)
+        self.gate.parts.keys = self.passes.keys = self.keys
+
+    def _look_after_keys(self) -> None:
+        self._keys_call = self.reactor.callLater(_KEYS_LOOK_S, self._look_after_keys)
+        try:
+            self._use_keys()
+        except (KeysUnreadable, OSError) as fault:
+            self.log.error("The keys stay as they were: {fault}", fault=fault)
 
     # -- small duties ------------------------------------------------------------------------
 
@@ -375,6 +392,15 @@ _NO_STORE = (b"Cache-Control", b"no-store")
 def _configured_revision(config: ServerConfig, now: float) -> RevisionRecord:
     settings = config.policy_settings().model_dump(mode="json")
     return RevisionRecord(now, CONFIGURATION, config.policy, settings)
+
+
+def _usable(revision: RevisionRecord) -> bool:
+    """Whether this version still knows the policy and all settings of a stored revision."""
+    try:
+        PolicySettings.model_validate(revision.settings)
+    except ValidationError:
+        return False
+    return revision.policy in POLICIES
 
 
 def _same(one: RevisionRecord, other: RevisionRecord) -> bool:

@@ -1,0 +1,183 @@
+"""A real server killed at any moment: no acknowledged ticket loses its place, no slot leaks."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.running import RunningServer, journal, make_release, serving, wait_for
+
+pytestmark = pytest.mark.e2e
+
+ARGS = ("--slots", "2", "--reserve-small", "0", "--bandwidth", "1MB", "--policy", "ticket")
+ENVIRON = {
+    "TIDEGATE_CLIENTS_PER_ADDRESS": "65536",
+    "TIDEGATE_TICKET_TTL_S": "600",
+    "TIDEGATE_EARLY_PENALTY_S": "0",
+    "TIDEGATE_LEASE_IDLE_S": "1",
+}
+
+
+def ask(
+    url: str, client: str, token: str | None = None, file: str = "/big.iso"
+) -> tuple[int, http.client.HTTPMessage | None, http.client.HTTPConnection]:
+    """Ask without reading the body."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
+    headers = {"Tidegate-Wait": "ticket", "Tidegate-Client": client}
+    if token is not None:
+        headers["Tidegate-Ticket"] = token
+    connection.request("GET", file, headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.headers, connection
+
+
+def status_of(url: str, client: str, file: str = "/big.iso") -> int:
+    """Only the status; 0 when there is no server any more."""
+    try:
+        status, _, connection = ask(url, client, file=file)
+    except (OSError, http.client.HTTPException):
+        return 0
+    connection.close()
+    return status
+
+
+def test_no_acknowledged_ticket_loses_its_place_however_often_the_server_is_killed(
+    tmp_path: Path,
+) -> None:
+    rng = random.Random(11)
+    make_release(tmp_path / "release", big_iso=50_000_000)
+    state = tmp_path / "state"
+    acknowledged: list[tuple[str, str]] = []
+    for life in range(6):
+        server = RunningServer(tmp_path / "release", state, *ARGS, **ENVIRON)
+        holders = [ask(server.url, f"holder-{n}") for n in range(2)]
+        stop = threading.Event()
+
+        def rush(life: int, url: str, stop: threading.Event) -> None:
+            number = 0
+            while not stop.is_set():
+                client = f"client-{life}-{number}"
+                try:
+                    status, headers, connection = ask(url, client)
+                except (OSError, http.client.HTTPException):
+                    return
+                connection.close()
+                if status == 503 and headers is not None:
+                    acknowledged.append((client, headers["Tidegate-Ticket"]))
+                number += 1
+
+        thread = threading.Thread(target=rush, args=(life, server.url, stop))
+        thread.start()
+        before = len(acknowledged)
+        wait_for(lambda: len(acknowledged) > before + 20)  # noqa: B023
+        time.sleep(rng.random() * 0.2)
+        server.kill()
+        stop.set()
+        thread.join()
+        for _, _, connection in holders:
+            connection.close()
+    assert len(acknowledged) > 120
+    with serving(tmp_path / "release", state, *ARGS, **ENVIRON) as server:
+        holders = [ask(server.url, f"holder-{n}") for n in range(2)]
+        assert [status for status, _, _ in holders] == [200, 200]
+        live = {number: state for number, state in journal(state).items() if state != "done"}
+        assert len(live) >= len(acknowledged)
+        places = []
+        for index, (client, token) in enumerate(acknowledged):
+            # Half of them have lost their ticket: the same client finds its place by its name.
+            status, headers, connection = ask(server.url, client, token if index % 2 else None)
+            connection.close()
+            assert status == 503
+            assert headers is not None
+            places.append(int(headers["Tidegate-Place"]))
+        assert places == sorted(places)
+        assert len(set(places)) == len(places)
+        for _, _, connection in holders:
+            connection.close()
+
+
+def test_no_slot_stays_taken_after_a_crash(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", big_iso=400_000)
+    state = tmp_path / "state"
+    for _ in range(3):
+        server = RunningServer(tmp_path / "release", state, *ARGS, **ENVIRON)
+        running = [ask(server.url, f"holder-{n}") for n in range(2)]
+        server.kill()
+        for _, _, connection in running:
+            connection.close()
+    environ = {**ENVIRON, "TIDEGATE_TICKET_TTL_S": "1"}
+    with serving(tmp_path / "release", state, *ARGS, **environ) as server:
+        for number in range(4):
+            wait_for(lambda: status_of(server.url, f"fresh-{number}") == 200, 30)  # noqa: B023
+            assert status_of(server.url, f"fresh-{number}") == 200
+            time.sleep(1.2)
+
+
+def test_sigterm_drains_and_tickets_survive(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=1_500_000)
+    assert digests
+    state = tmp_path / "state"
+    args = ("--slots", "1", "--reserve-small", "0", "--bandwidth", "1MB")
+    server = RunningServer(tmp_path / "release", state, *args, **ENVIRON)
+    status, _, running = ask(server.url, "one")
+    assert status == 200
+    status, headers, connection = ask(server.url, "two")
+    connection.close()
+    assert status == 503
+    assert headers is not None
+    token = headers["Tidegate-Ticket"]
+    stream = running.sock.makefile("rb")
+    server.signal(signal.SIGTERM)
+    wait_for(lambda: status_of(server.url, "x", "/-/ready") == 503, 5)
+    assert status_of(server.url, "x", "/-/ready") == 503
+    assert status_of(server.url, "three") == 503
+    while stream.read(65536):
+        pass
+    assert server.process.wait(30) == 0
+    server.stop()
+    stream.close()
+    running.close()
+    with serving(tmp_path / "release", state, *args, **ENVIRON) as again:
+        status, _, connection = ask(again.url, "two", token)
+        connection.close()
+        assert status == 200
+
+
+def test_sighup_reads_the_configuration_again_and_refuses_a_bad_one(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", big_iso=1_000_000)
+    config = tmp_path / "tidegate.toml"
+    config.write_text('[[rules]]\npath = "/big.iso"\nhidden_until = 2999-01-01T00:00:00Z\n')
+    with serving(tmp_path / "release", tmp_path / "state", "--config", str(config)) as server:
+        assert status_of(server.url, "a") == 404
+        config.write_text("[admission]\nslots = 0\n")
+        server.signal(signal.SIGHUP)
+        wait_for(lambda: any("admission.slots" in line for line in server.errors))
+        assert any("Not reloaded" in line for line in server.errors)
+        assert status_of(server.url, "a") == 404
+        config.write_text("")
+        server.signal(signal.SIGHUP)
+        wait_for(lambda: status_of(server.url, "a") == 200)
+        assert status_of(server.url, "a") == 200
+
+
+def test_a_unix_socket_serves_and_a_stale_one_is_replaced(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", notes_txt=100)
+    path = tmp_path / "tide.sock"
+    args = ("--listen", f"unix:{path}")
+    for _ in range(2):
+        server = RunningServer(tmp_path / "release", tmp_path / "state", *args)
+        wait_for(lambda: len(server.urls) == 2)  # noqa: B023
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(str(path))
+            peer.sendall(b"GET /notes.txt HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert peer.recv(100).startswith(b"HTTP/1.1 200")
+        server.kill()

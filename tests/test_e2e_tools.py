@@ -1,0 +1,112 @@
+"""Real tools against a real, full server: everybody gets the file, and in order."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.running import journal, make_release, serving, sha256, wait_for
+
+pytestmark = pytest.mark.e2e
+
+SIZE = 2_000_000
+#: All tools of a test share one address; each shall be a client of its own.
+MANY = {"TIDEGATE_CLIENTS_PER_ADDRESS": "65536"}
+ONE_SLOT = ("--slots", "1", "--reserve-small", "0", "--bandwidth", "2MB", "--policy", "ticket")
+
+TOOLS: dict[str, Callable[[str, str], list[str]]] = {
+    "curl": lambda url, out: ["curl", "-sS", "-f", "-o", out, url],
+    "curl-retry": lambda url, out: [
+        *("curl", "-sS", "-f", "-A", "curl-retry/8", "--retry", "20", "-o", out, url)
+    ],
+    "wget": lambda url, out: ["wget", "-q", "-O", out, url],
+    "aria2c": lambda url, out: [
+        *("aria2c", "-q", "--allow-overwrite=true", "-d", str(Path(out).parent)),
+        *("-o", Path(out).name, url),
+    ],
+}
+
+
+def need(tool: str) -> None:
+    """A missing tool is told, and in CI it fails the run."""
+    if shutil.which(tool) is None:
+        pytest.skip(f"{tool} is not installed")
+
+
+def test_every_tool_gets_the_file_from_a_full_server_in_the_order_of_asking(
+    tmp_path: Path,
+) -> None:
+    for tool in ("curl", "wget", "aria2c"):
+        need(tool)
+    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    with serving(tmp_path / "release", tmp_path / "state", *ONE_SLOT, **MANY) as server:
+        running: dict[str, subprocess.Popen[bytes]] = {}
+        ended: dict[str, float] = {}
+        for number, (name, command) in enumerate(TOOLS.items()):
+            out = str(tmp_path / f"{name}.out")
+            running[name] = subprocess.Popen(command(server.url + "/big.iso", out))
+            wait_for(lambda: len(journal(tmp_path / "state")) > number)  # noqa: B023
+        while len(ended) < len(running):
+            for name, process in running.items():
+                if name not in ended and process.poll() is not None:
+                    ended[name] = time.monotonic()
+            time.sleep(0.01)
+    for name, process in running.items():
+        assert process.returncode == 0, name
+        assert sha256(tmp_path / f"{name}.out") == digests["big.iso"], name
+    assert list(ended) == list(TOOLS)
+
+
+def test_pip_downloads_through_a_full_server(tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    make_release(release, big_iso=SIZE)
+    wheel = release / "waves-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("waves.py", "x = 1\n")
+        archive.writestr("waves.bin", (release / "big.iso").read_bytes()[:300_000])
+        meta = "waves-1.0.dist-info"
+        archive.writestr(f"{meta}/METADATA", "Metadata-Version: 2.1\nName: waves\nVersion: 1.0\n")
+        archive.writestr(f"{meta}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
+        archive.writestr(f"{meta}/RECORD", "")
+    slow = ("--slots", "1", "--reserve-small", "0", "--bandwidth", "1MB", "--policy", "ticket")
+    with serving(release, tmp_path / "state", *slow, **MANY) as server:
+        first = subprocess.Popen(
+            ["curl", "-sS", "-o", str(tmp_path / "c"), server.url + "/big.iso"]
+        )
+        time.sleep(0.5)
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d"),
+                *(str(tmp_path / "pip"), "--disable-pip-version-check", "--no-cache-dir"),
+                *("--retries", "10", server.url + "/" + wheel.name),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert first.wait() == 0
+    assert sha256(tmp_path / "pip" / wheel.name) == sha256(wheel)
+
+
+def test_a_tool_that_is_killed_and_started_again_resumes(tmp_path: Path) -> None:
+    need("curl")
+    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    out = tmp_path / "out"
+    with serving(tmp_path / "release", tmp_path / "state", *ONE_SLOT, **MANY) as server:
+        url = server.url + "/big.iso"
+        first = subprocess.Popen(["curl", "-sS", "-o", str(out), url])
+        wait_for(lambda: out.exists() and out.stat().st_size > 300_000)
+        first.kill()
+        first.wait()
+        assert 0 < out.stat().st_size < SIZE
+        again = subprocess.run(["curl", "-sS", "-f", "-C", "-", "-o", str(out), url], check=False)
+        assert again.returncode == 0
+    assert sha256(out) == digests["big.iso"]
