@@ -37,10 +37,10 @@ class Clicks(Downloader):
         self.client.cookiejar.clear()
         entry = CATALOGUE.find(self.host, file)
         began_s = time.monotonic()
-        path = entry.path
+        url = f"{self.host}{entry.path}"
         while True:
             with self.client.get(
-                path, headers=self.headers(), stream=True, catch_response=True, name="page"
+                url, headers=self.headers(), stream=True, catch_response=True, name="page"
             ) as response:
                 if response.status_code == 200 and _is_file(response):
                     tally().observe(f"wait_{entry.kind}", time.monotonic() - began_s)
@@ -70,7 +70,7 @@ class Clicks(Downloader):
                 tally().count("gave_up")
                 return
             if refresh[2]:
-                path = urljoin(self.host + path, refresh[2].strip("'\" "))
+                url = urljoin(url, refresh[2].strip("'\" "))
             gevent.sleep(wait_s)
 
 

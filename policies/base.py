@@ -129,7 +129,8 @@ class BasePolicy:
         """See `AdmissionPolicy.detach`."""
         held = self._leases[lease]
         held.remaining_bytes = remaining_bytes
-        self._pool.detach(held, now, self.settings.lease_idle_s)
+        # A small download is sooner begun anew than resumed: its slot is not kept for it.
+        self._pool.detach(held, now, self.settings.lease_idle_s if held.large else 0.0)
 
     def release(self, lease: int, now: float, done: bool) -> None:
         """See `AdmissionPolicy.release`."""

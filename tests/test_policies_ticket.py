@@ -251,3 +251,20 @@ def test_taking_over_keeps_every_place_and_plain_policies_serve_tickets_first() 
     admit(plain, job("b", present=True), 1.0, waiting[0])
     back = make_policy("ticket", settings, random.Random(1), previous=plain)
     assert wait(back, job("c", present=True), 2.0).ticket == waiting[1]
+
+
+def test_a_small_download_keeps_no_slot_once_its_connection_is_gone() -> None:
+    """Someone who takes a part of a small file leaves nothing behind for others to wait for."""
+    policy = make(slots=2, reserve_small=1)
+    part = admit(policy, job("a", size=100), 0.0)
+    policy.detach(part.lease, 0.0, 50)
+    assert policy.advance(0.0).idled_out == (part.lease,)
+    assert policy.leases() == []
+
+
+def test_a_large_download_keeps_its_slot_for_a_resume() -> None:
+    policy = make(lease_idle_s=20.0)
+    first = admit(policy, job("a"), 0.0)
+    policy.detach(first.lease, 0.0, LARGE // 2)
+    assert policy.advance(19.0).idled_out == ()
+    assert policy.advance(20.0).idled_out == (first.lease,)
