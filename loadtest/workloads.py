@@ -154,8 +154,8 @@ class ReleaseDay:
     rush_load: float = 1.5
     calm_s: float = 600.0
     calm_load: float = 0.3
-    slowest_bytes_s: float = 500_000.0
-    fastest_bytes_s: float = 50_000_000.0
+    slowest_bytes_s: float = 1_000_000.0
+    fastest_bytes_s: float = 10_000_000.0
     #: Median patience for a first byte where clients may give up; log-normal, sigma 0.7.
     patience_s: float = 240.0
     rude_fraction: float = 0.0

@@ -27,10 +27,13 @@ from loadtest.workloads import Workload
 
 _Vector = NDArray[np.float64]
 
-_STEPS = 8
+_FEWEST_BINS, _MOST_BINS = 150, 500
+_STEPS = 24
+#: Downloads that need less of their client's line than this are points in time to the dual.
+_BRIEF_S = 0.02
 _NEWTON = 18
 #: Jobs x bins in all: populations too large for the finest bins get coarser ones.
-_CELLS = 2_000_000
+_CELLS = 1_000_000
 #: Jobs x bins at once in the dual; bounds its memory.
 _CHUNK = 2_000_000
 
@@ -129,19 +132,24 @@ def _combined(workload: Workload, bandwidth_bytes_s: float, connect_s: float) ->
         return fixed / len(visitors)
     jobs = np.array(rows)
     edges, prices = _greedy_prices(jobs, bandwidth_bytes_s)
-    best, step = -math.inf, 0.5
-    candidate = prices
+    widths = np.diff(edges)
+    best, usage = _dual(jobs, bandwidth_bytes_s, edges, prices)
+    # Polyak's step towards a hoped-for value; hope less each time it was not met.
+    hope = 0.1 * abs(fixed + best)
+    candidate, value = prices, best
     for _ in range(_STEPS):
-        value, used = _dual(jobs, bandwidth_bytes_s, edges, candidate)
+        excess = usage / widths - bandwidth_bytes_s
+        # Price 0 cannot fall; only what can move counts.
+        excess[(candidate <= 0.0) & (excess < 0.0)] = 0.0
+        norm = float(np.dot(widths, excess * excess))
+        if norm <= 0.0:
+            break
+        candidate = np.maximum(0.0, candidate + (best + hope - value) / norm * excess)
+        value, usage = _dual(jobs, bandwidth_bytes_s, edges, candidate)
         if value > best:
-            best, prices, usage = value, candidate, used
-            step *= 1.5
+            best = value
         else:
-            step *= 0.4
-        # Raise the price of time that is asked for more than the link can give, and vice versa.
-        excess = usage / (bandwidth_bytes_s * np.diff(edges)) - 1.0
-        scale = max(float(prices.mean()), 1e-12)
-        candidate = np.maximum(0.0, prices + step * scale * 0.1 * np.clip(excess, -1.0, 1.0))
+            hope *= 0.7
     return (fixed + best) / len(visitors)
 
 
@@ -207,7 +215,8 @@ def _greedy_prices(jobs: _Vector, bandwidth_bytes_s: float) -> tuple[_Vector, _V
     for position in range(len(falls) - 1, -1, -1):
         fall = falls[position] * (times[position + 1] - times[position])
         price_at[position] = price_at[position + 1] + fall if falls[position] > 0.0 else 0.0
-    bins = max(200, min(1_000, _CELLS // len(jobs)))
+    long = int((jobs[:, 1] >= _BRIEF_S * jobs[:, 2]).sum())
+    bins = max(_FEWEST_BINS, min(_MOST_BINS, _CELLS // max(1, long)))
     # Equal shares of the events in each bin: fine where much happens.
     edges = np.unique(
         np.concatenate(
@@ -236,6 +245,17 @@ def _dual(
     used = np.zeros(len(starts))
     value = -bandwidth_bytes_s * float(np.dot(prices, np.diff(edges)))
     rows = max(1, _CHUNK // len(starts))
+    brief = jobs[:, 1] < _BRIEF_S * jobs[:, 2]
+    for first in range(0, int(brief.sum()), rows):
+        # So short that its bytes may as well flow in one instant, the cheapest.
+        part = jobs[brief][first : first + rows]
+        release, size = part[:, 0:1], part[:, 1:2]
+        begin = np.maximum(starts, release)
+        entry = np.where(starts + widths > release, (begin - release) / size + price, math.inf)
+        chosen = entry.argmin(axis=1)
+        value += float((size[:, 0] * entry[np.arange(len(part)), chosen]).sum())
+        np.add.at(used, chosen, size[:, 0])
+    jobs = jobs[~brief]
     for first in range(0, len(jobs), rows):
         release = jobs[first : first + rows, 0:1]
         size = jobs[first : first + rows, 1:2]

@@ -63,7 +63,12 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
                 show_default=True,
                 help="Come-back time of large downloads: eta, or seconds (the paper: 30).",
             ),
-            click.option("--hold", is_flag=True, help="Clients wait inside their request."),
+            click.option(
+                "--hold/--poll",
+                default=None,
+                help="Clients wait inside their request, or come back when told "
+                "[default: hold for ticket-hold, fair and adaptive].",
+            ),
             click.option(
                 "--rude",
                 type=click.FloatRange(0.0, 1.0),
@@ -198,7 +203,7 @@ def _scenario(
     slots: int,
     reserve_small: int,
     come_back: str,
-    hold: bool,
+    hold: bool | None,
     rude: float,
     manners: str,
     measure_bandwidth: bool,

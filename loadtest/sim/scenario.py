@@ -27,6 +27,9 @@ POLICIES: Mapping[str, str | None] = {
     "adaptive": "adaptive",
     "ps": None,
 }
+#: Policies whose clients wait inside their request unless told otherwise. Under Fair and Adaptive
+#: the order of the queue changes until the last moment, so a client that is away misses its turn.
+HELD = frozenset({"ticket-hold", "fair", "adaptive"})
 MANNERS: Mapping[str, Manners] = {"polite": POLITE, "punctual": PUNCTUAL, "retrying": RETRYING}
 
 
@@ -38,6 +41,7 @@ class Scenario:
     downloads get `slots`, the rest is for small ones (HTTP and FTP use all of them for anything).
     `bandwidth` is a fraction of what the workload asks for. `come_back_s` None lets the policy
     estimate; a number is the paper's fixed answer. `settings` are further policy settings.
+    `hold`: clients wait inside their request; None: as is best for the policy (`HELD`).
     `tells_bandwidth`: whether the policy is configured with the link's capacity or must measure.
     """
 
@@ -46,7 +50,7 @@ class Scenario:
     reserve_small: int = 0
     bandwidth: float = 1.0
     bandwidth_bytes_s: float | None = None
-    hold: bool = False
+    hold: bool | None = None
     come_back_s: float | None = None
     rude: float = 0.0
     manners: str = "polite"
@@ -84,7 +88,7 @@ class Scenario:
         """What surrounds it in the simulator."""
         return Conditions(
             bandwidth_bytes_s=self.capacity(workload),
-            hold=self.hold or self.policy == "ticket-hold",
+            hold=self.policy in HELD if self.hold is None else self.hold,
             one_connection=self.policy == "ftp",
             tick_s=self.tick_s,
             manners=MANNERS[self.manners],

@@ -1,0 +1,165 @@
+"""The command line: what scripts read, what people read, and what they are told when wrong."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from loadtest.report import study_report
+from loadtest.sim import Scenario, run
+from loadtest.sim.cli import simulate
+from loadtest.sim.metrics import mean_and_error, net_faster
+from loadtest.sim.paper import LABELS, MEANS, NET_FASTER, findings, run_paper, same_sign
+from loadtest.sim.study import run_seeds
+from loadtest.workloads import exp2, to_trace
+
+HEAVY = ["--workload", "exp2", "--bandwidth", "0.5", "--slots", "30", "--reserve-small", "6"]
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(simulate, arguments, catch_exceptions=False)
+
+
+def test_run_prints_one_object_with_the_promised_keys() -> None:
+    shown = invoke("run", *HEAVY, "--policy", "ticket", "--seeds", "2", "--jobs", "1", "--json")
+    assert shown.exit_code == 0, shown.output
+    found = json.loads(shown.output)
+    for key in (
+        "mean_session_s",
+        "se",
+        "ratio_to_http",
+        "ratio_to_bound",
+        "p99_session_s",
+        "net_faster",
+        "attempts",
+        "eta_within_p90",
+    ):
+        assert isinstance(found[key], float), key
+    assert found["config"]["slots"] == 30
+    assert found["config"]["reserve_small"] == 6
+    assert found["seeds"] == [0, 1]
+
+
+def test_the_http_control_beside_itself_is_one() -> None:
+    shown = invoke("run", "--workload", "exp1", "--policy", "http", "--seeds", "1", "--json")
+    found = json.loads(shown.output)
+    assert found["ratio_to_http"] == 1.0
+    assert found["net_faster"] == 0.0
+    assert found["eta_within_p90"] is None
+    assert found["se"] is None
+
+
+def test_any_number_of_processes_gives_the_same_figures() -> None:
+    arguments = ["run", *HEAVY, "--policy", "reserve", "--seeds", "2", "--json", "--jobs"]
+    assert invoke(*arguments, "1").output == invoke(*arguments, "2").output
+
+
+def test_compare_prints_a_row_for_each_policy_and_writes_csv_and_a_page(tmp_path: Path) -> None:
+    table, page = tmp_path / "runs.csv", tmp_path / "page.html"
+    shown = invoke(
+        *("compare", *HEAVY, "--policy", "ps", "--policy", "ticket-hold", "--seeds", "2"),
+        *("--jobs", "1", "--csv", str(table), "--report", str(page)),
+    )
+    assert shown.exit_code == 0, shown.output
+    assert "\nps " in shown.output
+    assert "\nticket-hold " in shown.output
+    assert len(table.read_text().splitlines()) == 1 + 2 * 2
+    text = page.read_text()
+    assert text.count("<svg") == 3
+    assert "http" in text
+    for outside in ("src=", "href=", "@import", "url("):
+        assert outside not in text
+
+
+def test_a_trace_is_replayed_at_a_given_rate(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("\n".join(to_trace(exp2(0))))
+    shown = invoke("run", "--trace", str(trace), "--rate", "1Mbit", "--policy", "ps", "--json")
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.output)["config"]["bandwidth_bytes_s"] == 125_000.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run", "--policy", "ps"], "either --workload or --trace"),
+        (["run", *HEAVY, "--policy", "ps", "--rate", "fast"], "--rate"),
+        (["run", *HEAVY, "--policy", "ticket", "--come-back", "soon"], "--come-back"),
+        (["run", *HEAVY, "--policy", "ticket", "--setting", "slot=1"], "reserve_small"),
+        (["run", *HEAVY, "--policy", "ticket", "--setting", "ticket_ttl_s=-1"], "ticket_ttl_s"),
+        (["run", *HEAVY, "--policy", "http", "--hold"], "--hold"),
+        (["run", *HEAVY, "--policy", "nothing"], "ticket-hold"),
+    ],
+)
+def test_a_wrong_option_is_named_without_a_traceback(arguments: list[str], told: str) -> None:
+    shown = invoke(*arguments)
+    assert shown.exit_code != 0
+    assert told in shown.output
+    assert "Traceback" not in shown.output
+
+
+def test_a_trace_without_a_rate_is_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("{}")
+    assert "needs --rate" in invoke("run", "--trace", str(trace), "--policy", "ps").output
+    assert "line 1" in invoke("run", "--trace", str(trace), "--rate", "1M", "--policy", "ps").output
+
+
+def test_paper_marks_every_cell_and_every_finding() -> None:
+    shown = invoke("paper", "--experiment", "2", "--load", "heavy", "--seeds", "1", "--jobs", "1")
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.count("exp2 heavy ") == 11
+    assert "1265" in shown.output
+    assert (
+        "reproduced      Exp 2 heavy: Reserve and Ticket with reserved slots gain" in shown.output
+    )
+
+
+def test_the_papers_tables_are_whole_and_cells_compare_by_sign() -> None:
+    assert all(len(row) == len(LABELS) for row in (*MEANS.values(), *NET_FASTER.values()))
+    assert same_sign(0.4, 0.7)
+    assert not same_sign(0.4, -0.1)
+    assert same_sign(0.04, -0.03)
+    assert same_sign(0.04, 0.06)
+    assert not same_sign(0.0, 0.2)
+    assert findings([]) == []
+
+
+def test_paper_cells_know_the_papers_figures() -> None:
+    cells = run_paper(["exp2"], ["heavy"], [0], come_back_s=30.0)
+    assert [cell.label for cell in cells] == list(LABELS)
+    assert cells[0].paper_mean_s == 1265
+    assert cells[0].improvement == 0.0
+    assert cells[-1].paper_net_faster == 0.65
+
+
+def test_the_interface_for_the_admin_page_gives_figures_and_a_picture() -> None:
+    outcome = run(exp2(0), Scenario("ticket", reserve_small=6, bandwidth=0.5), picture=True)
+    assert outcome.svg is not None
+    assert outcome.svg.startswith("<svg")
+    assert outcome.svg.endswith("</svg>")
+    assert outcome.figures["mean_session_s"] > 0
+    assert run(exp2(0), Scenario("ps")).svg is None
+
+
+def test_a_report_names_the_figures_it_shows() -> None:
+    result = run_seeds("exp2", Scenario("ticket", reserve_small=6, bandwidth=0.5), [0])
+    assert "mean time from a client&#x27;s arrival" in study_report([result])
+
+
+def test_means_leave_out_what_a_run_does_not_have() -> None:
+    assert mean_and_error([1.0, math.nan, 3.0]) == (2.0, 1.0)
+    assert math.isnan(mean_and_error([math.nan])[0])
+
+
+def test_net_faster_counts_only_differences_beyond_five_percent_and_five_seconds() -> None:
+    import numpy as np
+
+    control = np.array([100.0, 100.0, 10.0, 100.0])
+    ours = np.array([80.0, 97.0, 6.0, 120.0])
+    assert net_faster(ours, control) == 0.0
+    assert net_faster(np.array([80.0, 97.0, 6.0, 100.0]), control) == 0.25

@@ -1,0 +1,151 @@
+"""The engine on cases small enough to work out by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from loadtest.sim.controls import ProcessorSharing
+from loadtest.sim.engine import (
+    DOWNLOAD_FIELDS,
+    PUNCTUAL,
+    SESSION_FIELDS,
+    Conditions,
+    Engine,
+    Starved,
+    Tally,
+)
+from loadtest.sim.metrics import columns
+from loadtest.sim.scenario import POLICIES, Scenario
+from loadtest.workloads import File, Visitor, Workload, exp2, release_artefacts
+from policies.job import Decision, Job, Wait
+
+
+def population(*visitors: Visitor) -> Workload:
+    return Workload("hand", 0, visitors, 1_000.0, small_below_bytes=100)
+
+
+def visitor(key: str, at: float, rate: float, *sizes: int, patience: float = math.inf) -> Visitor:
+    files = tuple(File(f"{key}-{number}", size) for number, size in enumerate(sizes))
+    return Visitor(key, at, rate, files, patience)
+
+
+def play(workload: Workload, scenario: Scenario) -> Tally:
+    return replace(scenario, manners="punctual").simulate(workload)
+
+
+def ends(tally: Tally) -> dict[int, float]:
+    rows = columns(tally.sessions, SESSION_FIELDS)
+    return {int(c): round(e, 6) for c, e in zip(rows["client"], rows["ended_s"], strict=True)}
+
+
+def test_a_client_alone_pays_half_a_second_a_file_and_its_own_speed() -> None:
+    tally = play(population(visitor("a", 3.0, 100.0, 200, 50)), Scenario("ps"))
+    assert ends(tally) == {0: 3.0 + 0.5 + 2.0 + 0.5 + 0.5}
+
+
+def test_one_connection_for_all_files_pays_once() -> None:
+    tally = play(population(visitor("a", 0.0, 100.0, 200, 50)), Scenario("ftp"))
+    assert ends(tally) == {0: 0.5 + 2.5}
+
+
+def test_two_clients_share_one_link_max_min() -> None:
+    # Each could take 800 of 1000: 500 each until one has its 500 bytes, then 800 alone.
+    both = population(visitor("a", 0.0, 800.0, 500), visitor("b", 0.0, 800.0, 1300))
+    assert ends(play(both, Scenario("ps"))) == {0: 1.5, 1: 2.5}
+
+
+def test_a_busy_server_is_asked_again_after_fifteen_seconds() -> None:
+    both = population(visitor("a", 0.0, 100.0, 1_000), visitor("b", 1.0, 100.0, 1_000))
+    tally = play(both, Scenario("http", slots=1))
+    # a: 0.5 + 10 s. b is turned away at 1.4, asks at 16.4, is let in at 16.8, flows from 16.9.
+    assert ends(tally) == {0: 10.5, 1: 26.9}
+    rows = columns(tally.downloads, DOWNLOAD_FIELDS)
+    assert rows["attempts"].tolist() == [1.0, 2.0]
+
+
+def test_a_held_client_starts_the_instant_the_slot_is_free() -> None:
+    both = population(visitor("a", 0.0, 100.0, 1_000), visitor("b", 1.0, 100.0, 1_000))
+    tally = play(both, Scenario("ticket-hold", slots=1))
+    assert ends(tally) == {0: 10.5, 1: 10.5 + 0.1 + 10.0}
+    assert columns(tally.downloads, DOWNLOAD_FIELDS)["attempts"].tolist() == [1.0, 1.0]
+
+
+def test_a_reserved_slot_lets_a_small_file_pass_a_large_one() -> None:
+    both = population(visitor("a", 0.0, 100.0, 1_000), visitor("b", 1.0, 100.0, 50))
+    assert ends(play(both, Scenario("reserve", slots=1, reserve_small=1)))[1] == 1.0 + 0.5 + 0.5
+
+
+def test_who_loses_patience_leaves_and_is_counted() -> None:
+    both = population(
+        visitor("a", 0.0, 100.0, 10_000), visitor("b", 1.0, 100.0, 1_000, patience=20.0)
+    )
+    for scenario in (Scenario("http", slots=1), Scenario("ticket-hold", slots=1)):
+        tally = play(both, scenario)
+        rows = columns(tally.sessions, SESSION_FIELDS)
+        assert dict(zip(rows["client"], rows["gave_up"], strict=True)) == {0.0: 0.0, 1.0: 1.0}
+        assert ends(tally)[1] == 21.0
+
+
+def test_a_paused_lease_stops_and_goes_on_where_it_was() -> None:
+    class Pausing(ProcessorSharing):
+        """Pauses lease 1 from 2 s to 5 s."""
+
+        def advance(self, now: float):  # type: ignore[no-untyped-def]
+            advance = super().advance(now)
+            if now < 2.0:
+                return replace(advance, wake_at=2.0)
+            if now < 5.0:
+                return replace(advance, pause=(1,), wake_at=5.0)
+            return replace(advance, resume=(1,))
+
+    workload = population(visitor("a", 0.0, 100.0, 1_000))
+    engine = Engine(workload, Pausing(1), Conditions(1_000.0, manners=PUNCTUAL))
+    assert ends(engine.run()) == {0: 0.5 + 10.0 + 3.0}
+
+
+def test_a_policy_that_starves_somebody_is_named() -> None:
+    class Never(ProcessorSharing):
+        name = "never"
+
+        def offer(self, job: Job, now: float, ticket: int | None = None) -> Decision:
+            return Wait(10.0)
+
+    workload = population(visitor("a", 0.0, 100.0, 1_000))
+    engine = Engine(workload, Never(1), Conditions(1_000.0, limit_s=1_000.0))
+    with pytest.raises(Starved, match=r"1 clients still wait after 1000 s .* under never"):
+        engine.run()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_same_seed_gives_the_same_run_to_the_bit(policy: str) -> None:
+    scenario = Scenario(policy, reserve_small=6, bandwidth=0.5, rude=0.1)
+    workload = exp2(3)
+    one, two = scenario.simulate(workload, 3), scenario.simulate(workload, 3)
+    assert one.downloads.tobytes() == two.downloads.tobytes()
+    assert one.sessions.tobytes() == two.sessions.tobytes()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_byte_arrives_once_and_everybody_leaves(policy: str) -> None:
+    workload = release_artefacts(0)
+    tally = Scenario(policy, reserve_small=6).simulate(workload)
+    wanted = sum(visitor.total_bytes for visitor in workload.visitors)
+    assert tally.delivered_bytes == pytest.approx(wanted, rel=1e-6)
+    assert len(tally.sessions) == len(SESSION_FIELDS) * len(workload.visitors)
+    rows = columns(tally.downloads, DOWNLOAD_FIELDS)
+    assert (rows["admitted_s"] >= rows["asked_s"] + 0.4 - 1e-9).all()
+    assert (rows["first_byte_s"] >= rows["admitted_s"] + 0.1 - 1e-9).all()
+    assert (rows["ended_s"] >= rows["first_byte_s"]).all()
+
+
+def test_a_rude_client_asks_every_second() -> None:
+    both = population(
+        visitor("a", 0.0, 100.0, 1_000), replace(visitor("b", 1.0, 100.0, 1_000), rude=True)
+    )
+    tally = play(both, Scenario("http", slots=1))
+    # Turned away at 1.4, then every 1.4 s (a second of waiting, 0.4 s of asking) until 10.5.
+    assert columns(tally.downloads, DOWNLOAD_FIELDS)["attempts"].tolist() == [1.0, 8.0]
+    assert ends(tally)[1] == pytest.approx(1.0 + 7 * 1.4 + 0.5 + 10.0)
