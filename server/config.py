@@ -226,6 +226,10 @@ def _sentence(fault: Any, origins: Mapping[str, str]) -> str:
         ),
         None,
     )
+    if origin is None and name:
+        # A fault between several settings of a section: wherever any of them came from.
+        below = {origin for key, origin in origins.items() if key.startswith(f"{name}.")}
+        origin = ", ".join(sorted(below)) or None
     if fault["type"] == "extra_forbidden":
         text = "there is no such setting"
     else:

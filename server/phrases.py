@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 ENGLISH: Mapping[str, str] = {
     "lang": "en",
+    "thousands": ",",
     "title_place": "You are number {place} in the queue",
     "title_next": "You are next",
-    "title_ready": "It is your turn",
+    "title_ready": "You are among the next to start",
     "title_busy": "Every place is taken right now",
     "title_closed": "The server is restarting",
     "lead": "{file} ({size}) starts downloading by itself, on this page, when it is your turn.",
@@ -34,9 +35,10 @@ ENGLISH: Mapping[str, str] = {
 }
 GERMAN: Mapping[str, str] = {
     "lang": "de",
+    "thousands": ".",
     "title_place": "Sie sind Nummer {place} in der Warteschlange",
     "title_next": "Sie sind als Nächstes an der Reihe",
-    "title_ready": "Sie sind an der Reihe",
+    "title_ready": "Sie gehören zu den Nächsten",
     "title_busy": "Im Moment sind alle Plätze belegt",
     "title_closed": "Der Server startet neu",
     "lead": "{file} ({size}) wird von dieser Seite aus von selbst geladen, sobald Sie an der "

@@ -195,11 +195,11 @@ def _title(notice: Notice, phrases: Phrases) -> str:
         return phrases("title_closed")
     if wait.place is None:
         return phrases("title_busy")
-    if wait.ready:
-        return phrases("title_ready")
     if wait.place == 1:
         return phrases("title_next")
-    return phrases("title_place", place=f"{wait.place:,}".replace(",", "\u202f"))
+    if wait.ready:
+        return phrases("title_ready")
+    return phrases("title_place", place=f"{wait.place:,}".replace(",", phrases("thousands")))
 
 
 def _lead(notice: Notice, phrases: Phrases, name: str) -> str:

@@ -1,0 +1,153 @@
+"""Configuration: layers, units, origins, and faults that name themselves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from server.cli import FLAGS, serve
+from server.cli_config import config as config_command
+from server.config import ConfigError, Flag, field_of, load_config, setting_names, value_of
+from server.settings import ServerConfig, split_address
+
+
+def load(tmp_path: Path, text: str = "", environ: Any = None, **flags: Any) -> Any:
+    file = tmp_path / "tidegate.toml"
+    file.write_text(text)
+    named = {name.replace("__", "."): Flag(value, "--x") for name, value in flags.items()}
+    return load_config(file, environ or {}, named)
+
+
+def test_defaults_then_file_then_environment_then_flags(tmp_path: Path) -> None:
+    text = 'policy = "fcfs"\nbandwidth = "10Mbit"\n[admission]\nslots = 10\nbusy_retry_s = "1m"\n'
+    environ = {"TIDEGATE_SLOTS": "20", "TIDEGATE_BANDWIDTH": "20Mbit", "OTHER": "x"}
+    loaded = load(tmp_path, text, environ, admission__slots="30")
+    config = loaded.config
+    assert config.policy == "fcfs"
+    assert config.bandwidth == 2_500_000
+    assert config.admission.slots == 30
+    assert config.admission.busy_retry_s == 60
+    assert loaded.origin("policy").endswith("tidegate.toml")
+    assert loaded.origin("bandwidth") == "environment TIDEGATE_BANDWIDTH"
+    assert loaded.origin("admission.slots") == "flag --x"
+    assert loaded.origin("drain_s") == "default"
+
+
+def test_the_environment_reaches_every_section_and_reads_lists(tmp_path: Path) -> None:
+    environ = {
+        "TIDEGATE_LISTEN": "127.0.0.1:1, [::1]:2",
+        "TIDEGATE_HOLDING__MOST": "7",
+        "TIDEGATE_SMALL_BELOW": "64KiB",
+        "TIDEGATE_ADMISSION__CLASS_WEIGHTS": "{iron = 1.5}",
+        "TIDEGATE_COME_BACK_S": "",
+        "TIDEGATE_SHOW_HIDDEN": "true",
+        "TIDEGATE_PORT": "tcp://10.0.0.1:80",
+    }
+    loaded = load(tmp_path, "", environ)
+    config = loaded.config
+    assert config.listen == ("127.0.0.1:1", "[::1]:2")
+    assert config.holding.most == 7
+    assert config.admission.small_below_bytes == 65536
+    assert config.admission.class_weights == {"iron": 1.5}
+    assert config.admission.come_back_s is None
+    assert config.show_hidden is True
+    assert loaded.ignored == ("TIDEGATE_PORT",)
+
+
+@pytest.mark.parametrize(
+    ("slots", "reserved"), [(1, 0), (2, 1), (4, 1), (12, 2), (36, 6), (400, 6)]
+)
+def test_whoever_names_only_the_slots_gets_a_sixth_reserved(
+    tmp_path: Path, slots: int, reserved: int
+) -> None:
+    config = load(tmp_path, admission__slots=str(slots)).config
+    assert config.admission.reserve_small == reserved
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("slots = 3", "slots .*there is no such setting"),
+        ("[admission]\nslots = 0", r"admission.slots .*greater than or equal to 1 \(it is 0\)"),
+        ("[admission]\nslots = 3\nreserve_small = 3", "admission.*leaves no slot for large"),
+        ('bandwidth = "fast"', "bandwidth .*write it like 100Mbit"),
+        ('listen = ["nowhere"]', "listen.*is not HOST:PORT"),
+        ('listen = ["unix:"]', "unix: needs a path"),
+        ('tls_cert = "x.pem"', "tls_cert and tls_key belong together"),
+        ('mirrors = ["ftp://x/"]', "not an http or https URL"),
+        ('trusted_proxies = ["10.0.0.0/99"]', "trusted_proxies"),
+        ("x = [", "is not valid TOML"),
+        ('policy = "best"', "policy .*'fcfs', 'reserve'"),
+        ('[[rules]]\npath = "/a"\ncolour = 1', "rules.0.colour .*there is no such setting"),
+        ('[[holding.tools]]\nagent = "("\nmanner = "hold"', "not a regular expression"),
+    ],
+)
+def test_each_fault_is_one_sentence_with_its_origin(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence) as fault:
+        load(tmp_path, text)
+    assert "tidegate.toml" in str(fault.value) or "belong together" in sentence
+    assert all(line.endswith(".") for line in fault.value.faults)
+
+
+def test_a_missing_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        load_config(tmp_path / "none.toml", {}, {})
+
+
+def test_every_flag_names_a_setting_and_every_option_has_one() -> None:
+    for name, _ in FLAGS.values():
+        assert field_of(name) is not None, name
+    options = {parameter.name for parameter in serve.params}
+    assert options - {"file", "sample"} == set(FLAGS)
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    for name in setting_names():
+        field = field_of(name)
+        assert field is not None
+        assert field.description, name
+        value_of(ServerConfig(), name)
+
+
+def test_check_and_show(tmp_path: Path) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text("[admission]\nslots = 9\n")
+    run = CliRunner().invoke
+    good = run(config_command, ["check", "--config", str(file)])
+    assert good.exit_code == 0
+    assert "good" in good.output
+    shown = run(config_command, ["show", "--config", str(file)])
+    [line] = [line for line in shown.output.splitlines() if line.startswith("slots =")]
+    assert line.split() == ["slots", "=", "9", "#", str(file)]
+    document = json.loads(run(config_command, ["show", "--json", "--config", str(file)]).output)
+    assert document["admission.slots"] == {"value": 9, "origin": str(file)}
+    assert document["policy"]["origin"] == "default"
+    file.write_text("slots = 9\n")
+    bad = run(config_command, ["check", "--config", str(file)])
+    assert bad.exit_code == 2
+    assert "there is no such setting" in bad.output
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        ("[::1]:0", ("::1", 0)),
+        (":8080", ("0.0.0.0", 8080)),
+        ("host.example:443", ("host.example", 443)),
+    ],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert split_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "80", "::1", "::1:80", "a:b", "a:99999", "a:-1"])
+def test_bad_addresses_say_how_to_write_them(text: str) -> None:
+    with pytest.raises(ValueError, match="is not HOST:PORT"):
+        split_address(text)

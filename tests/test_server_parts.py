@@ -1,0 +1,278 @@
+"""The small parts of the gate: callers, coverage, keys, numbers, phrases, rules, tools."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.job import Estimate, Wait
+from protocol.errors import BadToken
+from protocol.ticket import Ticket
+from server.callers import Callers, block_of, find_pass, find_remaining, find_ticket
+from server.coverage import Coverage
+from server.keys import OVERLAP_S, KeysUnreadable, load_keys, rotate_keys
+from server.numbers import BLOCK, Numbers
+from server.pages import Pages
+from server.phrases import ENGLISH, LANGUAGES, phrases_for
+from server.rules import NOTHING, Rule, RuleBook
+from server.sample import make_sample
+from server.tools import UNKNOWN_TOOL, ToolRule, ToolTable
+from server.waiting import Notice, WaitingRoom
+
+DAY_S = 86_400.0
+
+
+# -- callers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "block"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("", "local"),
+        ("strange", "strange"),
+    ],
+)
+def test_an_address_counts_as_its_block(address: str, block: str) -> None:
+    assert block_of(address) == block
+
+
+def test_one_address_has_a_bounded_number_of_clients() -> None:
+    callers = Callers(4)
+    keys = {callers.key("192.0.2.1", {b"tidegate-client": b"%d" % n}) for n in range(500)}
+    assert len(keys) == 4
+    same = {callers.key(f"2001:db8::{n:x}", {b"user-agent": b"curl/8"}) for n in range(99)}
+    assert len(same) == 1
+
+
+def test_the_id_counts_before_the_user_agent() -> None:
+    callers = Callers(1 << 16)
+    one = callers.key("192.0.2.1", {b"tidegate-client": b"a", b"user-agent": b"x"})
+    assert one == callers.key("192.0.2.1", {b"tidegate-client": b"a", b"user-agent": b"y"})
+    assert one != callers.key("192.0.2.1", {b"user-agent": b"x"})
+
+
+@given(st.binary(max_size=60), st.binary(max_size=60))
+def test_finding_tokens_never_crashes(field: bytes, query: bytes) -> None:
+    for name in (b"tidegate-ticket", b"cookie", b"tidegate-pass", b"tidegate-remaining"):
+        find_ticket({name: field}, query)
+        find_pass({name: field}, b"tidegate-pass=" + query)
+        remaining = find_remaining({name: field}, 1000)
+        assert remaining is None or 0 <= remaining <= 1000
+
+
+# -- coverage ----------------------------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=30))
+def test_coverage_counts_every_byte_once(pieces: list[tuple[int, int]]) -> None:
+    coverage, model = Coverage(), set()
+    for start, stop in pieces:
+        coverage.add(start, stop)
+        model.update(range(start, stop))
+        assert coverage.total_bytes == len(model)
+
+
+# -- keys --------------------------------------------------------------------------------------
+
+
+def ticket(issued_s: float) -> Ticket:
+    return Ticket(1, "c", "/f", 10, 10, 1.0, issued_s)
+
+
+def test_keys_are_private_and_survive_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    token = load_keys(path, 0.0).write_ticket(ticket(0.0))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert load_keys(path, 10.0).read_ticket(token, "c", "/f", 10.0).number == 1
+
+
+def test_rotation_overlaps_and_then_forgets(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    old = load_keys(path, 0.0).write_ticket(ticket(0.0))
+    ring = rotate_keys(path, DAY_S)
+    assert ring.write_ticket(ticket(0.0)).split(".")[1] != old.split(".")[1]
+    assert ring.read_ticket(old, "c", "/f", DAY_S).number == 1
+    assert len(json.loads(path.read_text())) == 2
+    assert load_keys(path, 2 * DAY_S, rotate_after_s=30 * DAY_S).read_ticket(old, "c", "/f", 1.0)
+    late = rotate_keys(path, DAY_S + OVERLAP_S)
+    assert len(json.loads(path.read_text())) == 2
+    with pytest.raises(BadToken):
+        late.read_ticket(old, "c", "/f", 1.0)
+
+
+@pytest.mark.parametrize("text", ["", "[", "[{}]", '[{"name": "a", "secret": "zz", "made_s": 0}]'])
+def test_damaged_keys_say_what_to_do(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(KeysUnreadable, match="put a backup in its place"):
+        load_keys(path, 0.0)
+
+
+def test_keys_that_others_can_read_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    load_keys(path, 0.0)
+    path.chmod(0o644)
+    with pytest.raises(KeysUnreadable, match="chmod 600"):
+        load_keys(path, 0.0)
+
+
+# -- numbers -----------------------------------------------------------------------------------
+
+
+@given(st.sets(st.integers(0, 100_000), max_size=50), st.sets(st.integers(0, 100_000), max_size=50))
+def test_over_numbers_are_remembered_exactly(over: set[int], others: set[int]) -> None:
+    numbers = Numbers(1, over, lambda mark: None)
+    for number in over | others:
+        assert numbers.is_over(number) == (number in over)
+
+
+def test_the_mark_is_always_promised_ahead() -> None:
+    marks: list[int] = []
+    numbers = Numbers(10, (), marks.append)
+    for number in (10, 11, BLOCK, 5 * BLOCK):
+        numbers.issued(number)
+        assert marks[-1] > number
+    assert marks == sorted(marks)
+    assert numbers.highest == 5 * BLOCK
+
+
+# -- words -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("accept", "language"),
+    [
+        (None, "en"),
+        (b"de", "de"),
+        (b"de-AT,de;q=0.9,en;q=0.8", "de"),
+        (b"en;q=0.5, de;q=0.9", "de"),
+        (b"fr, en;q=0.1", "en"),
+        (b"de;q=0", "en"),
+        (b"*;q=x,,;;", "en"),
+    ],
+)
+def test_the_best_language_is_chosen(accept: bytes | None, language: str) -> None:
+    assert phrases_for(accept)("lang") == language
+
+
+def test_every_language_has_every_phrase_with_the_same_blanks() -> None:
+    for table in LANGUAGES.values():
+        assert set(table) == set(ENGLISH)
+        for key, text in table.items():
+            assert sorted(_blanks(text)) == sorted(_blanks(ENGLISH[key])), key
+
+
+def _blanks(text: str) -> list[str]:
+    return [part.split("}")[0] for part in text.split("{")[1:]]
+
+
+def test_durations_in_both_languages() -> None:
+    english, german = phrases_for(b"en"), phrases_for(b"de")
+    assert [english.time(s) for s in (0, 45, 840, 7500)] == ["0 s", "45 s", "14 min", "2 h 5 min"]
+    assert german.time(7500) == "2 Std. 5 min"
+
+
+@pytest.mark.parametrize(
+    ("wait", "title"),
+    [
+        (Wait(5), "Every place is taken right now"),
+        (Wait(5, 1, 1, True), "You are next"),
+        (Wait(5, 1, 7, True), "You are among the next to start"),
+        (Wait(5, 1, 1234), "You are number 1,234 in the queue"),
+    ],
+)
+def test_the_page_says_where_one_stands(wait: Wait, title: str) -> None:
+    room = WaitingRoom(Pages())
+    page = room.page(Notice("/a%20b.iso", 5, wait, None), phrases_for(None)).decode()
+    assert f"<h1>{title}</h1>" in page
+    assert "a b.iso" in page
+
+
+def test_the_page_shows_progress_from_the_issue_of_the_ticket() -> None:
+    wait = Wait(30, 1, 5, estimate=Estimate(300.0, 400.0))
+    page = WaitingRoom(Pages()).page(Notice("/a", 5, wait, "t", 100.0), phrases_for(None)).decode()
+    assert 'value="25"' in page
+    assert "about 5 min" in page
+    assert "very likely within 7 min" in page
+
+
+# -- rules and tools ---------------------------------------------------------------------------
+
+
+def test_the_last_rule_that_speaks_wins_and_silence_changes_nothing() -> None:
+    book = RuleBook(
+        [
+            Rule(path="*.iso", require_class="silver", treat_as="large"),
+            Rule(path="/free/", require_class="gold"),
+            Rule(path="/free/a.iso", treat_as="small"),
+        ]
+    )
+    assert book.verdict("/x.iso").require_class == "silver"
+    verdict = book.verdict("/free/a.iso")
+    assert (verdict.require_class, verdict.treat_as) == ("gold", "small")
+    assert book.verdict("/x.txt") is NOTHING
+    assert book.verdict("/%66ree/b").require_class == "gold"
+    assert RuleBook().verdict("/x.iso") is NOTHING
+
+
+def test_a_rule_hides_until_its_time_in_any_time_zone() -> None:
+    book = RuleBook([Rule(path="/a", hidden_until="1970-01-01T02:00:00+01:00")])  # type: ignore[arg-type]
+    assert book.verdict("/a").hidden(3599.0)
+    assert not book.verdict("/a").hidden(3600.0)
+
+
+@pytest.mark.parametrize(
+    ("agent", "manner"),
+    [
+        (b"curl/8.14.1", "hold"),
+        (b"Wget/1.25.0", "hold"),
+        (b"Wget2/2.2.0", "hold"),
+        (b"aria2/1.37.0", "hold"),
+        (b"Axel/2.17.14 (Linux)", "hold"),
+        (b"Debian APT-HTTP/1.3 (3.0.3)", "hold"),
+        (b'pip/25.1 {"ci":null}', "come-back"),
+        (b"python-requests/2.32", "come-back"),
+        (b"python-urllib3/2.4", "come-back"),
+        (b"uv/0.9", "come-back"),
+        (b"tidegate/0.1", "come-back"),
+        (b"SomethingNew/1", "hold"),
+        (None, "hold"),
+    ],
+)
+def test_which_tool_gets_what(agent: bytes | None, manner: str) -> None:
+    assert ToolTable().rule_for(agent).manner == manner
+
+
+def test_the_operators_rules_come_first() -> None:
+    table = ToolTable([ToolRule(agent="^curl/", manner="come-back")])
+    assert table.rule_for(b"curl/8").manner == "come-back"
+    assert table.rule_for(b"Wget/1").manner == "hold"
+    assert table.rule_for(b"zzz") is UNKNOWN_TOOL
+
+
+def test_no_default_is_silent_for_longer_than_the_most_impatient_tool() -> None:
+    for rule in ToolTable().rules:
+        assert rule.silent_s <= 25
+        assert rule.drip_s <= 25
+
+
+# -- the sample --------------------------------------------------------------------------------
+
+
+def test_the_sample_release_is_the_same_every_time(tmp_path: Path) -> None:
+    make_sample(tmp_path / "a")
+    make_sample(tmp_path / "b")
+    names = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert "RELEASE-NOTES.txt" in names
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
