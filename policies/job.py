@@ -248,6 +248,10 @@ class AdmissionPolicy(Protocol):
         """The ticket as it stands; None when it was never issued or is long over."""
         ...
 
+    def place(self, ticket: int) -> int | None:
+        """How many start before this waiting ticket, plus one; None where it does not wait."""
+        ...
+
     def tickets(self) -> Iterable[TicketRow]:
         """All waiting and ready tickets in the order of their turn."""
         ...

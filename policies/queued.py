@@ -227,6 +227,11 @@ class QueuedPolicy(BasePolicy):
         """See `AdmissionPolicy.ticket`."""
         return self._book.row_of(number)
 
+    def place(self, ticket: int) -> int | None:
+        """See `AdmissionPolicy.place`."""
+        row = self._queued_row(ticket)
+        return None if row is None else self._book.place(row)
+
     def tickets(self) -> Iterable[TicketRow]:
         """See `AdmissionPolicy.tickets`."""
         return self._book.queue()

@@ -46,18 +46,17 @@ class Desk:
         gate.floor.settle()
         return done
 
-    def block(self, address: str) -> None:
-        """Refuse an address (IPv6: its /64) from now on, and cut what it has."""
+    def block(self, network: str, until_s: float | None = None) -> None:
+        """Refuse an address or network (see `blocks`) from now on, and cut what it has."""
         gate = self._gate
-        gate.blocked.add(address)
+        gate.blocked.add(network, until_s)
         for lease, download in tuple(gate.downloads.items()):
-            if download.address == address:
+            if download.address in gate.blocked:
                 self.cancel(lease, "the operator has blocked this address")
         for row in tuple(gate.policy.tickets()):
-            if row.client.partition("#")[0] == address:
+            if row.client.partition("#")[0] in gate.blocked:
                 self.withdraw(row.number)
 
-    def unblock(self, address: str) -> None:
-        """Serve an address again."""
-        gate = self._gate
-        gate.blocked.discard(address)
+    def unblock(self, network: str) -> bool:
+        """Serve a network again; False when exactly this one was not blocked."""
+        return self._gate.blocked.discard(network)

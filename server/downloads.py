@@ -19,7 +19,15 @@ _SMOOTHING_S = 2.0
 class Delivery:
     """One response body on a lease; the listener of its transfer."""
 
-    __slots__ = ("_ended", "_plan", "_seen_bytes", "download", "over", "transfer")
+    __slots__ = (
+        "_ended",
+        "_plan",
+        "_seen_bytes",
+        "delivered_bytes",
+        "download",
+        "over",
+        "transfer",
+    )
 
     def __init__(
         self, download: Download, plan: BodyPlan, ended: Callable[[Delivery], None]
@@ -27,6 +35,7 @@ class Delivery:
         self.download = download
         self.transfer: Transfer | None = None
         self.over = False
+        self.delivered_bytes = 0
         self._plan = plan
         self._ended = ended
         self._seen_bytes = 0
@@ -36,6 +45,7 @@ class Delivery:
         if self.over:
             return
         self.over = True
+        self.delivered_bytes = transfer.delivered_bytes()
         download = self.download
         if complete:
             for start, stop in self._plan.ranges:

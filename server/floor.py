@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from policies.job import AdmissionPolicy, TicketRow, TicketState
+from policies.job import AdmissionPolicy, Admit, Job, TicketRow, TicketState
 from policies.registry import make_policy
 from policies.settings import PolicySettings
 from server.downloads import Delivery, Download
 from server.gateparts import GateParts
 
 TICK_S = 0.25
+_MOST_FILES = 100_000
 _OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN})
 
 
@@ -33,6 +34,8 @@ class Floor:
         self.settings = settings
         self.downloads: dict[int, Download] = {}
         self.now: Callable[[], float] = parts.now
+        #: Bytes delivered since the start, by file.
+        self.sent_bytes_of: dict[str, int] = {}
         self._parts = parts
         self._called = called
         self._soon_call: Any = None
@@ -84,6 +87,9 @@ class Floor:
     def delivered(self, delivery: Delivery) -> None:
         """A body has ended: its lease is done, or idles for a while."""
         download = delivery.download
+        before = self.sent_bytes_of.get(download.file, 0)
+        if before or len(self.sent_bytes_of) < _MOST_FILES:
+            self.sent_bytes_of[download.file] = before + delivery.delivered_bytes
         if self.downloads.get(download.lease) is not download:
             return
         now = self.now()
@@ -148,4 +154,17 @@ class Floor:
                 )
         link = self._parts.link
         self.policy.observe(link.goodput_bytes_s(), link.link_busy, now)
+        self._seat(now)
         self._let_time_pass()
+
+    def _seat(self, now: float) -> None:
+        """Give drawn entries their places. A slot given to one waits for it like a resume does."""
+        for entry in self._parts.prequeue.due(now):
+            size = entry.rep.size_bytes
+            job = Job(entry.client, entry.rep.url_path, size, size, weight=entry.weight)
+            decision = self.policy.offer(job, now)
+            if isinstance(decision, Admit):
+                if decision.lease not in self.downloads:
+                    self.downloads[decision.lease] = Download(decision, job, entry.rep, now)
+                self.policy.detach(decision.lease, now, size)
+        self._parts.prequeue.tend(now)

@@ -23,6 +23,7 @@ from policies.job import (
 from policies.settings import PolicySettings
 from protocol.errors import BadToken
 from protocol.ticket import Ticket
+from server.blocks import BlockList
 from server.callers import WAIT_FIELD, find_remaining
 from server.downloads import Delivery, Download
 from server.floor import Floor
@@ -56,7 +57,7 @@ class Gate:
         self.now: Callable[[], float] = parts.now
         self.floor = Floor(parts, policy, settings, self._called)
         self.draining = False
-        self.blocked: set[str] = set()
+        self.blocked = BlockList(parts.now)
         self.forged_total = 0
         self.holds = HoldingHall(
             self, parts.reactor, self._expected, parts.holds_most, parts.holds_per_client
@@ -119,11 +120,13 @@ class Gate:
         headers = request.headers
         client = parts.callers.key(request.client_address, headers)
         verdict = parts.rules.verdict(rep.url_path)
+        if self.blocked and client.partition("#")[0] in self.blocked:
+            request.refuse(403, "blocked", "The operator has blocked this address.")
+            return
         if verdict.hidden(now):
             parts.not_found(request)
             return
-        if self.blocked and client.partition("#")[0] in self.blocked:
-            request.refuse(403, "blocked", "The operator has blocked this address.")
+        if parts.prequeue.holds_back(verdict.hidden_until_s) and self.register(request, rep):
             return
         try:
             proof = read_proof(
@@ -167,6 +170,8 @@ class Gate:
         decision = self._decide(visit, proof.ticket, now)
         if proof.grant is not None and not isinstance(decision, Refuse):
             parts.passes.begin(proof.grant, client, rep.url_path, now)
+        if isinstance(decision, Wait) or (isinstance(decision, Admit) and not decision.joined):
+            parts.arrived(ArrivalRecord(now, client, rep.url_path, rep.size_bytes))
         self.floor.settle()
         if isinstance(decision, Admit):
             self._start(visit, decision)
@@ -288,6 +293,24 @@ class Gate:
         if download.paused and not delivery.over:
             transfer.pause()
 
+    def register(self, request: Request, rep: Representation) -> bool:
+        """Put the client down for the draw of a file that opens later; False if there is none."""
+        now = self.now()
+        verdict = self.parts.rules.verdict(rep.url_path)
+        opens_s = verdict.hidden_until_s
+        if opens_s is None or not verdict.registers(now):
+            return False
+        client = self.parts.callers.key(request.client_address, request.headers)
+        if self.blocked and client.partition("#")[0] in self.blocked:
+            return False
+        entry = self.parts.prequeue.draw(opens_s).enter(client, rep, 1.0)
+        left_s = max(0.0, opens_s - now)
+        # Everybody comes back at the opening: spread over a few seconds, never before it.
+        wait = Wait(min(300.0, left_s + 1.0 + self.parts.rng.uniform(0.0, 4.0)))
+        notice = Notice(rep.url_path, rep.size_bytes, wait, None, opens_s=left_s, entry=entry.ident)
+        self.parts.waiting.answer(request, notice)
+        return True
+
     def _hold(self, visit: Visit, rule: ToolRule, wait: Wait) -> None:
         hold = Hold(self.holds, visit, rule)
         self.holds.add(hold)
@@ -295,13 +318,13 @@ class Gate:
         visit.request.on_gone(lambda: self.hold_left(hold, False))
 
     def _keep(self, hold: Hold, wait: Wait) -> None:
-        self._note_issued(wait, hold.visit.job)
+        self._note_issued(wait)
         self.holds.bind(hold, wait)
         if wait.ticket is None:
             hold.poll_in(wait.retry_after_s)
 
     def _ask_back(self, visit: Visit, wait: Wait) -> None:
-        self._note_issued(wait, visit.job)
+        self._note_issued(wait)
         token, waited_s = None, 0.0
         if wait.ticket is not None:
             token, issued_s = self._token(wait.ticket, visit)
@@ -330,10 +353,9 @@ class Gate:
         text = write_proof(self.parts.keys, number, visit.job, visit.preference, issued_s)
         return text, issued_s
 
-    def _note_issued(self, wait: Wait, job: Job) -> None:
+    def _note_issued(self, wait: Wait) -> None:
         if wait.ticket is not None and wait.ticket > self.parts.numbers.highest:
             self.parts.numbers.issued(wait.ticket)
-            self.parts.arrived(ArrivalRecord(self.now(), job.client, job.file, job.size_bytes))
 
     def _expected(self, number: int) -> float | None:
         found = self.policy.estimate(number, self.now())

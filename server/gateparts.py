@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from policies.job import Job, TicketRow
@@ -13,6 +13,7 @@ from server.callers import Callers
 from server.http.request import Request
 from server.numbers import Numbers
 from server.passes import PassBook
+from server.prequeue import Prequeue
 from server.rules import RuleBook
 from server.store.records import ArrivalRecord
 from server.tools import ToolTable
@@ -75,6 +76,7 @@ class GateParts:
     tools: ToolTable
     arrived: Callable[[ArrivalRecord], None]
     not_found: Callable[[Request], None]
+    prequeue: Prequeue = field(default_factory=lambda: Prequeue(lambda name, body: None))
     holds_most: int = 5000
     holds_per_client: int = 64
     ticket_max_age_s: float = 7 * 86_400.0

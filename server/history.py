@@ -15,6 +15,8 @@ from server.store.store import Store
 
 SAMPLE_S = 5.0
 _THIN_EVERY = 12
+_SAME_JOB_S = 600.0
+_SEEN_MOST = 50_000
 _ARRIVALS_KEPT_S = 30 * 86_400.0
 _DIGESTS_KEPT_S = 90 * 86_400.0
 #: Snapshot counters that become rates per second.
@@ -54,6 +56,7 @@ class Recorder:
         self._counts: dict[str, int] = {}
         self._taken = 0
         self._arrivals: list[ArrivalRecord] = []
+        self._seen: dict[tuple[str, str], float] = {}
         self.latest: dict[str, float] = {}
 
     def start(self) -> None:
@@ -66,8 +69,17 @@ class Recorder:
             self._call.cancel()
 
     def arrived(self, record: ArrivalRecord) -> None:
-        """Note a new large job; written with the next sample."""
-        if len(self._arrivals) < 100_000:
+        """Note a job that comes for the first time; written with the next sample.
+
+        A client that asks again for the same file within ten minutes is the same job.
+        """
+        key = (record.client, record.file)
+        known = self._seen.pop(key, None)
+        self._seen[key] = record.at_s
+        if len(self._seen) > _SEEN_MOST:
+            del self._seen[next(iter(self._seen))]
+        fresh = known is None or record.at_s - known > _SAME_JOB_S
+        if fresh and len(self._arrivals) < 100_000:
             self._arrivals.append(record)
 
     def _sample(self) -> None:

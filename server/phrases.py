@@ -16,9 +16,12 @@ ENGLISH: Mapping[str, str] = {
     "title_ready": "You are among the next to start",
     "title_busy": "Every place is taken right now",
     "title_closed": "The server is restarting",
+    "title_prequeue": "This opens in {time}",
     "lead": "{file} ({size}) starts downloading by itself, on this page, when it is your turn.",
     "lead_busy": "{file} ({size}): this page asks again by itself.",
     "lead_closed": "Your place is kept. This page asks again by itself.",
+    "lead_prequeue": "You are registered for {file} ({size}). When it opens, the order is drawn at "
+    "random; coming earlier gives no advantage.",
     "expected": "Expected wait",
     "expected_value": "about {time}",
     "latest": "very likely within {time}",
@@ -41,10 +44,13 @@ GERMAN: Mapping[str, str] = {
     "title_ready": "Sie gehören zu den Nächsten",
     "title_busy": "Im Moment sind alle Plätze belegt",
     "title_closed": "Der Server startet neu",
+    "title_prequeue": "Öffnet in {time}",
     "lead": "{file} ({size}) wird von dieser Seite aus von selbst geladen, sobald Sie an der "
     "Reihe sind.",
     "lead_busy": "{file} ({size}): Diese Seite fragt von selbst wieder nach.",
     "lead_closed": "Ihr Platz bleibt erhalten. Diese Seite fragt von selbst wieder nach.",
+    "lead_prequeue": "Sie sind für {file} ({size}) vorgemerkt. Die Reihenfolge wird bei der "
+    "Öffnung ausgelost; früher zu kommen bringt keinen Vorteil.",
     "expected": "Voraussichtliche Wartezeit",
     "expected_value": "etwa {time}",
     "latest": "sehr wahrscheinlich höchstens {time}",

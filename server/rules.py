@@ -37,8 +37,16 @@ class Rule(BaseModel):
         None,
         description="Not there before this time (with an offset, such as 2030-01-31T14:00:00Z).",
     )
+    prequeue_from: datetime.datetime | None = Field(
+        None,
+        description="From this time to `hidden_until` clients may register; their order is drawn "
+        "at random when the file appears.",
+    )
     treat_as: Literal["small", "large"] | None = Field(
         None, description="Count the file as small or large whatever its size."
+    )
+    multicast: bool | None = Field(
+        None, description="Whether the file may be multicast; empty: as the server decides."
     )
 
 
@@ -49,6 +57,12 @@ class Verdict:
     require_class: str | None = None
     hidden_until_s: float | None = None
     treat_as: str | None = None
+    prequeue_from_s: float | None = None
+    multicast: bool | None = None
+
+    def registers(self, now: float) -> bool:
+        """Whether clients may register for it while it is hidden."""
+        return self.prequeue_from_s is not None and now >= self.prequeue_from_s
 
     def hidden(self, now: float) -> bool:
         """Whether the file must not be seen yet."""
@@ -84,20 +98,38 @@ class RuleBook:
         require_class: str | None = None
         hidden_until: float | None = None
         treat_as: str | None = None
+        prequeue_from: float | None = None
+        multicast: bool | None = None
         for pattern, rule in self._compiled:
             if pattern.match(path) is None:
                 continue
             if rule.require_class is not None:
                 require_class = rule.require_class
             if rule.hidden_until is not None:
-                moment = rule.hidden_until
-                if moment.tzinfo is None:
-                    moment = moment.replace(tzinfo=datetime.UTC)
-                hidden_until = moment.timestamp()
+                hidden_until = _seconds(rule.hidden_until)
+            if rule.prequeue_from is not None:
+                prequeue_from = _seconds(rule.prequeue_from)
+            if rule.multicast is not None:
+                multicast = rule.multicast
             if rule.treat_as is not None:
                 treat_as = rule.treat_as
-        found = Verdict(require_class, hidden_until, treat_as)
+        found = Verdict(require_class, hidden_until, treat_as, prequeue_from, multicast)
         return NOTHING if found == NOTHING else found
+
+
+def openings(rules: Iterable[Rule]) -> list[tuple[float, str]]:
+    """When files with a pre-queue open, and which."""
+    return [
+        (_seconds(rule.hidden_until), rule.path)
+        for rule in rules
+        if rule.hidden_until is not None and rule.prequeue_from is not None
+    ]
+
+
+def _seconds(moment: datetime.datetime) -> float:
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return moment.timestamp()
 
 
 def _pattern(path: str) -> re.Pattern[str]:

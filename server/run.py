@@ -89,6 +89,8 @@ class _Supervisor:
             return
         for line in introduction(self._service, urls):
             click.echo(line)
+        for line in self._service.admin.introduction():
+            click.echo(line)
         for url in urls:
             click.echo(f"ready {url}")
         sys.stdout.flush()

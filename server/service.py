@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
 from twisted.internet import defer, threads
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
@@ -19,6 +20,8 @@ from policies.registry import POLICIES, make_policy
 from policies.settings import PolicySettings
 from protocol.errors import ProtocolError
 from protocol.manifest import Source
+from server.admin.charts import levels_of
+from server.admin.listener import AdminRoom
 from server.callers import Callers
 from server.catalog import Catalog
 from server.clock import steady_clock
@@ -44,7 +47,9 @@ from server.numbers import Numbers
 from server.pacer import Pacer
 from server.pages import STATIC_ROUTE, Pages
 from server.passes import PassBook
-from server.rules import RuleBook
+from server.prequeue import ROUTE as PREQUEUE_ROUTE
+from server.prequeue import Prequeue
+from server.rules import Rule, RuleBook, openings
 from server.settings import ServerConfig
 from server.site import Site
 from server.store.database import Database, StoreUnavailable, sqlite_url
@@ -110,6 +115,9 @@ class Service:
         self.waiting = WaitingRoom(self.pages)
         self.passes = PassBook(self.keys, self._keep_pass)
         self.passes.load(passes)
+        #: Rules that operators added on the admin page; they come after the configured ones.
+        self.extra_rules: list[Rule] = []
+        self.prequeue = Prequeue(lambda name, body: self.admin.papers.write(name, body))
         settings = PolicySettings.model_validate(revision.settings)
         parts = GateParts(
             reactor=reactor,
@@ -123,6 +131,7 @@ class Service:
             link=self.pacer,
             callers=Callers(config.clients_per_address),
             rules=RuleBook(config.rules),
+            prequeue=self.prequeue,
             tools=ToolTable(config.holding.tools),
             arrived=lambda record: self.recorder.arrived(record),
             not_found=lambda request: self.site.not_found(request),
@@ -142,9 +151,13 @@ class Service:
             wall=self.now,
         )
         self.site.hidden = lambda path: self.gate.parts.rules.verdict(path).hidden(self.now())
+        self.site.register = self.gate.register
         self.site.listing = Listings(self.site, self.pages, reactor).answer
         self.site.generated = Generated(self.site, reactor).answer
         self.site.add_route(STATIC_ROUTE, self.pages.answer_static)
+        self.site.add_route(
+            PREQUEUE_ROUTE, lambda request: self.prequeue.answer(request, self.now())
+        )
         self.site.add_route("/-/live", self._live)
         self.site.add_route("/-/ready", self._ready)
         self.multicast: MulticastRoom | None = None
@@ -179,6 +192,7 @@ class Service:
             access_log=_access_log(config),
             charge=self.pacer.charge,
         )
+        self.admin = AdminRoom(self)
 
     # -- start -------------------------------------------------------------------------------
 
@@ -194,6 +208,7 @@ class Service:
         for place in self.config.listen:
             secure = None if place.startswith("unix:") else tls
             self.listeners.append(open_listener(self.reactor, place, self.factory, secure))
+        self.admin.start(self.config.admin, tls)
         self.survey.start()
         if self.multicast is not None:
             self.multicast.start()
@@ -243,26 +258,35 @@ class Service:
 
     # -- while running -----------------------------------------------------------------------
 
-    def apply(self, policy: str, settings: PolicySettings, author: str, note: str = "") -> Any:
-        """Switch the policy now and remember who did; a Deferred with the stored revision."""
+    def apply(
+        self,
+        policy: str,
+        settings: PolicySettings,
+        author: str,
+        note: str = "",
+        restored_from: int | None = None,
+    ) -> RevisionRecord:
+        """Switch the policy now and remember who did; works with a dead database, too."""
         self.gate.apply(policy, settings)
-        record = RevisionRecord(self.now(), author, policy, settings.model_dump(mode="json"), note)
-        self.revision = record
+        self.revision = record = RevisionRecord(
+            self.now(),
+            author,
+            policy,
+            settings.model_dump(mode="json"),
+            note,
+            self.revision.id + 1,
+            restored_from,
+        )
         self.note_event("policy", f"{author} applied policy {policy}. {note}".strip())
-
-        def stored(revision: RevisionRecord) -> RevisionRecord:
-            if self.revision is record:
-                self.revision = revision
-            return revision
-
-        return self.store.read(lambda session: add_revision(session, record)).addCallback(stored)
+        self.store.must(lambda session: _keep_revision(session, record))
+        return record
 
     def reload(self, loaded: LoadedConfig) -> list[str]:
         """Take over a new configuration; the names of settings that need a restart."""
         old, new = self.config, loaded.config
         self.loaded, self.config = loaded, new
         parts = self.gate.parts
-        parts.rules = RuleBook(new.rules)
+        self.use_rules()
         parts.tools = ToolTable(new.holding.tools)
         parts.callers = Callers(new.clients_per_address)
         parts.ticket_max_age_s = new.ticket_max_age_s
@@ -278,6 +302,12 @@ class Service:
             self.apply(new.policy, new.policy_settings(), CONFIGURATION, "configuration read again")
         self.survey.start()
         return [name for name in _FIXED if getattr(old, name) != getattr(new, name)]
+
+    def use_rules(self) -> None:
+        """Put the rules for files in force, and make the draws they need."""
+        rules = [*self.config.rules, *self.extra_rules]
+        self.gate.parts.rules = RuleBook(rules)
+        self.prequeue.plan(openings(rules), self.now())
 
     def note_event(self, kind: str, text: str, level: str = "info", **data: Any) -> None:
         """Add a line to the operator's log."""
@@ -310,6 +340,7 @@ class Service:
         """Close everything; tickets are safe in the store when this returns."""
         for listener in self.listeners:
             await defer.maybeDeferred(listener.port.stopListening)
+        await defer.maybeDeferred(self.admin.stop)
         self.factory.drain()
         self.recorder.stop()
         if self.mirror_origin is not None:
@@ -320,6 +351,7 @@ class Service:
         if self.multicast is not None:
             self.multicast.close()
         self.gate.close()
+        self.prequeue.save()
         self.factory.abort_all()
         await self.store.close()
         self.catalog.stop()
@@ -363,10 +395,9 @@ class Service:
         self.store.must(lambda session: reserve_numbers(session, below))
 
     def _extra_samples(self) -> Mapping[str, float]:
-        return {
-            "connections": float(len(self.factory.connections)),
-            "store_pending": float(self.store.state.pending),
-        }
+        levels = levels_of(self.admin.context.snapshot(), self.admin.context.health())
+        faults = self.admin.context.faults_per_s()
+        return {**levels, "errors": faults, "store_pending": float(self.store.state.pending)}
 
 
 #: Settings that a running server cannot change.
@@ -387,6 +418,10 @@ _FIXED = (
     "mirror_prefix",
 )
 _NO_STORE = (b"Cache-Control", b"no-store")
+
+
+def _keep_revision(session: Session, record: RevisionRecord) -> None:
+    add_revision(session, record)
 
 
 def _configured_revision(config: ServerConfig, now: float) -> RevisionRecord:

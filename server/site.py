@@ -99,6 +99,8 @@ class Site:
         self.elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: ()
         #: Whether a URL path is to look as if nothing were there (a release before its hour).
         self.hidden: Callable[[str], bool] = lambda url_path: False
+        #: Answers a request for a hidden file that one may register for; False: there is none.
+        self.register: Callable[[Request, Representation], bool] = lambda request, rep: False
         self.listing: Finder | None = None
         self.generated: Finder | None = None
         self.wall = wall
@@ -201,8 +203,11 @@ class Site:
             if as_directory or self.generated is None or not self.generated(request, parts):
                 self.not_found(request)
             return
-        if as_directory or self.hidden(file.rep.url_path):
+        if as_directory:
             self.not_found(request)
+        elif self.hidden(file.rep.url_path):
+            if request.method != b"GET" or not self.register(request, file.rep):
+                self.not_found(request)
         else:
             self.serve(request, file)
 

@@ -33,6 +33,9 @@ class Notice:
     token: str | None
     waited_s: float = 0.0
     closed: bool = False
+    #: Before a release: seconds until it opens, and the id of the client's entry in the draw.
+    opens_s: float | None = None
+    entry: str = ""
 
     @property
     def retry_after_s(self) -> int:
@@ -142,6 +145,8 @@ def wait_fields(notice: Notice) -> list[Header]:
     ]
     if notice.token is not None:
         fields.append((b"Tidegate-Ticket", notice.token.encode("ascii")))
+    if notice.entry:
+        fields.append((b"Tidegate-Entry", notice.entry.encode("ascii")))
     if wait.place is not None:
         fields.append((b"Tidegate-Place", b"%d" % wait.place))
     if wait.estimate is not None:
@@ -164,6 +169,11 @@ def clear_cookie(request: Request) -> Header:
 def sentence(notice: Notice) -> str:
     """What a person should know, in one English sentence."""
     wait = notice.wait
+    if notice.opens_s is not None:
+        return (
+            f"This file opens in {format_duration(notice.opens_s)} and you are registered; the "
+            f"order is drawn at random then. Come back in {notice.retry_after_s} s."
+        )
     if notice.closed:
         return f"The server is about to stop; come back in {notice.retry_after_s} s."
     if wait.place is None:
@@ -184,6 +194,8 @@ def _document(notice: Notice) -> bytes:
         "retry_after_s": notice.retry_after_s,
         "ticket": notice.token,
         "queue_status": notice.status,
+        "opens_in_s": None if notice.opens_s is None else round(notice.opens_s, 1),
+        "entry": notice.entry or None,
     }
     present = {name: value for name, value in members.items() if value is not None}
     return problem(503, "closed" if notice.closed else "waiting", sentence(notice), **present)
@@ -191,6 +203,8 @@ def _document(notice: Notice) -> bytes:
 
 def _title(notice: Notice, phrases: Phrases) -> str:
     wait = notice.wait
+    if notice.opens_s is not None:
+        return phrases("title_prequeue", time=phrases.time(notice.opens_s))
     if notice.closed:
         return phrases("title_closed")
     if wait.place is None:
@@ -203,6 +217,8 @@ def _title(notice: Notice, phrases: Phrases) -> str:
 
 
 def _lead(notice: Notice, phrases: Phrases, name: str) -> str:
+    if notice.opens_s is not None:
+        return phrases("lead_prequeue", file=name, size=format_size(notice.size_bytes))
     if notice.closed:
         return phrases("lead_closed")
     key = "lead" if notice.wait.place is not None else "lead_busy"

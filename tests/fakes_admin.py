@@ -126,7 +126,7 @@ class FakeContext:
             connections=418,
             held=176,
             held_limit=4096,
-            requests_total=912_000,
+            connections_total=912_000,
             sent_bytes_total=640 * 10**9,
             multicast_cohorts=1,
             multicast_receivers=38,

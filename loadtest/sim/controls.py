@@ -99,6 +99,10 @@ class ProcessorSharing:
         """There are no tickets."""
         return None
 
+    def place(self, ticket: int) -> int | None:
+        """It keeps no places."""
+        return None
+
     def tickets(self) -> Iterable[TicketRow]:
         """There are no tickets."""
         return ()

@@ -45,7 +45,7 @@ class Api:
             )
         }
         totals |= {
-            "requests_total": health.requests_total,
+            "connections_total": health.connections_total,
             "errors_total": health.errors_total,
             "sent_bytes_total": health.sent_bytes_total,
         }

@@ -30,7 +30,7 @@ class Health:
     connections: int = 0
     held: int = 0
     held_limit: int = 0
-    requests_total: int = 0
+    connections_total: int = 0
     errors_total: int = 0
     sent_bytes_total: int = 0
     multicast_cohorts: int = 0

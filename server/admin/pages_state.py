@@ -120,6 +120,14 @@ def static(assets: Assets) -> Callable[[Admin, Call], Any]:
     return serve
 
 
+async def logo(admin: Admin, call: Call) -> Answer:
+    """The operator's logo, for the preview of the waiting page."""
+    look = admin.context.waiting_look()
+    if not look.logo:
+        raise Problem(404, "There is no logo.")
+    return Answer(200, look.logo, (("content-type", look.logo_type),))
+
+
 async def metrics(admin: Admin, call: Call) -> Answer:
     """For Prometheus: free for this machine, with an API token from elsewhere."""
     if call.who is None and not is_loopback(call):
@@ -145,6 +153,9 @@ def pages(assets: Assets) -> list[Page]:
         Page("GET", "/history", history),
         Page("GET", "/live", live),
         Page("GET", "/static/{name}", static(assets), public=True),
+        # The waiting page's preview asks for its style where visitors find it.
+        Page("GET", "/-/static/{name}", static(assets), public=True),
+        Page("GET", "/-/logo", logo),
         Page("GET", "/metrics", metrics, public=True),
         Page("GET", "/-/live", alive, public=True),
         Page("GET", "/-/ready", ready, public=True),

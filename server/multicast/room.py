@@ -15,9 +15,12 @@ from server.multicast.schedule import ScheduleWatch
 from server.multicast.sessions import Sessions
 from server.multicast.settings import MulticastSettings
 from server.multicast.switch import MulticastSwitch
-from server.rules import NOTHING
+from server.rules import NOTHING, Verdict
 from server.site import Site
 from server.transfer import Representation
+
+#: A rule that says no more than that a file may be multicast.
+_ALLOWED = Verdict(multicast=True)
 
 
 class MulticastRoom:
@@ -57,9 +60,31 @@ class MulticastRoom:
         self.schedule.stop()
         self.switch.close()
 
+    def figures(self) -> tuple[int, int]:
+        """How many sessions run, and how many receivers they have."""
+        running = self.sessions.running
+        return len(running), sum(session.counters.members for session in running)
+
+    def lines(self) -> list[tuple[str, str, dict[str, str]]]:
+        """Every running session for the admin page: name, state, facts."""
+        return [
+            (
+                session.object_key,
+                "sending",
+                {
+                    "group": str(session.place),
+                    "receivers": str(session.counters.members),
+                    "done": str(session.counters.done),
+                    "reports": str(session.counters.reports),
+                },
+            )
+            for session in self.sessions.running
+        ]
+
     def _eligible(self, request: Request, rep: Representation) -> bool:
         """What everybody may have can be sent to everybody; all else is the gate's to judge."""
         gate = self._gate
-        if gate.draining or gate.parts.rules.verdict(rep.url_path) is not NOTHING:
+        verdict = gate.parts.rules.verdict(rep.url_path)
+        if gate.draining or verdict not in (NOTHING, _ALLOWED):
             return False
         return request.client_address not in gate.blocked

@@ -93,3 +93,35 @@ def read_series(
     for row in session.scalars(query):
         found[row.series].append(SampleRecord(row.at_s, row.series, row.mean, row.peak))
     return found
+
+
+def read_binned(
+    session: Session, series: Sequence[str], since_s: float, until_s: float, points: int
+) -> tuple[list[float], dict[str, list[float | None]]]:
+    """Series on one axis of at most `points` equal steps; a step without a value is None."""
+    resolution_s = RAW
+    for candidate, kept_s in KEPT_S.items():
+        resolution_s = candidate
+        if until_s - since_s <= kept_s:
+            break
+    width_s = max((until_s - since_s) / points, float(resolution_s) or 5.0)
+    steps = max(1, round((until_s - since_s) / width_s))
+    axis = [since_s + (step + 0.5) * width_s for step in range(steps)]
+    found: dict[str, list[float | None]] = {name: [None] * steps for name in series}
+    step = cast((Sample.at_s - since_s) / width_s, Integer)
+    if session.get_bind().dialect.name != "sqlite":
+        step = cast(func.floor((Sample.at_s - since_s) / width_s), Integer)
+    query = (
+        select(Sample.series, step.label("step"), func.avg(Sample.mean))
+        .where(
+            Sample.resolution_s == resolution_s,
+            Sample.series.in_(list(series)),
+            Sample.at_s >= since_s,
+            Sample.at_s < until_s,
+        )
+        .group_by(Sample.series, "step")
+    )
+    for name, at, value in session.execute(query):
+        if 0 <= at < steps:
+            found[name][at] = value
+    return axis, found

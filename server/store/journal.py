@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import delete, select
+from sqlalchemy import ColumnElement, delete, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -97,3 +97,22 @@ def _row(ticket: Ticket) -> TicketRow:
         polls=ticket.polls,
         early_polls=ticket.early_polls,
     )
+
+
+def search_tickets(
+    session: Session, text: str, states: Sequence[str], offset: int, limit: int
+) -> tuple[list[int], int]:
+    """Numbers of the tickets in these states whose number, client or file fits, and how many."""
+    wanted: list[ColumnElement[bool]] = [Ticket.state.in_(list(states))]
+    if text:
+        fits: list[ColumnElement[bool]] = [
+            Ticket.client.contains(text, autoescape=True),
+            Ticket.file.contains(text, autoescape=True),
+        ]
+        if text.isascii() and text.isdigit() and len(text) < 19:
+            fits.append(Ticket.number == int(text))
+        wanted.append(or_(*fits))
+    query = select(Ticket.number).where(*wanted).order_by(Ticket.number)
+    numbers = session.scalars(query.offset(offset).limit(limit)).all()
+    total = session.scalar(select(func.count()).select_from(Ticket).where(*wanted))
+    return list(numbers), total or 0

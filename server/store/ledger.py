@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.store.journal import insert_for
@@ -41,13 +41,15 @@ def forget_digests(session: Session, before_s: float) -> None:
 
 
 def add_revision(session: Session, record: RevisionRecord) -> RevisionRecord:
-    """Store an applied change; the answer carries its id."""
+    """Store an applied change; the answer carries its id (a given one is kept)."""
     row = Revision(
+        id=record.id or None,
         at_s=record.at_s,
         author=record.author,
         note=record.note,
         policy=record.policy,
         settings=dict(record.settings),
+        restored_from=record.restored_from,
     )
     session.add(row)
     session.flush()
@@ -78,6 +80,7 @@ def _revision(row: Revision) -> RevisionRecord:
         note=row.note,
         policy=row.policy,
         settings=dict(row.settings),
+        restored_from=row.restored_from,
     )
 
 
@@ -155,6 +158,17 @@ def read_arrivals(session: Session, since_s: float, limit: int) -> list[ArrivalR
         ArrivalRecord(at_s=row.at_s, client=row.client, file=row.file, size_bytes=row.size_bytes)
         for row in session.scalars(query)
     ]
+
+
+def count_arrivals(session: Session, since_s: float) -> dict[str, int]:
+    """How often each file was asked for since a time."""
+    query = (
+        select(Arrival.file, func.count())
+        .where(Arrival.at_s >= since_s)
+        .group_by(Arrival.file)
+        .limit(200_000)
+    )
+    return {str(row[0]): int(row[1]) for row in session.execute(query)}
 
 
 def write_passes(session: Session, records: Iterable[PassRecord]) -> None:

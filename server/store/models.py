@@ -69,6 +69,7 @@ class Revision(Base):
     note: Mapped[str] = mapped_column(Text, default="")
     policy: Mapped[str] = mapped_column(String(32))
     settings: Mapped[dict[str, Any]] = mapped_column(JSON)
+    restored_from: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class Sample(Base):

@@ -17,6 +17,7 @@ class RevisionRecord:
     settings: Mapping[str, Any]
     note: str = ""
     id: int = 0
+    restored_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

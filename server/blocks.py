@@ -1,0 +1,61 @@
+"""Addresses and networks that the operator has blocked.
+
+Clients are known by the block of their address (IPv4 whole, IPv6 by its /64, see `callers`), so
+blocking one IPv6 address blocks its /64.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from functools import lru_cache
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class BlockList:
+    """Blocked networks, each until a time or for good (`until_s` None)."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._until: dict[Network, float | None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._until)
+
+    def __contains__(self, address: str) -> bool:
+        """Whether an address (or its block, as in a client key) is blocked now."""
+        wanted = _network(address)
+        if wanted is None:
+            return False
+        for network, until_s in tuple(self._until.items()):
+            if until_s is not None and until_s <= self._now():
+                del self._until[network]
+            elif _covers(network, wanted):
+                return True
+        return False
+
+    def add(self, network: str, until_s: float | None = None) -> None:
+        """Block from now on. Raises ValueError for what is not a network."""
+        self._until[ipaddress.ip_network(network, strict=False)] = until_s
+
+    def discard(self, network: str) -> bool:
+        """Lift a block; False when there was none of exactly this network."""
+        found = ipaddress.ip_network(network, strict=False)
+        return self._until.pop(found, False) is not False
+
+
+@lru_cache(maxsize=4096)
+def _network(address: str) -> Network | None:
+    try:
+        return ipaddress.ip_network(address, strict=False)
+    except ValueError:
+        return None
+
+
+def _covers(blocked: Network, wanted: Network) -> bool:
+    if isinstance(blocked, ipaddress.IPv4Network) and isinstance(wanted, ipaddress.IPv4Network):
+        return wanted.subnet_of(blocked)
+    if isinstance(blocked, ipaddress.IPv6Network) and isinstance(wanted, ipaddress.IPv6Network):
+        return wanted.subnet_of(blocked) or blocked.subnet_of(wanted)
+    return False
