@@ -63,3 +63,8 @@ loadtest-paper: $(VENV)/.test
 .PHONY: bench
 bench: $(VENV)/.test
 	$(BIN)/python benchmarks/http_peers.py
+
+# Mirrors on a real pair of trees, beside rsync and zstd (Debian: rsync zstd).
+.PHONY: bench-mirror
+bench-mirror: $(VENV)/.test
+	$(BIN)/python -m benchmarks.mirror
