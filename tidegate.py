@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 
 import click
 
@@ -65,15 +64,31 @@ class LazyGroup(click.Group):
             formatter.write_dl(rows)
 
 
-def _version() -> str:
+def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    # Looking this up costs more than a small download, so only who asks for it pays.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
-        return version("tidegate")
+        found = version("tidegate")
     except PackageNotFoundError:
-        return "0 (run from a checkout)"
+        found = "0 (run from a checkout)"
+    click.echo(f"tidegate, version {found}")
+    ctx.exit()
 
 
 cli = LazyGroup("tidegate", help="Serve a release on release day; fetch it without a fight.")
-cli = click.version_option(_version(), prog_name="tidegate")(cli)
+cli.params.append(
+    click.Option(
+        ["--version"],
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_show_version,
+        help="Show the version and exit.",
+    )
+)
 
 
 def main() -> None:

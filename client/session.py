@@ -56,7 +56,6 @@ class Body:
     whole: bool
     etag: str | None
     modified: str | None
-    encoded: bool
     granted: Granted
 
 
@@ -116,7 +115,10 @@ def _no(status: int, fields: Fields, problem: dict[str, object], unix_s: float) 
     if kind in TICKET_FAULTS:
         return Refused(Reason.REFUSED, text, ticket_fault=True)
     if status in (503, 429):
-        retry_after_s = retry_after(fields.get("retry-after"), unix_s)
+        from protocol.headers import parse_retry_after  # not needed by a download that just starts
+
+        told = fields.get("retry-after")
+        retry_after_s = None if told is None else parse_retry_after(told, unix_s)
         return ComeBack(
             retry_after_s,
             fields.get("tidegate-ticket"),
@@ -139,21 +141,6 @@ def _no(status: int, fields: Fields, problem: dict[str, object], unix_s: float) 
     return Refused(Reason.PROTOCOL, text)
 
 
-def retry_after(value: str | None, unix_s: float) -> float | None:
-    """Seconds to wait from Retry-After (RFC 9110, 10.2.3): a number or a date; None if neither."""
-    if value is None:
-        return None
-    value = value.strip()
-    if re.fullmatch(r"\d{1,9}(\.\d{1,6})?", value):
-        return float(value)
-    from email.utils import parsedate_to_datetime  # rarely needed, and dear to import
-
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - unix_s)
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
 def is_error(status: int) -> bool:
     """Whether the body explains an error instead of being the file."""
     return status >= 400
@@ -162,19 +149,17 @@ def is_error(status: int) -> bool:
 def _body(
     fields: Fields, start: int, end: int | None, size: int | None, *, whole: bool
 ) -> Body | Failed:
-    encoded = (fields.get("content-encoding") or "identity").strip().lower() != "identity"
     etag = (fields.get("etag") or "").strip()
     strong = etag if len(etag) >= 2 and etag.startswith('"') and etag.endswith('"') else None
     if (fields.get("content-type") or "").lower().startswith("multipart/byteranges") and not whole:
         return Failed("the server sent several ranges where one was asked for")
     return Body(
         start,
-        None if encoded else end,
-        None if encoded else size,
+        end,
+        size,
         whole,
         strong,
         fields.get("last-modified"),
-        encoded,
         _granted(fields),
     )
 

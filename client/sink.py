@@ -82,6 +82,9 @@ class Sink:
         self._left: list[int] = []
         self._due: deque[int] = deque()
         self._suspects: dict[int, _Suspect] = {}
+        #: (who gave it first, who gave it again) -> how often the two differed after `doubt`.
+        self.differences: dict[tuple[int, int], int] = {}
+        self._doubted: list[tuple[int, int, int]] = []
         self._digest = digest
         self._hasher = hashlib.new(digest[0]) if digest is not None else None
         self._hashed = 0
@@ -111,6 +114,10 @@ class Sink:
         ]
         return sorted(found)
 
+    def settle(self, size_bytes: int) -> None:
+        """The size was not known and is now."""
+        self.size_bytes = size_bytes
+
     # -- writing -------------------------------------------------------------------------------
 
     def write_at(self, offset: int, data: Buffer, source: int = 0) -> int:
@@ -133,7 +140,19 @@ class Sink:
             fresh += stop - start
         return fresh
 
+    def doubt(self, start: int, end: int) -> None:
+        """Those bytes may be wrong: they are missing again, and what comes is compared."""
+        self._doubted += self.sources(start, end)
+        self.forget(start, end)
+
     def _put(self, offset: int, data: Buffer, source: int) -> None:
+        for start, end, old in self._doubted:
+            first, last = max(start, offset), min(end, offset + len(data))
+            if first < last:
+                view = memoryview(data)[first - offset : last - offset]
+                if self.backing.read(first, last - first) != view:
+                    pair = (old, source)
+                    self.differences[pair] = self.differences.get(pair, 0) + 1
         self.backing.write(offset, data)
         length = len(data)
         end = offset + length

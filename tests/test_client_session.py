@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.session import Body, Fields, OutOfRange, Redirect, read, retry_after
+from client.session import Body, Fields, OutOfRange, Redirect, read
 from client.visit import ComeBack, Failed, Granted, Reason, Refused
 
 WAITING = {
@@ -27,7 +27,7 @@ def problem(kind: str, detail: str) -> bytes:
 def test_a_part_says_where_it_belongs() -> None:
     fields = Fields.of({"Content-Range": "bytes 10-19/100", "ETag": '"x"', "Tidegate-Ticket": "l"})
     meaning = read(206, fields)
-    assert meaning == Body(10, 20, 100, False, '"x"', None, False, Granted("l"))
+    assert meaning == Body(10, 20, 100, False, '"x"', None, Granted("l"))
 
 
 def test_a_whole_file_is_told_apart_from_a_part() -> None:
@@ -72,12 +72,14 @@ def test_redirects_and_ranges_past_the_end() -> None:
     assert read(416, Fields([])) == OutOfRange(None)
 
 
-def test_retry_after_is_seconds_or_a_date() -> None:
-    assert retry_after("120", 0) == 120
-    assert retry_after("Thu, 01 Jan 1970 00:02:00 GMT", 30) == 90
-    assert retry_after("Thu, 01 Jan 1970 00:02:00 GMT", 900) == 0
-    assert retry_after("soon", 0) is None
-    assert retry_after(None, 0) is None
+@pytest.mark.parametrize(
+    ("told", "wait_s"),
+    [("120", 120), ("Thu, 01 Jan 1970 00:02:00 GMT", 90), ("soon", None)],
+)
+def test_retry_after_is_seconds_or_a_date(told: str, wait_s: float | None) -> None:
+    meaning = read(503, Fields.of({"Retry-After": told}), b"", 30.0)
+    assert isinstance(meaning, ComeBack)
+    assert meaning.retry_after_s == wait_s
 
 
 def test_what_a_server_says_cannot_drive_the_terminal() -> None:

@@ -1,0 +1,229 @@
+"""The ledger under every block strategy: which bytes are wanted, free, or under way. Pure.
+
+A *lane* is one connection to one mirror; a *block* is a run of bytes handed to a lane. Laws:
+
+- A wanted byte is either free or in at least one live block; nothing is ever forgotten.
+- A block's `end` may move down while it is under way (another lane took its tail). The lane
+  stops reading there; when `end` reaches `position`, the block is over.
+- `stopped()` names blocks whose transfer must be broken off now.
+
+Times are seconds (`now` never runs backwards), rates bytes per second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from client.meter import Meter
+from client.spans import Span, Spans
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """[position, end) is still to come on `lane`; ask for more work when past `ask_at`."""
+
+    lane: int
+    start: int
+    end: int
+    position: int
+    ask_at: int
+    handed_s: float
+    live: bool = True
+
+
+@dataclass(slots=True)
+class Lane:
+    """One connection as the strategy sees it; `hint` is the rate known from earlier."""
+
+    number: int
+    hint: float | None
+    rtt_s: float
+    mirror: int
+    meter: Meter = field(default_factory=Meter)
+    blocks: list[Block] = field(default_factory=list)
+    last_size: int = 0
+    last_rate: float | None = None
+    present: bool = True
+
+    def rate(self, now: float) -> float | None:
+        """The best guess: measured, else as last measured, else as known from history."""
+        found = self.meter.rate(now)
+        if found is not None:
+            self.last_rate = found
+            return found
+        return self.last_rate if self.last_rate is not None else self.hint
+
+    def left(self) -> int:
+        """Bytes still to come on this lane."""
+        return sum(block.end - block.position for block in self.blocks)
+
+
+class Blocks(Protocol):
+    """Who fetches what. One strategy object serves one download."""
+
+    @property
+    def done(self) -> bool: ...
+    def join(
+        self, lane: int, now: float, *, mirror: int, hint: float | None, rtt_s: float
+    ) -> None: ...
+    def leave(self, lane: int, now: float) -> None: ...
+    def ask(self, lane: int, now: float) -> Block | None: ...
+    def received(self, block: Block, count: int, now: float) -> None: ...
+    def ended(self, block: Block, now: float) -> None: ...
+    def stopped(self) -> list[Block]: ...
+
+
+class Board:
+    """Bookkeeping shared by the strategies, which add `ask` and may override `_finished`."""
+
+    def __init__(self, missing: list[Span]) -> None:
+        self.wanted = Spans(missing)
+        self.free = Spans(missing)
+        self.lanes: dict[int, Lane] = {}
+        #: The in-order reader's window: nothing at or past it is handed out.
+        self.limit: int | None = None
+        #: How many lanes there are or will be in a moment; one alone may take everything.
+        self.expected = 1
+        self._stopped: list[Block] = []
+
+    # -- lanes ---------------------------------------------------------------------------------
+
+    def join(
+        self,
+        lane: int,
+        now: float,
+        *,
+        mirror: int = 0,
+        hint: float | None = None,
+        rtt_s: float = 0.0,
+    ) -> None:
+        """A connection is ready to work; joining again keeps what was measured."""
+        known = self.lanes.get(lane)
+        if known is None:
+            self.lanes[lane] = Lane(lane, hint, rtt_s, mirror)
+        else:
+            known.present = True
+            known.rtt_s = rtt_s or known.rtt_s
+            # A fresh connection starts small, whatever the old one reached or failed to reach.
+            known.last_size = 0
+            if known.last_rate is not None and known.last_rate <= 1.0:
+                known.last_rate = None
+
+    def leave(self, lane: int, now: float) -> None:
+        """The connection is gone (or waits, or is dropped): its blocks are free again."""
+        known = self.lanes.get(lane)
+        if known is None:
+            return
+        known.present = False
+        known.meter.rest()
+        for block in list(known.blocks):
+            self._close(block)
+
+    def set_rtt(self, lane: int, rtt_s: float) -> None:
+        """A newer measurement of the lane's round trip; the smallest is the line itself."""
+        known = self.lanes[lane]
+        known.rtt_s = min(known.rtt_s, rtt_s) if known.rtt_s > 0 else rtt_s
+
+    # -- bytes ---------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """Every wanted byte has been received."""
+        return self.wanted.total == 0
+
+    def ask(self, lane: int, now: float) -> Block | None:
+        """The next work for a lane, or None when there is none for it now."""
+        raise NotImplementedError
+
+    def received(self, block: Block, count: int, now: float) -> None:
+        """`count` bytes at the block's position have arrived (no more than up to its end)."""
+        lane = self.lanes[block.lane]
+        lane.meter.add(count, now)
+        self.wanted.remove(block.position, block.position + count)
+        block.position += count
+        if block.position >= block.end:
+            lane.rate(now)
+            self._close(block)
+            self._finished(block, now)
+
+    def ended(self, block: Block, now: float) -> None:
+        """The answer is over; what it did not bring is free again."""
+        if block.live:
+            self._close(block)
+
+    def claim(self, lane: int, start: int, end: int, now: float) -> Block:
+        """The lane is already being sent [start, end): make that its block."""
+        return self._hand(self.lanes[lane], start, end, now)
+
+    def want(self, start: int, end: int) -> None:
+        """Those bytes are missing (again): a piece was wrong, or a mirror lied."""
+        for a, b in self.wanted.holes(start, end):
+            self.wanted.add(a, b)
+            self.free.add(a, b)
+
+    def filled(self, start: int, end: int) -> None:
+        """Those bytes came from elsewhere (multicast): nobody needs to fetch them.
+
+        Blocks under way keep running unless nothing of them is wanted any more.
+        """
+        self.wanted.remove(start, end)
+        self.free.remove(start, end)
+        for lane in self.lanes.values():
+            for block in list(lane.blocks):
+                if not self.wanted.overlaps(block.position, block.end):
+                    self._stop(block)
+
+    def stopped(self) -> list[Block]:
+        """Blocks taken away since the last call: break off their transfers."""
+        found, self._stopped = self._stopped, []
+        return found
+
+    # -- for the strategies --------------------------------------------------------------------
+
+    def _hand(self, lane: Lane, start: int, end: int, now: float) -> Block:
+        self.free.remove(start, end)
+        block = Block(lane.number, start, end, start, end, now)
+        lane.blocks.append(block)
+        lane.last_size = end - start
+        lane.meter.start(now)
+        return block
+
+    def _first_free(self) -> Span | None:
+        """The lowest free span, cut at the reader's window."""
+        span = self.free.first()
+        if span is None or self.limit is None:
+            return span
+        return None if span[0] >= self.limit else (span[0], min(span[1], self.limit))
+
+    def _cut(self, block: Block, end: int) -> None:
+        """Take [end, block.end) away from a block and hand it to nobody yet."""
+        block.end = end
+        if block.position >= end:
+            self._stop(block)
+
+    def _stop(self, block: Block) -> None:
+        self._close(block)
+        self._stopped.append(block)
+
+    def _close(self, block: Block) -> None:
+        if not block.live:
+            return
+        block.live = False
+        lane = self.lanes[block.lane]
+        lane.blocks.remove(block)
+        if not lane.blocks:
+            lane.meter.rest()
+        for start, end in self.wanted.within(block.position, block.end):
+            for a, b in self._unattended(start, end):
+                self.free.add(a, b)
+
+    def _unattended(self, start: int, end: int) -> list[Span]:
+        rest = Spans([(start, end)])
+        for lane in self.lanes.values():
+            for block in lane.blocks:
+                rest.remove(block.position, block.end)
+        return list(rest)
+
+    def _finished(self, block: Block, now: float) -> None:
+        """A block came in whole."""

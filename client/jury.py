@@ -1,0 +1,33 @@
+"""Compares a few bytes of each mirror's copy and says who differs from the majority. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+
+class Jury:
+    """`testify` for each mirror; `liars` once more than half of at least three agree.
+
+    `heard` are those that have been asked.
+    """
+
+    def __init__(self) -> None:
+        self._said: dict[int, bytes] = {}
+        self.heard: set[int] = set()
+
+    def testify(self, source: int, data: bytes) -> None:
+        self._said[source] = data
+
+    def liars(self) -> list[int]:
+        """Mirrors whose bytes differ from those of a clear majority; empty while unclear."""
+        if len(self._said) < 3:
+            return []
+        (word, votes), *_ = Counter(self._said.values()).most_common(1)
+        if votes * 2 <= len(self._said):
+            return []
+        return sorted(source for source, said in self._said.items() if said != word)
+
+    @property
+    def split(self) -> bool:
+        """Whether mirrors disagree at all."""
+        return len(set(self._said.values())) > 1

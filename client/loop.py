@@ -1,0 +1,405 @@
+"""A small event loop on the standard library: timers, TCP, TLS, names resolved in threads.
+
+It reads into one large buffer that is lent to the receiver, so a byte is copied from the kernel
+once and to the file once. Connections to a name try its addresses in turn, the next one after a
+quarter of a second of silence (RFC 8305 in small).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import selectors
+import socket
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from client.net import Cancellable, Endpoint, Receiver
+
+if TYPE_CHECKING:
+    import ssl
+
+_BUFFER_BYTES = 256 << 10
+_STAGGER_S = 0.25
+
+
+class _Timer:
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
+class Loop:
+    """See `client.net.Network`. `run_until` runs it; it ends when the predicate is true."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[tuple[float, int, _Timer]] = []
+        self._serial = itertools.count()
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._tls: ssl.SSLContext | None = None
+        self._wake: tuple[socket.socket, socket.socket] | None = None
+        self._from_threads: list[Callable[[], None]] = []
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Cancellable:
+        timer = _Timer(call)
+        heapq.heappush(self._timers, (self.now() + delay_s, next(self._serial), timer))
+        return timer
+
+    def connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> Cancellable:
+        attempt = _Attempt(self, endpoint, receiver, timeout_s)
+        attempt.start()
+        return attempt
+
+    def run_until(self, done: Callable[[], bool]) -> None:
+        """Serve sockets and timers until `done()`; KeyboardInterrupt passes through."""
+        while not done():
+            wait_s = None
+            while self._timers and self._timers[0][2].call is None:
+                heapq.heappop(self._timers)
+            if self._timers:
+                wait_s = max(0.0, self._timers[0][0] - self.now())
+            for key, events in self._selector.select(wait_s):
+                key.data(events)
+            now = self.now()
+            while self._timers and self._timers[0][0] <= now:
+                call = heapq.heappop(self._timers)[2].call
+                if call is not None:
+                    call()
+
+    def close(self) -> None:
+        self._selector.close()
+        if self._wake is not None:
+            for end in self._wake:
+                end.close()
+
+    # -- for the connections -------------------------------------------------------------------
+
+    def watch(self, sock: socket.socket, events: int, call: Callable[[int], None]) -> None:
+        """Call on readiness; events 0 stops watching."""
+        known = sock.fileno() in self._selector.get_map()
+        if events == 0:
+            if known:
+                self._selector.unregister(sock)
+        elif known:
+            self._selector.modify(sock, events, call)
+        else:
+            self._selector.register(sock, events, call)
+
+    @property
+    def buffer(self) -> memoryview:
+        return self._buffer
+
+    def tls_context(self) -> ssl.SSLContext:
+        """The platform's trust; SSL_CERT_FILE and SSL_CERT_DIR are honoured by OpenSSL."""
+        if self._tls is None:
+            import ssl
+
+            self._tls = ssl.create_default_context()
+            self._tls.set_alpn_protocols(["http/1.1"])
+        return self._tls
+
+    def in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Run blocking `work` elsewhere; `then` gets its result or its exception, here."""
+        import threading
+
+        if self._wake is None:
+            self._wake = socket.socketpair()
+            self._wake[0].setblocking(False)
+            self.watch(self._wake[0], selectors.EVENT_READ, self._woken)
+        knock = self._wake[1]
+
+        def run() -> None:
+            result: Any
+            try:
+                result = work()
+            except (OSError, UnicodeError, ValueError) as error:
+                result = error
+            self._from_threads.append(lambda: then(result))
+            try:
+                knock.send(b"\0")
+            except OSError:
+                return  # the loop has been closed meanwhile
+
+        threading.Thread(target=run, daemon=True).start()
+
+    def _woken(self, events: int) -> None:
+        assert self._wake is not None
+        self._wake[0].recv(4096)
+        calls, self._from_threads = self._from_threads, []
+        for call in calls:
+            call()
+
+
+class _Attempt:
+    """One wish for a connection, over all addresses of a name."""
+
+    def __init__(
+        self, loop: Loop, endpoint: Endpoint, receiver: Receiver, timeout_s: float
+    ) -> None:
+        self._loop = loop
+        self._endpoint = endpoint
+        self._receiver = receiver
+        self._addresses: list[tuple[int, Any]] = []
+        self._open: dict[socket.socket, None] = {}
+        self._over = False
+        self._fault = "no address to connect to"
+        self._timers = [loop.call_later(timeout_s, self._too_late)]
+
+    def start(self) -> None:
+        host, port = self._endpoint.host, self._endpoint.port
+        for family in (socket.AF_INET, socket.AF_INET6):
+            try:
+                socket.inet_pton(family, host)
+            except OSError:
+                continue
+            self._addresses = [(family, (host, port))]
+            self._timers.append(self._loop.call_later(0.0, self._next))
+            return
+        self._loop.in_thread(
+            lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), self._resolved
+        )
+
+    def cancel(self) -> None:
+        self._over = True
+        for timer in self._timers:
+            timer.cancel()
+        for sock in self._open:
+            self._loop.watch(sock, 0, self._ignore)
+            sock.close()
+        self._open.clear()
+
+    @staticmethod
+    def _ignore(events: int) -> None:
+        """Nobody listens any more."""
+
+    def _fail(self, text: str, permanent: bool = False) -> None:
+        if not self._over:
+            self.cancel()
+            self._receiver.lost(text, permanent)
+
+    def _too_late(self) -> None:
+        self._fail(f"{self._endpoint.host} does not answer")
+
+    def _resolved(self, result: Any) -> None:
+        if self._over:
+            return
+        if isinstance(result, socket.gaierror):
+            permanent = result.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None))
+            self._fail(f"no address is known for {self._endpoint.host}", permanent)
+            return
+        if isinstance(result, Exception):
+            self._fail(f"{self._endpoint.host} cannot be looked up: {result}", True)
+            return
+        by_family: dict[int, list[tuple[int, Any]]] = {}
+        for family, _, _, _, address in result:
+            by_family.setdefault(family, []).append((family, address))
+        mixed = itertools.zip_longest(*by_family.values())
+        self._addresses = [one for turn in mixed for one in turn if one is not None]
+        self._next()
+
+    def _next(self) -> None:
+        if self._over:
+            return
+        if not self._addresses:
+            if not self._open:
+                self._fail(self._fault)
+            return
+        family, address = self._addresses.pop(0)
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.connect(address)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            sock.close()
+            self._fault = self._words(error)
+            self._next()
+            return
+        self._open[sock] = None
+        self._loop.watch(sock, selectors.EVENT_WRITE, lambda events: self._ready(sock))
+        if self._addresses:
+            self._timers.append(self._loop.call_later(_STAGGER_S, self._next))
+
+    def _ready(self, sock: socket.socket) -> None:
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        self._loop.watch(sock, 0, self._ignore)
+        del self._open[sock]
+        if code != 0:
+            import os
+
+            sock.close()
+            self._fault = self._words(OSError(code, os.strerror(code)))
+            self._next()
+            return
+        self.cancel()
+        transport = _Stream(self._loop, sock, self._receiver)
+        self._receiver.connected(transport)
+        if self._endpoint.tls_name is not None:
+            transport.start_tls(self._endpoint.tls_name)
+
+    def _words(self, error: OSError) -> str:
+        words = (error.strerror or str(error)).lower()
+        return f"{self._endpoint.host}:{self._endpoint.port}: {words}"
+
+
+class _Stream:
+    """A connected socket, plain or inside TLS."""
+
+    def __init__(self, loop: Loop, sock: socket.socket, receiver: Receiver) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._receiver = receiver
+        self._out = bytearray()
+        self._paused = False
+        self._closed = False
+        self._shaking = False
+        self._tls: ssl.SSLSocket | None = None
+        self._interest()
+
+    def write(self, data: bytes) -> None:
+        if self._closed:
+            return
+        self._out += data
+        if not self._shaking:
+            self._flush()
+
+    def abort(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._loop.watch(self._sock, 0, self._ready)
+            self._sock.close()
+
+    def release(self) -> None:
+        self.abort()
+
+    def pause(self) -> None:
+        self._paused = True
+        self._interest()
+
+    def resume(self) -> None:
+        self._paused = False
+        self._interest()
+        if self._tls is not None and not self._closed and self._tls.pending():
+            self._loop.call_later(0.0, self._read)
+
+    def start_tls(self, name: str) -> None:
+        self._loop.watch(self._sock, 0, self._ready)
+        self._tls = self._loop.tls_context().wrap_socket(
+            self._sock, server_hostname=name, do_handshake_on_connect=False
+        )
+        self._sock = self._tls
+        self._shaking = True
+        self._handshake()
+
+    # -- readiness -----------------------------------------------------------------------------
+
+    def _interest(self, extra: int = 0) -> None:
+        if self._closed:
+            return
+        events = extra
+        if not self._paused and not self._shaking:
+            events |= selectors.EVENT_READ
+        if self._out and not self._shaking:
+            events |= selectors.EVENT_WRITE
+        self._loop.watch(self._sock, events, self._ready)
+
+    def _ready(self, events: int) -> None:
+        if self._shaking:
+            self._handshake()
+            return
+        if events & selectors.EVENT_WRITE:
+            self._flush()
+        if events & selectors.EVENT_READ and not self._closed:
+            self._read()
+
+    def _read(self) -> None:
+        if self._closed or self._paused:
+            return
+        buffer = self._loop.buffer
+        try:
+            count = self._sock.recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            if self._tls is not None and self._wants(error):
+                return
+            self._lose(self._words(error))
+            return
+        if count == 0:
+            self._lose("the connection was closed")
+            return
+        self._receiver.received(buffer[:count])
+        # What TLS has decrypted already wakes no selector.
+        while self._tls is not None and not self._closed and not self._paused:
+            if not self._tls.pending():
+                break
+            try:
+                count = self._tls.recv_into(buffer)
+            except OSError:
+                break
+            if count == 0:
+                break
+            self._receiver.received(buffer[:count])
+
+    def _flush(self) -> None:
+        while self._out and not self._closed:
+            try:
+                count = self._sock.send(self._out)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                if self._tls is not None and self._wants(error):
+                    break
+                self._lose(self._words(error))
+                return
+            del self._out[:count]
+        self._interest()
+
+    def _handshake(self) -> None:
+        import ssl
+
+        assert self._tls is not None
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._loop.watch(self._sock, selectors.EVENT_READ, self._ready)
+            return
+        except ssl.SSLWantWriteError:
+            self._loop.watch(self._sock, selectors.EVENT_WRITE, self._ready)
+            return
+        except ssl.SSLCertVerificationError as error:
+            self._lose(f"its certificate is not trusted: {error.verify_message}", permanent=True)
+            return
+        except OSError as error:
+            self._lose(f"TLS failed: {error.strerror or error}")
+            return
+        self._shaking = False
+        self._interest()
+        self._receiver.secured()
+        self._flush()
+
+    @staticmethod
+    def _wants(error: OSError) -> bool:
+        import ssl
+
+        return isinstance(error, ssl.SSLWantReadError | ssl.SSLWantWriteError)
+
+    @staticmethod
+    def _words(error: OSError) -> str:
+        return (error.strerror or str(error) or "the connection broke").lower()
+
+    def _lose(self, text: str, permanent: bool = False) -> None:
+        if not self._closed:
+            self.abort()
+            self._receiver.lost(text, permanent)

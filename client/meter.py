@@ -1,0 +1,77 @@
+"""How fast bytes come lately: a sliding window under one second. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+
+class Meter:
+    """Rate over the last `window_s` of work; a source that falls silent decays towards zero.
+
+    Idle time does not count: `rest` stops the clock, `start` sets it going again at the first
+    bytes after it (so the round trip of the first request does not look like slowness).
+    """
+
+    __slots__ = (
+        "_buckets",
+        "_fresh",
+        "_grain_s",
+        "_since",
+        "_sum",
+        "last_s",
+        "total_bytes",
+        "window_s",
+    )
+
+    def __init__(self, window_s: float = 0.6) -> None:
+        self.window_s = window_s
+        self.total_bytes = 0
+        self.last_s = -math.inf
+        self._grain_s = window_s / 24
+        self._buckets: deque[list[float]] = deque()
+        self._sum = 0.0
+        self._since: float | None = None
+        self._fresh = True
+
+    def start(self, now: float) -> None:
+        """Work begins, or goes on, now."""
+        if self._since is None:
+            self._buckets.clear()
+            self._sum = 0.0
+            self._since = now
+            self._fresh = True
+            self.last_s = now
+
+    def rest(self) -> None:
+        """Nothing is asked for: the time that passes now says nothing about the rate."""
+        self._since = None
+
+    def add(self, count: int, now: float) -> None:
+        self.total_bytes += count
+        self.last_s = now
+        if self._fresh:
+            self._fresh = False
+            self._since = now
+            return
+        self._sum += count
+        if self._buckets and now - self._buckets[-1][0] < self._grain_s:
+            self._buckets[-1][1] += count
+        else:
+            self._buckets.append([now, count])
+            self._trim(now)
+
+    def rate(self, now: float) -> float | None:
+        """Bytes per second, or None while too little has been seen to say."""
+        if self._since is None or self._fresh:
+            return None
+        self._trim(now)
+        span_s = min(self.window_s, now - self._since)
+        if span_s < 0.02 or (self._sum == 0 and span_s < self.window_s):
+            return None
+        return self._sum / span_s
+
+    def _trim(self, now: float) -> None:
+        buckets, edge = self._buckets, now - self.window_s
+        while buckets and buckets[0][0] < edge:
+            self._sum -= buckets.popleft()[1]

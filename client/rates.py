@@ -1,0 +1,79 @@
+"""What is remembered of hosts between downloads: rates and round trips, and who we are.
+
+A small JSON file in the user's data folder; a spoilt or unwritable one is no reason to fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+_FADE = 0.5
+_HOSTS = 500
+
+
+def data_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """`$TIDEGATE_DATA`, else `$XDG_DATA_HOME/tidegate`, else `~/.local/share/tidegate`."""
+    env = os.environ if environ is None else environ
+    if env.get("TIDEGATE_DATA"):
+        return Path(env["TIDEGATE_DATA"])
+    base = env.get("XDG_DATA_HOME", "")
+    if base.startswith("/"):
+        return Path(base) / "tidegate"
+    return Path(env.get("HOME") or "/nonexistent") / ".local" / "share" / "tidegate"
+
+
+def client_id(folder: Path) -> str:
+    """The random 128-bit name by which a server finds this user's place again; made once."""
+    path = folder / "client-id"
+    with contextlib.suppress(OSError, ValueError):
+        found = path.read_text().strip()
+        if len(found) == 32 and int(found, 16) >= 0:
+            return found
+    made = secrets.token_hex(16)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_suffix(f".{os.getpid()}")
+        fresh.touch(mode=0o600)
+        fresh.write_text(made + "\n")
+        fresh.replace(path)
+    return made
+
+
+class Rates:
+    """The rate database of paper B: bytes per second by `host:port`, refreshed by each download."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "rates.json"
+        self._rows: dict[str, list[float]] = {}
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            rows = json.loads(self._path.read_text())
+            for host, row in rows.items():
+                rate, rtt_s = float(row[0]), float(row[1])
+                if rate > 0 and rtt_s >= 0:
+                    self._rows[str(host)] = [rate, rtt_s]
+
+    def rate(self, host: str) -> float | None:
+        """Bytes per second, or None for a stranger."""
+        row = self._rows.get(host)
+        return row[0] if row else None
+
+    def learn(self, host: str, rate_bytes_s: float, rtt_s: float) -> None:
+        """A new measurement; half of the old one stays."""
+        old = self._rows.pop(host, None)
+        if old is not None:
+            rate_bytes_s = _FADE * old[0] + (1 - _FADE) * rate_bytes_s
+        self._rows[host] = [round(rate_bytes_s, 1), round(rtt_s, 6)]
+
+    def save(self) -> None:
+        """Write it back; the most recently used hosts stay."""
+        rows = dict(list(self._rows.items())[-_HOSTS:])
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = self._path.with_suffix(f".{os.getpid()}")
+            fresh.write_text(json.dumps(rows))
+            fresh.replace(self._path)

@@ -1,0 +1,65 @@
+"""One mirror of the file: its URL, its manners, what it told about its copy, what it gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+from client.urls import Url
+from client.visit import Manners, Visit
+
+
+@dataclass(slots=True, eq=False)
+class Source:
+    """A mirror. `dropped` says in words why it is out of the game, None while it is in.
+
+    `at` is where redirects have led. `wait_until` is set while it told us to come back later.
+    `parts` turns false when it cannot serve ranges; `last_resort` when it is used only if no
+    other is left.
+    """
+
+    number: int
+    url: Url
+    visit: Visit
+    at: Url
+    listed: bool = True
+    etag: str | None = None
+    modified: str | None = None
+    size_bytes: int | None = None
+    answered: bool = False
+    parts: bool = True
+    last_resort: bool = False
+    dropped: str | None = None
+    permanent: bool = False
+    excluded: bool = False
+    wait_until: float | None = None
+    waiting_text: str = ""
+    place: int | None = None
+    redirects: int = 0
+    max_lanes: int | None = None
+    rtt_s: float = 0.0
+    received_bytes: int = 0
+    requests: int = 0
+    connections: int = 0
+    retries: int = 0
+    busy_s: float = 0.0
+    lanes: list[int] = field(default_factory=list)
+
+    @classmethod
+    def make(
+        cls, number: int, url: Url, manners: Manners, random: Random, now: float, listed: bool
+    ) -> Source:
+        """A fresh mirror whose visit begins now."""
+        visit = Visit(manners, random, now)
+        visit.begin(now)
+        return cls(number, url, visit, url, listed)
+
+    @property
+    def host(self) -> str:
+        """What the rate database knows it by."""
+        return f"{self.url.host}:{self.url.port}"
+
+    @property
+    def usable(self) -> bool:
+        """Whether it may be asked now."""
+        return self.dropped is None and self.wait_until is None and not self.excluded

@@ -1,0 +1,293 @@
+"""A worker is one connection to one mirror: it fetches the blocks it is handed, and reports.
+
+What an answer means is read by `client.session`, what to do about it is decided by the download;
+the worker knows only its connection and its blocks.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from client import session
+from client.board import Block
+from client.http import Connection
+from client.session import Body, Fields, Meaning, OutOfRange, Redirect
+from client.sources import Source
+from client.visit import Failed
+
+if TYPE_CHECKING:
+    from client.download import Download
+
+_PROBLEM_BYTES = 64 << 10
+
+
+class Worker:
+    """Lane number `lane`, to `source`."""
+
+    def __init__(self, download: Download, source: Source, lane: int) -> None:
+        self.download = download
+        self.source = source
+        self.lane = lane
+        self.connection: Connection | None = None
+        self.rtt_s = 0.0
+        self.paused = False
+        self._busy_since: float | None = None
+        self._first_asked = False
+
+    # -- connecting ----------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Open the connection; does nothing when it is open or on its way."""
+        if self.connection is not None or not self.source.usable:
+            return
+        download = self.download
+        endpoint, tunnel = download.asking.route(self.source.at)
+        self._first_asked = False
+        self.connection = Connection(
+            download.network, endpoint, self, download.connect_timeout_s(self), tunnel
+        )
+
+    def opened(self, rtt_s: float) -> None:
+        """The connection stands."""
+        self.source.connections += 1
+        self.rtt_s = rtt_s
+        self.source.rtt_s = min(self.source.rtt_s, rtt_s) if self.source.rtt_s else rtt_s
+        self.download.joined(self)
+        self.pump()
+
+    def closed(self, text: str, permanent: bool, served: int) -> None:
+        """The connection is gone by itself."""
+        self._rest()
+        self.connection = None
+        self.download.unjoined(self)
+        if self.download.over:
+            return
+        if served > 0:
+            # An idle or limited keep-alive connection ends like this: simply open another.
+            self.download.again(self)
+        else:
+            self.download.failed(self, text, permanent)
+
+    def hang_up(self) -> None:
+        """Close the connection from our side; the blocks become free."""
+        self._rest()
+        if self.connection is not None:
+            self.connection.abort()
+            self.connection = None
+        self.paused = False
+        self.download.unjoined(self)
+
+    def let_go(self) -> None:
+        """The download is done: others may use the connection."""
+        self._rest()
+        if self.connection is not None:
+            self.connection.release()
+            self.connection = None
+
+    # -- asking --------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Ask for as much as is sensible now."""
+        connection = self.connection
+        if connection is None or not connection.usable or not self.source.usable:
+            return
+        board = self.download.board
+        if board is None:
+            if not self._first_asked:
+                self._first_asked = True
+                first = self.download.opening(self)
+                self._send(Opening(self, *first), *first)
+            return
+        if self.source.last_resort:
+            if not connection.busy and not board.done:
+                self._send(Opening(self, None, None), None, None)
+            return
+        if connection.busy >= 2:
+            return
+        while (block := board.ask(self.lane, self.download.network.now())) is not None:
+            self._send(BlockTaker(self, block), block.start, block.end)
+
+    def sample(self, start: int, end: int) -> None:
+        """Ask for a few bytes to compare with those of other mirrors."""
+        if self.connection is not None and self.connection.usable and self.source.usable:
+            self._send(SampleTaker(self, start, end), start, end)
+
+    def _send(self, taker: RangeTaker, start: int | None, end: int | None) -> None:
+        source = self.source
+        fields = source.visit.headers()
+        if start is not None:
+            fields.append(("Range", f"bytes={start}-{'' if end is None else end - 1}"))
+            if source.etag is not None:
+                fields.append(("If-Range", source.etag))
+        source.requests += 1
+        if self._busy_since is None:
+            self._busy_since = self.download.network.now()
+        assert self.connection is not None
+        self.connection.send(self.download.asking.request(source.at, source.url, fields), taker)
+
+    def _rest(self) -> None:
+        if self._busy_since is not None:
+            self.source.busy_s += self.download.network.now() - self._busy_since
+            self._busy_since = None
+
+    def answered(self) -> None:
+        """An answer is complete: go on, or rest."""
+        self.pump()
+        if self.connection is not None and not self.connection.busy:
+            self._rest()
+
+    # -- holding back --------------------------------------------------------------------------
+
+    def hold(self, on: bool) -> None:
+        """Stop or go on reading (rate limit, full window)."""
+        if self.connection is not None and on != self.paused:
+            self.paused = on
+            (self.connection.pause if on else self.connection.resume)()
+            if not on:
+                self.connection.last_s = self.download.network.now()
+
+
+class RangeTaker:
+    """Takes one answer: reads its head, then either body bytes or the words of a problem."""
+
+    def __init__(self, worker: Worker, start: int | None, end: int | None) -> None:
+        self.worker = worker
+        self.start = start
+        self.stop = end
+        self._problem: tuple[int, Fields] | None = None
+        self._words = bytearray()
+        self._useful = False
+
+    def head(self, status: int, fields: Fields) -> None:
+        """Called by the connection."""
+        if session.is_error(status) and status != 416:
+            self._problem = (status, fields)
+            return
+        meaning = session.read(status, fields)
+        if isinstance(meaning, Redirect | OutOfRange):
+            # The answer's body says nothing of use; what follows it on this connection does.
+            self.worker.download.moved(self.worker, meaning, self)
+            return
+        if not isinstance(meaning, Body):
+            self.refuse(meaning)
+            return
+        if self.worker.download.accepts(self.worker, meaning, fields, self.start):
+            self._useful = True
+            self.begin(meaning, fields)
+
+    def begin(self, body: Body, fields: Fields) -> None:
+        """The bytes of `body` follow."""
+        raise NotImplementedError
+
+    def useful(self, data: memoryview) -> None:
+        """Bytes of the file."""
+        raise NotImplementedError
+
+    def complete(self) -> None:
+        """The answer is over."""
+        raise NotImplementedError
+
+    def body(self, data: memoryview) -> None:
+        """Called by the connection."""
+        if self._useful:
+            self.useful(data)
+        elif self._problem is not None and len(self._words) < _PROBLEM_BYTES:
+            self._words += data
+
+    def end(self) -> None:
+        """Called by the connection."""
+        if self._problem is not None:
+            status, fields = self._problem
+            self.refuse(session.read(status, fields, bytes(self._words), time.time()))
+            return
+        self.complete()
+        self.worker.answered()
+
+    def refuse(self, meaning: Meaning) -> None:
+        """The mirror will not or cannot: hand what it said to the download."""
+        assert not isinstance(meaning, Body | Redirect | OutOfRange)
+        self.worker.download.told(self.worker, meaning)
+
+    def lost(self, text: str, permanent: bool, unanswered: bool) -> None:
+        """Called by the connection; the worker hears of it too, and gives the blocks back."""
+
+
+class BlockTaker(RangeTaker):
+    """Takes the bytes of one block."""
+
+    def __init__(self, worker: Worker, block: Block) -> None:
+        super().__init__(worker, block.start, block.end)
+        self.block: Block | None = block
+        self._promised = block.end
+
+    def begin(self, body: Body, fields: Fields) -> None:
+        download = self.worker.download
+        if body.whole:
+            self.block = download.take_whole(self.worker, body)
+            self._promised = body.end if body.end is not None else download.size_limit
+        else:
+            assert body.end is not None
+            self._promised = body.end
+        if self.block is not None and self.block.live:
+            self.worker.pump()
+
+    def useful(self, data: memoryview) -> None:
+        worker, block = self.worker, self.block
+        if block is None or not block.live:
+            # Taken over by another mirror: what still comes is of no use.
+            worker.download.broken_off(worker)
+            return
+        part = data[: block.end - block.position]
+        if not worker.download.arrived(worker, block, part):
+            return
+        if block.position >= block.end:
+            if block.end < self._promised:
+                worker.download.broken_off(worker)
+        elif block.position >= block.ask_at:
+            worker.pump()
+
+    def complete(self) -> None:
+        download = self.worker.download
+        if self.block is not None and self.block.live:
+            download.short(self.worker, self.block)
+
+
+class Opening(BlockTaker):
+    """The first answer of a download whose size is not known yet."""
+
+    def __init__(self, worker: Worker, start: int | None, end: int | None) -> None:
+        RangeTaker.__init__(self, worker, start, end)
+        self.block = None
+        self._promised = 0
+
+    def begin(self, body: Body, fields: Fields) -> None:
+        if body.whole:
+            super().begin(body, fields)
+            return
+        assert body.end is not None
+        self._promised = body.end
+        self.block = self.worker.download.claim(self.worker, body.start, body.end)
+        self.worker.pump()
+
+
+class SampleTaker(RangeTaker):
+    """Takes a few bytes to compare."""
+
+    def __init__(self, worker: Worker, start: int, end: int) -> None:
+        super().__init__(worker, start, end)
+        self._data = bytearray()
+
+    def begin(self, body: Body, fields: Fields) -> None:
+        if body.whole:
+            self.refuse(Failed("it sends the whole file where a part was asked for"))
+
+    def useful(self, data: memoryview) -> None:
+        self.worker.download.overhead_bytes += len(data)
+        self._data += data
+
+    def complete(self) -> None:
+        assert self.start is not None
+        assert self.stop is not None
+        if len(self._data) == self.stop - self.start:
+            self.worker.download.sampled(self.worker, bytes(self._data))

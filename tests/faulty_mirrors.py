@@ -1,0 +1,209 @@
+"""Small HTTP mirrors on 127.0.0.1 that misbehave as told; one thread a connection."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Behaviour:
+    """What one mirror does. Rates are bytes per second; `*_after` count body bytes in all."""
+
+    data: bytes
+    path: str = "/file.bin"
+    rate: float = 0.0
+    ranges: bool = True
+    etag: str | None = '"one"'
+    new_etag_after: int | None = None
+    stall_after: int | None = None
+    reset_after: int | None = None
+    close_each: bool = False
+    busy_times: int = 0
+    busy_status: int = 503
+    retry_after: str = "1"
+    status: int | None = None
+    redirect: str | None = None
+    chunked: bool = False
+    no_length: bool = False
+    short_by: int = 0
+    wrong_start: bool = False
+    huge_head: bool = False
+    interim: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
+    pages: dict[str, tuple[str, bytes]] = field(default_factory=dict)
+    ticket_first: bool = False
+
+
+class Mirror:
+    """A running mirror; `url` names its file, `requests` are the heads it has read."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.behaviour = behaviour
+        self.requests: list[str] = []
+        self.sent = 0
+        self.connections = 0
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._open: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}{behaviour.path}"
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        self._stop.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            for sock in self._open:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(5)
+
+    def _accept(self) -> None:
+        while not self._stop.is_set():
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            with self._lock:
+                self._open.append(sock)
+                self.connections += 1
+            thread = threading.Thread(target=self._serve, args=(sock,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        buffer = b""
+        with contextlib.suppress(OSError), sock:
+            while not self._stop.is_set():
+                while b"\r\n\r\n" not in buffer:
+                    data = sock.recv(65536)
+                    if not data:
+                        return
+                    buffer += data
+                head, _, buffer = buffer.partition(b"\r\n\r\n")
+                self.requests.append(head.decode())
+                if not self._answer(sock, head.decode()):
+                    return
+
+    def _answer(self, sock: socket.socket, head: str) -> bool:
+        told = self.behaviour
+        lines = head.split("\r\n")
+        target = lines[0].split(" ")[1]
+        fields = {k.strip().lower(): v.strip() for k, _, v in (x.partition(":") for x in lines[1:])}
+        if told.huge_head:
+            sock.sendall(b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200_000)
+            return True
+        if told.interim:
+            sock.sendall(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n")
+        if target in told.pages:
+            kind, page = told.pages[target]
+            return self._send(sock, "200 OK", [("Content-Type", kind)], page)
+        if told.redirect is not None:
+            return self._send(sock, "302 Found", [("Location", told.redirect)], b"elsewhere")
+        if told.status is not None:
+            return self._send(sock, f"{told.status} No", [], b"no")
+        if told.ticket_first and "tidegate-ticket" not in fields:
+            ticket = [("Retry-After", "0"), ("Tidegate-Ticket", "place-1"), ("Tidegate-Place", "1")]
+            return self._send(sock, "503 Wait", ticket, b"wait")
+        if told.busy_times > 0:
+            told.busy_times -= 1
+            busy = [("Retry-After", told.retry_after)]
+            return self._send(sock, f"{told.busy_status} Busy", busy, b"busy")
+        if target != told.path:
+            return self._send(sock, "404 Not Found", [], b"nothing here")
+        return self._file(sock, fields)
+
+    def _file(self, sock: socket.socket, fields: dict[str, str]) -> bool:
+        told = self.behaviour
+        data, etag = told.data, told.etag
+        if told.new_etag_after is not None and self.sent >= told.new_etag_after:
+            etag = '"two"'
+            data = bytes(255 - byte for byte in data)
+        out = [("Accept-Ranges", "bytes"), *told.headers]
+        if etag is not None:
+            out.append(("ETag", etag))
+        wanted = fields.get("range") if told.ranges else None
+        if wanted is not None and fields.get("if-range") not in (None, etag):
+            wanted = None
+        if wanted is None:
+            return self._send(sock, "200 OK", out, data)
+        first, _, last = wanted.removeprefix("bytes=").partition("-")
+        start, end = int(first), min(len(data), int(last or len(data) - 1) + 1)
+        if start >= len(data):
+            out.append(("Content-Range", f"bytes */{len(data)}"))
+            return self._send(sock, "416 Range Not Satisfiable", out, b"")
+        if told.wrong_start:
+            start += 1
+        out.append(("Content-Range", f"bytes {start}-{end - 1}/{len(data)}"))
+        return self._send(sock, "206 Partial Content", out, data[start:end])
+
+    def _send(
+        self, sock: socket.socket, status: str, out: list[tuple[str, str]], body: bytes
+    ) -> bool:
+        told = self.behaviour
+        is_file = status.startswith("20")
+        lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in out)]
+        if told.chunked and is_file:
+            lines.append("Transfer-Encoding: chunked")
+        elif not (told.no_length and is_file):
+            lines.append(f"Content-Length: {len(body)}")
+        if told.close_each or (told.no_length and is_file):
+            lines.append("Connection: close")
+        sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
+        if is_file and told.short_by:
+            body = body[: -told.short_by]
+        for at in range(0, len(body), 8192):
+            part = body[at : at + 8192]
+            if is_file and not self._may_send(sock, len(part)):
+                return False
+            if told.chunked and is_file:
+                part = f"{len(part):x}\r\n".encode() + part + b"\r\n"
+            sock.sendall(part)
+        if told.chunked and is_file:
+            sock.sendall(b"0\r\n\r\n")
+        return not (told.close_each or (is_file and (told.short_by or told.no_length)))
+
+    def _may_send(self, sock: socket.socket, count: int) -> bool:
+        told = self.behaviour
+        if told.reset_after is not None and self.sent + count > told.reset_after:
+            told.reset_after = None
+            linger = b"\1\0\0\0\0\0\0\0"
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            return False
+        if told.stall_after is not None and self.sent + count > told.stall_after:
+            self._stop.wait(60)
+            return False
+        self.sent += count
+        if told.rate:
+            self._stop.wait(count / told.rate)
+        return not self._stop.is_set()
+
+
+@contextlib.contextmanager
+def running(*behaviours: Behaviour) -> Iterator[list[Mirror]]:
+    """Mirrors for the length of a test."""
+    mirrors = [Mirror(behaviour) for behaviour in behaviours]
+    try:
+        yield mirrors
+    finally:
+        for mirror in mirrors:
+            mirror.close()
+
+
+def wait_for(condition: object, limit_s: float = 10.0) -> None:
+    """Until the callable says yes."""
+    assert callable(condition)
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_mirrors import Mirror, run, steady
+
+from client.blocks import AdaptiveBlocks, DynamicBlocks, HistoryBlocks, SingleBlocks
+from client.board import Block, Board
+
+MBIT = 1e6 / 8
+SIZE = 24 << 20
+STRATEGIES: dict[str, Callable[[int], Board]] = {
+    "adaptive": lambda size: AdaptiveBlocks([(0, size)], first_bytes=64),
+    "aligned": lambda size: AdaptiveBlocks([(0, size)], first_bytes=64, align=100),
+    "fixed": lambda size: AdaptiveBlocks([(0, size)], fixed_bytes=50),
+    "dynamic": lambda size: DynamicBlocks([(0, size)], 7),
+    "early": lambda size: DynamicBlocks([(0, size)], 7, early=True),
+    "history": lambda size: HistoryBlocks([(0, size)], {0: 5.0, 1: 1.0, 2: 0.0}),
+    "single": lambda size: SingleBlocks([(0, size)]),
+}
+moves = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["join", "leave", "ask", "bytes", "bytes", "end", "time", "want", "fill", "limit"]
+        ),
+        st.integers(0, 2),
+        st.integers(0, 999),
+    ),
+    max_size=80,
+)
+
+
+@settings(max_examples=100)
+@given(st.sampled_from(sorted(STRATEGIES)), st.integers(1, 1000), moves)
+def test_any_interleaving_ends_with_every_byte(
+    name: str, size: int, turns: list[tuple[str, int, int]]
+) -> None:
+    board = STRATEGIES[name](size)
+    got = [0] * size
+    now = 0.0
+
+    def arrive(block: Block, count: int) -> None:
+        count = min(count, block.end - block.position)
+        for at in range(block.position, block.position + count):
+            got[at] += 1
+        board.received(block, count, now)
+
+    def live(lane: int) -> list[Block]:
+        return board.lanes[lane].blocks if lane in board.lanes else []
+
+    for what, lane, amount in turns:
+        if what == "join":
+            board.join(lane, now, rtt_s=amount / 1e4)
+        elif what == "leave":
+            board.leave(lane, now)
+        elif what == "ask" and lane in board.lanes and board.lanes[lane].present:
+            block = board.ask(lane, now)
+            assert block is None or block.end > block.position
+        elif what == "bytes" and live(lane):
+            arrive(live(lane)[0], amount + 1)
+        elif what == "end" and live(lane):
+            board.ended(live(lane)[0], now)
+        elif what == "time":
+            now += amount / 500
+        elif what == "want" and amount < size:
+            board.want(amount, min(size, amount + 20))
+            for at in range(amount, min(size, amount + 20)):
+                got[at] = 0
+        elif what == "fill" and amount < size:
+            board.filled(amount, min(size, amount + 20))
+            for at in range(amount, min(size, amount + 20)):
+                got[at] += 1
+        elif what == "limit" and name not in ("history",):
+            board.limit = amount
+        for block in board.stopped():
+            assert not block.live
+        for owned, wanted in itertools.product(board.lanes.values(), board.wanted):
+            assert all(b.position < b.end for b in owned.blocks)
+            assert wanted[0] < wanted[1]
+        under_way = {
+            at for x in board.lanes.values() for b in x.blocks for at in range(b.position, b.end)
+        }
+        free = {at for a, b in board.free for at in range(a, b)}
+        missing = {at for a, b in board.wanted for at in range(a, b)}
+        assert free <= missing
+        assert missing <= free | under_way
+    board.limit = None
+    for lane in range(3):
+        board.leave(lane, now)
+    board.join(7, now)
+    for _ in range(2000):
+        if board.done:
+            break
+        now += 0.01
+        block = board.ask(7, now)
+        for one in list(board.lanes[7].blocks):
+            arrive(one, 1000)
+    assert board.done
+    assert all(got)
+
+
+def mirrors(*mbits: float, rtt_s: float = 0.0) -> list[Mirror]:
+    return [Mirror(steady(rate * MBIT), rtt_s) for rate in mbits]
+
+
+def ratio(board: Board, them: list[Mirror], optimum_s: float) -> float:
+    took = run(board, them)
+    waste = sum(m.sent_bytes for m in them) - SIZE
+    assert waste <= 0.02 * SIZE
+    return took / optimum_s
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations((40.0, 20.0, 10.0, 5.0)))[::5])
+@pytest.mark.parametrize("rtt_s", [0.0, 0.04, 0.2])
+def test_unequal_mirrors_in_any_order_end_together(order: tuple[float, ...], rtt_s: float) -> None:
+    optimum_s = SIZE / (75 * MBIT)
+    bound = 1.03 + 4 * rtt_s / optimum_s
+    assert ratio(AdaptiveBlocks([(0, SIZE)]), mirrors(*order, rtt_s=rtt_s), optimum_s) < bound
+
+
+def test_mirrors_that_swap_their_rates_are_followed() -> None:
+    them = mirrors(0, 20, 10, 0)
+    them[0].rate = lambda t: (40 if t < 2 else 5) * MBIT
+    them[3].rate = lambda t: (5 if t < 2 else 40) * MBIT
+    assert ratio(AdaptiveBlocks([(0, SIZE)]), them, SIZE / (75 * MBIT)) < 1.05
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2, 3])
+@pytest.mark.parametrize("at_s", [0.5, 2.0, 2.5])
+@pytest.mark.parametrize("end", [0.0, None])
+def test_a_mirror_that_stalls_or_dies_costs_little(
+    bad: int, at_s: float, end: float | None
+) -> None:
+    mbits = [40.0, 20.0, 10.0, 5.0]
+    them = mirrors(*mbits)
+    rate = mbits[bad] * MBIT
+    them[bad].rate = lambda t: rate if t < at_s else end
+    optimum_s = at_s + (SIZE - 75 * MBIT * at_s) / (75 * MBIT - rate)
+    assert ratio(AdaptiveBlocks([(0, SIZE)]), them, optimum_s) < 1.10
+
+
+def test_a_mirror_that_comes_late_is_used() -> None:
+    them = mirrors(40, 20, 10, 5)
+    them[0].busy_until_s = 2.0
+    optimum_s = 2 + (SIZE - 35 * MBIT * 2) / (75 * MBIT)
+    assert ratio(AdaptiveBlocks([(0, SIZE)]), them, optimum_s) < 1.05
+
+
+def test_the_papers_dynamic_scheme_is_near_its_optimum_with_many_blocks() -> None:
+    them = mirrors(0.12, 0.08, 0.06, 0.04, rtt_s=0.1)
+    took = run(DynamicBlocks([(0, 763_000)], 30), them)
+    assert took / (763_000 / (0.30 * MBIT)) < 1.15
+
+
+def test_history_is_right_while_rates_are_what_they_were() -> None:
+    shares = {0: 40.0, 1: 20.0, 2: 10.0, 3: 5.0}
+    assert (
+        ratio(HistoryBlocks([(0, SIZE)], shares), mirrors(40, 20, 10, 5), SIZE / 75 / MBIT) < 1.02
+    )
+    wrong = {0: 5.0, 1: 10.0, 2: 20.0, 3: 40.0}
+    assert ratio(HistoryBlocks([(0, SIZE)], wrong), mirrors(40, 20, 10, 5), SIZE / 75 / MBIT) > 3
+
+
+def test_at_most_two_lanes_share_a_block() -> None:
+    board = DynamicBlocks([(0, 100)], 1)
+    for lane in range(3):
+        board.join(lane, 0.0)
+    first, second = board.ask(0, 0.0), board.ask(1, 0.0)
+    assert first is not None
+    assert second is not None
+    assert board.ask(2, 0.0) is None
+    board.received(second, 100, 1.0)
+    assert board.done
+    assert board.stopped() == [first]
+
+
+def test_one_mirror_gets_the_whole_file_in_one_block() -> None:
+    board = AdaptiveBlocks([(0, SIZE)])
+    board.join(0, 0.0)
+    block = board.ask(0, 0.0)
+    assert block is not None
+    assert (block.start, block.end) == (0, SIZE)
+
+
+def test_a_slow_mirror_takes_nothing_it_would_end_last() -> None:
+    board = AdaptiveBlocks([(0, 1 << 20)])
+    board.join(0, 0.0, hint=10e6)
+    board.join(1, 0.0, hint=1e3)
+    assert board.ask(0, 0.0) is not None
+    assert board.ask(1, 0.0) is None

@@ -1,0 +1,367 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from random import Random
+
+import pytest
+from faulty_mirrors import Behaviour, running
+
+from client.api import Options, Result, fetch_blocking, fetch_bytes
+from client.failures import (
+    AccessRefused,
+    Corrupt,
+    DownloadFailed,
+    LocalProblem,
+    NetworkProblem,
+    NotFound,
+    UsageProblem,
+    WaitedTooLong,
+)
+from client.metalink import Metalink
+from client.options import Strategy
+from client.sink import Pieces
+
+DATA = Random(3).randbytes(2_000_000)
+WRONG = bytes(255 - byte for byte in DATA)
+SHA = ("sha256", hashlib.sha256(DATA).digest())
+RATE = 3e6
+
+
+def pieces(length: int = 100_000) -> Pieces:
+    parts = [DATA[at : at + length] for at in range(0, len(DATA), length)]
+    return Pieces(length, "sha256", tuple(hashlib.sha256(part).digest() for part in parts))
+
+
+class Run:
+    """One download into a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.path = folder / "out.bin"
+        self.events: list[tuple[str, Mapping[str, object]]] = []
+
+    def get(self, *urls: str, metalink: Metalink | None = None, **wishes: object) -> Result:
+        wishes = {"data_folder": self.folder / "data", "environ": {}, "seed": 1} | wishes
+        options = Options(**wishes)  # type: ignore[arg-type]
+        return fetch_blocking(
+            list(urls), self.path, options, lambda e, d: self.events.append((e, d)), metalink
+        )
+
+    def right(self) -> bool:
+        return self.path.read_bytes() == DATA and sorted(
+            path.name for path in self.folder.iterdir()
+        ) in (["data", "out.bin"], ["out.bin"])
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Run:
+    return Run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        Behaviour(DATA),
+        Behaviour(DATA, etag=None),
+        Behaviour(DATA, ranges=False),
+        Behaviour(DATA, chunked=True),
+        Behaviour(DATA, no_length=True),
+        Behaviour(DATA, close_each=True),
+        Behaviour(DATA, interim=True),
+        Behaviour(DATA, busy_times=2, retry_after="0"),
+        Behaviour(DATA, busy_times=1, busy_status=429, retry_after="0"),
+        Behaviour(DATA, ticket_first=True),
+    ],
+    ids=lambda b: "",
+)
+def test_one_server_however_it_answers(one: Run, behaviour: Behaviour) -> None:
+    with running(behaviour) as (mirror,):
+        result = one.get(mirror.url)
+    assert one.right()
+    assert result.size_bytes == len(DATA)
+
+
+def test_an_empty_file_is_a_file(one: Run) -> None:
+    with running(Behaviour(b"")) as (mirror,):
+        assert one.get(mirror.url).size_bytes == 0
+    assert one.path.read_bytes() == b""
+
+
+@pytest.mark.parametrize("strategy", ["adaptive", "dynamic", "history", "single"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_every_strategy_brings_every_byte(one: Run, strategy: Strategy, count: int) -> None:
+    behaviours = [Behaviour(DATA, rate=RATE * (n + 1)) for n in range(count)]
+    with running(*behaviours) as mirrors:
+        result = one.get(*(m.url for m in mirrors), strategy=strategy, checksum=SHA)
+    assert one.right()
+    assert result.verified == "checksum"
+    if strategy != "single":
+        assert sum(report.bytes > 0 for report in result.sources) >= 2
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Behaviour(DATA, rate=RATE, stall_after=200_000),
+        Behaviour(DATA, rate=RATE, stall_after=0),
+        Behaviour(DATA, rate=RATE, reset_after=200_000),
+        Behaviour(DATA, rate=RATE, new_etag_after=200_000),
+        Behaviour(DATA, rate=RATE, short_by=5),
+        Behaviour(DATA, rate=RATE, wrong_start=True),
+        Behaviour(DATA, rate=RATE, ranges=False),
+        Behaviour(DATA, rate=RATE, close_each=True),
+        Behaviour(DATA[:-7], rate=RATE),
+        Behaviour(DATA, rate=2000),
+        Behaviour(DATA, status=404),
+        Behaviour(DATA, status=500),
+        Behaviour(DATA, status=403),
+        Behaviour(DATA, busy_times=10**6, retry_after="3600"),
+        Behaviour(DATA, redirect="/file.bin"),
+        Behaviour(DATA, redirect="gopher://x/"),
+        Behaviour(DATA, huge_head=True),
+    ],
+    ids=lambda b: "",
+)
+@pytest.mark.parametrize("place", [0, 2])
+def test_a_mirror_that_misbehaves_harms_nothing(one: Run, fault: Behaviour, place: int) -> None:
+    behaviours = [Behaviour(DATA, rate=RATE) for _ in range(2)]
+    behaviours.insert(place, fault)
+    with running(*behaviours) as mirrors:
+        result = one.get(*(m.url for m in mirrors), checksum=SHA, stall_s=0.3)
+    assert one.right()
+    assert result.wasted_bytes < 0.25 * len(DATA)
+
+
+def test_a_wrong_piece_names_its_mirror(one: Run) -> None:
+    known = Metalink("out.bin", len(DATA), SHA, pieces(), ())
+    good = [Behaviour(DATA, rate=RATE) for _ in range(2)]
+    with running(good[0], Behaviour(WRONG, rate=RATE), good[1]) as mirrors:
+        result = one.get(*(m.url for m in mirrors), metalink=known)
+        assert result.culprits == (mirrors[1].url,)
+    assert one.right()
+    assert result.verified == "pieces"
+
+
+def test_a_mirror_with_another_copy_is_found_by_comparing(one: Run) -> None:
+    good = [Behaviour(DATA, rate=RATE) for _ in range(3)]
+    with running(Behaviour(WRONG, rate=RATE), *good) as mirrors:
+        result = one.get(*(m.url for m in mirrors))
+        assert result.culprits == (mirrors[0].url,)
+    assert one.right()
+
+
+@pytest.mark.parametrize("spots", [range(0, 2_000_000, 3000), range(700_000, 1_300_000)])
+def test_without_pieces_the_culprit_is_found_by_reading_again(one: Run, spots: range) -> None:
+    bent = bytearray(DATA)
+    for at in spots:
+        bent[at] ^= 1
+    good = [Behaviour(DATA, rate=RATE) for _ in range(2)]
+    with running(good[0], Behaviour(bytes(bent), rate=RATE), good[1]) as mirrors:
+        result = one.get(*(m.url for m in mirrors), checksum=SHA)
+        assert result.culprits == (mirrors[1].url,)
+    assert one.right()
+
+
+def test_two_mirrors_that_disagree_are_settled_by_the_digest(one: Run) -> None:
+    for order in ([WRONG, DATA], [DATA, WRONG]):
+        with running(*(Behaviour(data, rate=RATE) for data in order)) as mirrors:
+            result = one.get(*(m.url for m in mirrors), checksum=SHA)
+            assert result.culprits == (mirrors[order.index(WRONG)].url,)
+        assert one.right()
+
+
+def test_when_all_are_wrong_nothing_is_left_behind(one: Run) -> None:
+    with running(*(Behaviour(WRONG) for _ in range(2))) as mirrors:
+        for urls in ([mirrors[0].url], [m.url for m in mirrors]):
+            with pytest.raises(Corrupt):
+                one.get(*urls, checksum=SHA)
+    assert not one.path.exists()
+    assert [p.name for p in one.folder.iterdir()] in ([], ["data"])
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind", "wishes"),
+    [
+        (Behaviour(DATA, status=404), NotFound, {}),
+        (Behaviour(DATA, status=401), AccessRefused, {}),
+        (Behaviour(DATA, status=500), NetworkProblem, {"max_failures": 1}),
+        (Behaviour(DATA, redirect="/file.bin"), NetworkProblem, {}),
+        (Behaviour(DATA, busy_times=9, retry_after="99"), WaitedTooLong, {"max_wait_s": 5.0}),
+        (Behaviour(DATA, stall_after=1000), NetworkProblem, {"timeout_s": 0.2, "max_failures": 1}),
+        (Behaviour(DATA, huge_head=True), NetworkProblem, {"max_failures": 1}),
+    ],
+)
+def test_what_cannot_be_is_said_plainly(
+    one: Run, behaviour: Behaviour, kind: type[DownloadFailed], wishes: dict[str, object]
+) -> None:
+    with running(behaviour) as (mirror,), pytest.raises(kind) as found:
+        one.get(mirror.url, **wishes)
+    assert "\n" not in str(found.value)
+    assert mirror.url in str(found.value)
+
+
+def test_nobody_there(one: Run) -> None:
+    with running(Behaviour(DATA)) as (mirror,):
+        url = mirror.url
+    with pytest.raises(NetworkProblem, match="refused"):
+        one.get(url, max_failures=1)
+
+
+def test_a_broken_off_download_goes_on_where_it_stopped(one: Run) -> None:
+    with running(Behaviour(DATA, rate=6e6, reset_after=800_000)) as (mirror,):
+        with pytest.raises(NetworkProblem):
+            one.get(mirror.url, max_failures=1)
+        before = mirror.sent
+        result = one.get(mirror.url)
+        assert mirror.sent - before < len(DATA) - 300_000
+        assert 'If-Range: "one"' in mirror.requests[-1]
+    assert result.resumed_bytes >= 300_000
+    assert one.right()
+
+
+def test_a_file_that_changed_meanwhile_is_fetched_afresh(one: Run) -> None:
+    told = Behaviour(WRONG, rate=6e6, reset_after=800_000, etag='"old"')
+    with running(told) as (mirror,):
+        with pytest.raises(NetworkProblem):
+            one.get(mirror.url, max_failures=1)
+        told.data, told.etag = DATA, '"new"'
+        one.get(mirror.url)
+    assert one.right()
+
+
+def test_a_file_that_changes_under_way_is_never_mixed(one: Run) -> None:
+    told = Behaviour(WRONG, rate=6e6, reset_after=800_000, etag='"old"')
+    with running(told) as (mirror,):
+
+        def swap(event: str, data: Mapping[str, object]) -> None:
+            if event == "retry":
+                told.data, told.etag = DATA, '"new"'
+
+        fetch_blocking([mirror.url], one.path, Options(data_folder=one.folder / "data"), swap)
+    assert one.right()
+
+
+def test_checked_pieces_are_not_read_again_after_a_crash(one: Run) -> None:
+    known = Metalink("out.bin", len(DATA), SHA, pieces(), ())
+    with running(Behaviour(DATA, rate=6e6, reset_after=800_000)) as (mirror,):
+        with pytest.raises(NetworkProblem):
+            one.get(mirror.url, max_failures=1, metalink=known)
+        result = one.get(mirror.url, metalink=known)
+    assert result.resumed_bytes >= 300_000
+    assert one.right()
+
+
+def test_mirrors_and_digest_told_by_the_server_are_used(one: Run) -> None:
+    digest = base64.b64encode(SHA[1]).decode()
+    with running(Behaviour(DATA, rate=RATE)) as (second,):
+        told = (
+            ("Link", f"<{second.url}>; rel=duplicate; pri=1"),
+            ("Repr-Digest", f"sha-256=:{digest}:"),
+        )
+        with running(Behaviour(DATA, rate=RATE, headers=told)) as (first,):
+            result = one.get(first.url)
+            assert [s.url for s in result.sources] == [first.url, second.url]
+            assert result.sources[1].bytes > 0
+            assert result.verified == "digest"
+            assert len(one.get(first.url, mirrors=False).sources) == 1
+    assert one.right()
+
+
+def test_a_ticket_is_kept_for_every_request(one: Run) -> None:
+    lease = (("Tidegate-Ticket", "lease-9"), ("Tidegate-Lease-Connections", "2"))
+    told = Behaviour(DATA, ticket_first=True, headers=lease, reset_after=900_000)
+    with running(told) as (mirror,):
+        one.get(mirror.url, pass_token="gold", client_id="abc")
+    assert one.right()
+    assert "Tidegate-Wait: ticket" in mirror.requests[0]
+    assert "Tidegate-Client: abc" in mirror.requests[0]
+    assert "Tidegate-Pass: gold" in mirror.requests[0]
+    assert "Tidegate-Ticket: place-1" in mirror.requests[1]
+    assert "Tidegate-Ticket: lease-9" in mirror.requests[2]
+    assert any(event == "wait" and data["place"] == 1 for event, data in one.events)
+
+
+def test_secrets_do_not_follow_a_redirect_to_another_host(one: Run) -> None:
+    with running(Behaviour(DATA)) as (aim,):
+        with running(Behaviour(DATA, redirect=aim.url)) as (start,):
+            url = start.url.replace("127.0.0.1", "me:secret@127.0.0.1")
+            one.get(url, pass_token="gold", headers=(("Cookie", "c"),))
+            assert "Authorization: Basic" in start.requests[0]
+        assert "Authorization" not in aim.requests[0]
+        assert "gold" not in aim.requests[0]
+        assert "Cookie" not in aim.requests[0]
+    assert one.right()
+
+
+def test_a_rate_limit_is_kept(one: Run) -> None:
+    with running(Behaviour(DATA)) as (mirror,):
+        result = one.get(mirror.url, limit_bytes_s=2e6)
+    assert one.right()
+    assert result.seconds > 0.7 * len(DATA) / 2e6
+
+
+def test_a_proxy_from_the_environment_is_asked(one: Run) -> None:
+    with running(Behaviour(DATA, path="http://elsewhere.invalid/file.bin")) as (proxy,):
+        environ = {"http_proxy": f"http://u:p@127.0.0.1:{proxy.port}"}
+        one.get("http://elsewhere.invalid/file.bin", environ=environ)
+        assert "Proxy-Authorization: Basic" in proxy.requests[0]
+    assert one.right()
+
+
+def test_netrc_logs_in(one: Run) -> None:
+    (one.folder / "data").mkdir()
+    netrc = one.folder / "data" / "netrc"
+    netrc.write_text("machine 127.0.0.1 login me password secret\n")
+    netrc.chmod(0o600)
+    with running(Behaviour(DATA)) as (mirror,):
+        one.get(mirror.url, environ={"NETRC": str(netrc)})
+        assert "Authorization: Basic bWU6c2VjcmV0" in mirror.requests[0]
+
+
+def test_in_order_output_from_several_mirrors(one: Run) -> None:
+    read, write = os.pipe()
+    with (
+        open(read, "rb") as reader,
+        running(Behaviour(DATA, rate=RATE), Behaviour(DATA, rate=RATE)) as mirrors,
+    ):
+        import threading
+
+        got: list[bytes] = []
+        thread = threading.Thread(target=lambda: got.append(reader.read()))
+        thread.start()
+        options = Options(data_folder=one.folder, checksum=SHA, window_bytes=3 << 20, environ={})
+        fetch_blocking([m.url for m in mirrors], write, options)
+        os.close(write)
+        thread.join()
+    assert got == [DATA]
+
+
+def test_a_reader_that_leaves_ends_the_download(one: Run) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with running(Behaviour(DATA, rate=RATE)) as (mirror,):
+        with pytest.raises(LocalProblem, match="standard output"):
+            fetch_blocking([mirror.url], write, Options(data_folder=one.folder, environ={}))
+    os.close(write)
+
+
+def test_small_things_fit_in_memory(one: Run) -> None:
+    with running(Behaviour(b"hello")) as (mirror,):
+        assert fetch_bytes(mirror.url, Options(data_folder=one.folder, environ={})) == b"hello"
+        with pytest.raises(LocalProblem, match="too much"):
+            fetch_bytes(mirror.url, Options(data_folder=one.folder, environ={}), limit_bytes=3)
+
+
+@pytest.mark.parametrize("url", ["ftp://x/y", "http://", "nonsense", "http://h:99999/x"])
+def test_what_is_no_url_is_said(one: Run, url: str) -> None:
+    with pytest.raises(UsageProblem):
+        one.get(url)
+
+
+def test_a_header_cannot_smuggle_another(one: Run) -> None:
+    with pytest.raises(UsageProblem, match="header"):
+        one.get("http://127.0.0.1:1/x", headers=(("X", "a\r\nHost: b"),))
