@@ -6,7 +6,8 @@ addresses and file names never become labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -15,7 +16,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from policies.job import Snapshot
-from server.admin.context import Health, Revision
+from server.admin.context import Health, Revision, Row
 
 
 class Source(Protocol):
@@ -25,6 +26,7 @@ class Source(Protocol):
     def snapshot(self) -> Snapshot: ...
     def health(self) -> Health: ...
     def current(self) -> Revision: ...
+    def mirrors(self) -> Sequence[Row]: ...
 
 
 #: (name, help, label, {label value: field of the snapshot}); no label: one field under "".
@@ -129,6 +131,10 @@ class _Live(Collector):
         yield GaugeMetricFamily(
             "tidegate_settings_revision", "Settings in force.", value=self._source.current().number
         )
+        mirrors = GaugeMetricFamily("tidegate_mirrors", "Mirrors by condition.", labels=["state"])
+        for state, count in sorted(Counter(row.state for row in self._source.mirrors()).items()):
+            mirrors.add_metric([state], count)
+        yield mirrors
         info = GaugeMetricFamily(
             "tidegate_info",
             "Version, policy and mode; always 1.",

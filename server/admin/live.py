@@ -19,6 +19,7 @@ from zope.interface import implementer
 from policies.job import LeaseView, Snapshot, TicketRow, TicketState
 from policies.registry import POLICIES
 from policies.settings import PolicySettings
+from protocol.units import format_duration
 from server.admin.charts import SERIES
 from server.admin.context import (
     Arrival,
@@ -309,10 +310,24 @@ class LiveServer:
         return [Event(r.id, r.at_s, r.kind, str(r.data.get("who", "")), r.text) for r in found]
 
     def mirrors(self) -> Sequence[Row]:
-        return [
+        rows = [
             Row(source.url, "configured", {"priority": str(source.priority)})
             for source in self.service.site.mirrors
         ]
+        if self.service.mirror_origin is not None:
+            for mirror in self.service.mirror_origin.registry.standings(self.now()):
+                facts = {
+                    "url": mirror.url,
+                    "channel": mirror.channel,
+                    "version": str(mirror.version),
+                    "seen": f"{format_duration(mirror.seen_s)} ago",
+                }
+                if mirror.free is not None:
+                    facts["free"] = "yes" if mirror.free else "no"
+                if mirror.trouble:
+                    facts["trouble"] = mirror.trouble
+                rows.append(Row(mirror.name, mirror.condition, facts))
+        return rows
 
     def multicast(self) -> Sequence[Row]:
         room = self.service.multicast
