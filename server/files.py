@@ -12,6 +12,7 @@ import hashlib
 import os
 import stat
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import quote_from_bytes
 
@@ -101,11 +102,13 @@ class OpenFile:
     object any more; so a plan, a queue or a sender keeps it open by having it.
     """
 
-    __slots__ = ("_mtime_ns", "_size_bytes", "fd", "rep")
+    __slots__ = ("_mtime_ns", "_size_bytes", "fd", "memo", "rep")
 
     def __init__(self, fd: int, rep: Representation) -> None:
         self.fd = fd
         self.rep = rep
+        #: For the site: what it last said of this content, and as of when.
+        self.memo: tuple[int, object, list[tuple[bytes, bytes]]] | None = None
         self._size_bytes = rep.size_bytes
         self._mtime_ns = rep.key.mtime_ns
 
@@ -122,15 +125,26 @@ class OpenFile:
 
     def read_all(self) -> bytes | None:
         """The whole content; None when it changed meanwhile."""
-        pieces = []
-        offset = 0
-        while offset < self._size_bytes:
-            piece = os.pread(self.fd, self._size_bytes - offset, offset)
-            if not piece:
-                return None
-            pieces.append(piece)
-            offset += len(piece)
-        return b"".join(pieces) if self.unchanged() else None
+        return self.read_pieces([(0, self._size_bytes)])
+
+    def read_pieces(self, pieces: Sequence[bytes | tuple[int, int]]) -> bytes | None:
+        """Byte ranges of the content, with bytes that stand for themselves between them.
+
+        None when the file changed meanwhile.
+        """
+        out: list[bytes] = []
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                out.append(piece)
+                continue
+            offset, end = piece
+            while offset < end:
+                data = os.pread(self.fd, end - offset, offset)
+                if not data:
+                    return None
+                out.append(data)
+                offset += len(data)
+        return b"".join(out) if self.unchanged() else None
 
 
 class Tree:

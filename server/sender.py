@@ -33,8 +33,8 @@ from server.transfer import TransferListener
 Piece = bytes | tuple[int, int]
 
 _log = Logger()
-_SENDFILE_BYTES = 1 << 20
-_TAIL_BYTES = 16 * 1024
+_SENDFILE_BYTES = 2 << 20
+_TAIL_BYTES = 1024
 _READ_BYTES = 64 * 1024
 
 
