@@ -10,8 +10,19 @@ from typing import Any
 
 import click
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from server.config import ConfigError, LoadedConfig, load_config, setting_names, value_of
+from server.config import (
+    ConfigError,
+    LoadedConfig,
+    field_of,
+    load_config,
+    setting_names,
+    value_of,
+)
+from server.rules import Rule
+from server.settings import ServerConfig, unit_of
+from server.tools import ToolRule
 
 _FILE = click.option(
     "--config",
@@ -79,3 +90,59 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     return value
+
+
+@config.command()
+def reference() -> None:
+    """Print the manual of all settings (Markdown)."""
+    click.echo(manual(), nl=False)
+
+
+def manual() -> str:
+    """The reference of all settings as Markdown; `docs/configuration.md` holds it."""
+    lines = [
+        "# Configuration",
+        "",
+        "Defaults < `tidegate.toml` (or `--config FILE`) < environment < flags. `tidegate config "
+        "check` names every fault, `tidegate config show` says where each value came from. "
+        "`SIGHUP` reads everything again; a bad configuration changes nothing.",
+        "",
+        "In the file, settings stand under their section (`[admission]`, `[holding]`, …); in the "
+        "environment they are `TIDEGATE_NAME`, `TIDEGATE_SECTION__NAME`, and those of `admission` "
+        "also `TIDEGATE_NAME`. Sizes, rates and durations may carry units: `20KB`, `4MiB`, "
+        '`100Mbit`, `12MB/s`, `15m`, `7d`. Where a value may be absent, `""`, `none` and `auto` '
+        "say so.",
+        "",
+        "This page is the output of `tidegate config reference`.",
+    ]
+    section = None
+    for name in setting_names():
+        head, _, key = name.rpartition(".")
+        if head != section:
+            section = head
+            lines += ["", f"## `[{head}]`" if head else "## Top level", ""]
+            lines += ["| setting | default | unit | |", "|---|---|---|---|"]
+        field = field_of(name)
+        assert field is not None
+        unit = unit_of(field.json_schema_extra) or ""
+        default = json.dumps(plain(value_of(ServerConfig(), name)))
+        text = " ".join((field.description or "").split()).replace("|", "\\|")
+        shown = "" if default == "null" else f"`{default}`"
+        lines.append(f"| `{key}` | {shown} | {unit} | {text}{_bounds(field)} |")
+    for title, model in (("`[[rules]]`", Rule), ("`[[holding.tools]]`", ToolRule)):
+        lines += ["", f"## {title}", "", "| key | default | |", "|---|---|---|"]
+        for key, field in model.model_fields.items():
+            default = "required" if field.is_required() else f"`{json.dumps(field.default)}`"
+            shown = "" if default == "`null`" else default
+            lines.append(f"| `{key}` | {shown} | {field.description}{_bounds(field)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _bounds(field: FieldInfo) -> str:
+    low = high = None
+    for rule in field.metadata:
+        low = getattr(rule, "ge", getattr(rule, "gt", low))
+        high = getattr(rule, "le", getattr(rule, "lt", high))
+    if low is None or high is None:
+        return ""
+    return f" ({low:g} to {high:g})"

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from server.cli import FLAGS, serve
 from server.cli_config import config as config_command
+from server.cli_config import manual
 from server.config import ConfigError, Flag, field_of, load_config, setting_names, value_of
 from server.settings import ServerConfig, split_address
 
@@ -151,3 +152,10 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 def test_bad_addresses_say_how_to_write_them(text: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         split_address(text)
+
+
+def test_the_manual_is_what_the_schema_says() -> None:
+    page = Path(__file__).parent.parent / "docs" / "configuration.md"
+    assert page.read_text("utf-8") == manual(), (
+        "write it anew: tidegate config reference > docs/configuration.md"
+    )
