@@ -34,6 +34,10 @@ from policies.settings import PolicySettings
 #: A slot is kept free for an absent ticket whose promised return is this near, seconds.
 _DUE_S = 2.0
 _MOST_POLLS = 1 << 31
+#: Clients are told to return after this part of the expected wait: one that comes too early is told
+#: again and nothing is lost, one that comes too late leaves a slot empty. Mean session time on a
+#: release day (simulated, 30+6, artefacts and Pareto): 52 and 35 s with 1, 33 and 15 s with 0.8.
+_EARLY = 0.8
 
 
 class QueuedPolicy(BasePolicy):
@@ -173,7 +177,8 @@ class QueuedPolicy(BasePolicy):
         settings = self.settings
         if settings.come_back_s is not None:
             return settings.come_back_s
-        retry = min(settings.retry_max_s, max(settings.retry_min_s, stated.expected_s))
+        early = _EARLY * stated.expected_s
+        retry = min(settings.retry_max_s, max(settings.retry_min_s, early))
         return retry * (1.0 + settings.retry_jitter * self._rng.random())
 
     def _start_ticket(self, row: int, job: Job, now: float) -> Admit:
