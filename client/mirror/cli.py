@@ -50,6 +50,8 @@ def _stop(*_: object) -> NoReturn:
 @click.option("--keep", default=1, show_default=True, help="Previous versions kept.")
 @click.option("--replace", is_flag=True, help="Put the mirror in place of what DIRECTORY holds.")
 @click.option("--paranoid", is_flag=True, help="Read every file each round, whatever its stamp.")
+@click.option("--multicast", is_flag=True, help="Join multicast when the origin offers it.")
+@click.option("--multicast-interface", metavar="ADDR", help="Address of the interface to join on.")
 @click.option("--report-as", help="The name under which the origin admitted this mirror.")
 @click.option(
     "--report-key",
@@ -72,6 +74,8 @@ def follow(
     keep: int,
     replace: bool,
     paranoid: bool,
+    multicast: bool,
+    multicast_interface: str | None,
     report_as: str | None,
     report_key: Path | None,
     own_url: str | None,
@@ -82,9 +86,9 @@ def follow(
     Ends with 5 after a trouble that may pass, with 6 after one that needs somebody; the tree is
     then what it was.
     """
+    from client.mirror.fetching import HttpTransport
     from client.mirror.follow import Follower, FollowSettings
     from client.mirror.place import Place
-    from client.mirror.plain_http import PlainTransport
     from client.mirror.problem import MirrorProblem, named
     from client.mirror.service import MirrorService, Reporting
 
@@ -104,8 +108,11 @@ def follow(
         interval_s = parse_duration(interval)
     except ProtocolError as fault:
         raise click.UsageError(str(fault)) from fault
-    transport = PlainTransport()
-    follower = Follower(Place(directory, state), settings, transport, time.time)
+    place = Place(directory, state)
+    transport = HttpTransport(
+        place.home / "client", multicast=multicast, multicast_interface=multicast_interface
+    )
+    follower = Follower(place, settings, transport, time.time)
     reporting = None
     if report_as is not None and report_key is not None:
         reporting = Reporting(report_as, report_key.read_text().strip(), own_url)
@@ -221,10 +228,10 @@ def _own_status(directory: Path, as_json: bool) -> None:
 def _origin_status(url: str, as_json: bool) -> None:
     from tuf.api.exceptions import DownloadError
 
-    from client.mirror.plain_http import PlainTransport
+    from client.mirror.fetching import HttpTransport
 
     try:
-        answer = PlainTransport().request("GET", urljoin(url, "/-/mirrors"))
+        answer = HttpTransport().request("GET", urljoin(url, "/-/mirrors"))
         if answer.status != 200:
             raise click.ClickException(f"{url} keeps no list of mirrors (it said {answer.status}).")
         shown = json.loads(answer.body)

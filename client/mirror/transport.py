@@ -1,8 +1,7 @@
 """How a follower reaches its origin: small answers whole, update files onto the disk.
 
-The follower's work is file work and runs in a thread; requests are made on the reactor. Update
-files are ordinary served objects, so they come through the downloader like everything else: with
-tickets, from several mirrors at once, or by multicast.
+Update files are ordinary served objects, so they come through the downloader like everything else:
+with tickets, from several mirrors at once, or by multicast.
 """
 
 from __future__ import annotations

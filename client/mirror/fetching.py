@@ -1,10 +1,8 @@
-"""HTTP for a follower, blocking: it runs in a thread of its own work and has one thing to do."""
+"""HTTP for a follower, blocking: it does file work, and one request at a time."""
 
 from __future__ import annotations
 
-import hashlib
 import http.client
-import os
 import time
 import urllib.error
 import urllib.request
@@ -16,19 +14,29 @@ from tuf.api.exceptions import DownloadError
 
 from client.mirror.transport import Answer
 
-_CHUNK_BYTES = 1 << 18
-_TRIES = 5
 _LONGEST_WAIT_S = 3600.0
 
 
-class PlainTransport:
-    """`client.mirror.transport.Transport` over the standard library.
+class HttpTransport:
+    """`client.mirror.transport.Transport`: small answers by the standard library, files by ours.
 
-    `sleep` waits; `agent` is the User-Agent. A server that queues (503 with Retry-After) is waited
-    for as it says, with the ticket it gave.
+    `data_folder` is where the downloader keeps what it learns of servers; `multicast` lets it join
+    a transmission the server offers. `sleep` waits; `agent` is the User-Agent. A server that
+    queues (503 with Retry-After) is waited for as it says, with the ticket it gave.
     """
 
-    def __init__(self, agent: str = "tidegate-mirror", sleep: Callable[[float], None] = time.sleep):
+    def __init__(
+        self,
+        data_folder: Path | None = None,
+        *,
+        multicast: bool = False,
+        multicast_interface: str | None = None,
+        agent: str = "tidegate-mirror",
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._data_folder = data_folder
+        self._multicast = multicast
+        self._multicast_interface = multicast_interface
         self._agent = agent
         self._sleep = sleep
         self._opener = urllib.request.build_opener()
@@ -72,47 +80,28 @@ class PlainTransport:
                 return Answer(answer.status, lower, data)
 
     def download(self, url: str, path: Path, length_bytes: int, sha256: str) -> None:
-        waited = _Waiting(self._sleep)
-        failures = 0
-        while True:
-            have = path.stat().st_size if path.exists() else 0
-            if have > length_bytes:
-                path.unlink()
-                have = 0
-            if have == length_bytes and _digest(path) == sha256:
-                return
-            if have == length_bytes and path.exists():
-                path.unlink()
-                have = 0
-            headers = dict(waited.headers)
-            if have:
-                headers["Range"] = f"bytes={have}-"
-            try:
-                with self._open("GET", url, headers, b"", 30.0) as answer:
-                    if waited.told(answer.status, answer.headers):
-                        continue
-                    if answer.status not in (200, 206):
-                        raise DownloadError(f"{url} answered {answer.status}")
-                    self._save(answer, path, have if answer.status == 206 else 0, length_bytes)
-                return
-            except (OSError, http.client.HTTPException) as fault:
-                failures += 1
-                if failures == _TRIES:
-                    raise DownloadError(f"{url}: {fault}") from fault
-                self._sleep(min(30.0, 0.5 * 2**failures))
+        from client import failures
+        from client.api import Options, fetch_blocking
 
-    @staticmethod
-    def _save(answer: http.client.HTTPResponse, path: Path, offset: int, length_bytes: int) -> None:
-        with path.open("r+b" if offset else "wb") as out:
-            out.seek(offset)
-            while chunk := answer.read(_CHUNK_BYTES):
-                out.write(chunk)
-                if out.tell() > length_bytes:
-                    raise DownloadError("More arrived than was signed for.")
-            out.flush()
-            os.fsync(out.fileno())
-            if out.tell() < length_bytes:
-                raise http.client.IncompleteRead(b"")
+        options = Options(
+            checksum=("sha256", bytes.fromhex(sha256)),
+            multicast=self._multicast,
+            multicast_interface=self._multicast_interface,
+            data_folder=self._data_folder,
+        )
+        try:
+            fetch_blocking([url], path, options)
+        except failures.Corrupt:
+            # Whoever asked checks what is there, and tries again or gives it its name.
+            path.unlink(missing_ok=True)
+        except failures.Interrupted as stop:
+            raise KeyboardInterrupt from stop
+        except failures.LocalProblem as fault:
+            if isinstance(fault.__cause__, OSError):
+                raise fault.__cause__ from None
+            raise DownloadError(str(fault)) from fault
+        except failures.DownloadFailed as fault:
+            raise DownloadError(str(fault)) from fault
 
 
 class _Waiting:
@@ -135,8 +124,3 @@ class _Waiting:
             return False
         self._sleep(wait_s)
         return True
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
