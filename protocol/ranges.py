@@ -19,6 +19,7 @@ MOST_PARTS = 64
 #: Ranges closer than this are joined: a part of its own would cost more than the gap.
 _GAP_BYTES = 80
 
+_SIMPLE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
 _SPEC = re.compile(r"([0-9]*)-([0-9]*)")
 _CONTENT_RANGE = re.compile(r"(?i:bytes)[ \t]+(?:([0-9]+)-([0-9]+)|\*)/([0-9]+|\*)")
 
@@ -30,6 +31,13 @@ def parse_range(value: str, size_bytes: int) -> list[ByteRange] | None:
     file) and the whole representation is the answer. Raises BadRange when it is well formed and
     nothing of it can be satisfied.
     """
+    simple = _SIMPLE.fullmatch(value)
+    if simple is not None:
+        # What nearly every client sends; the rest is for all others.
+        start = int(simple[1])
+        end = int(simple[2]) + 1 if simple[2] else size_bytes
+        if start < end <= size_bytes:
+            return [(start, end)]
     unit, equals, rest = value.partition("=")
     if not equals or unit.strip().lower() != "bytes":
         return None

@@ -82,13 +82,18 @@ class Download:
         "lease",
         "paused",
         "rate_bytes_s",
+        "signed",
         "size_bytes",
         "started_s",
         "ticket",
+        "token",
         "wanted_bytes",
     )
 
     def __init__(self, admit: Admit, job: Job, rep: Representation, now: float) -> None:
+        #: The token that its answers carry, and the ticket and class that it was signed for.
+        self.token = b""
+        self.signed: tuple[int, str] | None = None
         self.lease = admit.lease
         self.ticket = admit.ticket
         self.client = job.client

@@ -281,8 +281,12 @@ class Gate:
             (b"Tidegate-Lease-Connections", b"%d" % self.settings.connections_per_lease)
         ]
         if admit.ticket is not None:
-            token, _ = self._token(admit.ticket, visit)
-            headers.append((b"Tidegate-Ticket", token.encode("ascii")))
+            # Signing costs as much as sending a small range: once a download is enough.
+            signed = (admit.ticket, visit.preference)
+            if download.signed != signed:
+                download.signed = signed
+                download.token = self._token(admit.ticket, visit)[0].encode("ascii")
+            headers.append((b"Tidegate-Ticket", download.token))
             if b"cookie" in visit.request.headers:
                 # The place is taken; a later download of the same file begins afresh.
                 headers.append(clear_cookie(visit.request))

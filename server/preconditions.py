@@ -6,9 +6,15 @@ from collections.abc import Mapping
 
 from protocol.headers import EntityTag, parse_etag, parse_http_date, strong_match, weak_match
 
+_CONDITIONS = frozenset(
+    {b"if-match", b"if-modified-since", b"if-none-match", b"if-unmodified-since"}
+)
+
 
 def verdict(headers: Mapping[bytes, bytes], etag: EntityTag, mtime_s: int) -> int:
     """200 to go on, 304 or 412, in the order of RFC 9110, 13.2.2, for GET and HEAD."""
+    if _CONDITIONS.isdisjoint(headers):
+        return 200
     value = headers.get(b"if-match")
     if value is not None:
         if not strong_match(value.decode("latin-1"), etag):

@@ -54,6 +54,8 @@ _CONDITIONAL = frozenset(
 )
 #: A content written this short a time ago may be written again within the same timestamp.
 _UNSETTLED_NS = 100_000_000
+_MOST_OPENED = 256
+_LONG_TARGET_BYTES = 512
 _ALLOW: Header = (b"Allow", b"GET, HEAD, OPTIONS")
 
 Handler = Callable[[Request], None]
@@ -108,6 +110,8 @@ class Site:
         self._routes: dict[bytes, tuple[Handler, frozenset[bytes]]] = {}
         self._small: OrderedDict[bytes, _Small] = OrderedDict()
         self._small_bytes = 0
+        #: Files that were asked for lately, by target: spares the walk while they are current.
+        self._opened: dict[bytes, OpenFile] = {}
         #: Counts the times that what is said of files has changed as a whole.
         self._said = 0
         self._small_most_bytes = small_cache_bytes
@@ -136,7 +140,7 @@ class Site:
             and request.method == b"GET"
             and _CONDITIONAL.isdisjoint(request.headers)
         ):
-            if self._is_current(small):
+            if self._is_current(small.rep):
                 if self.admission.admit_small(request, small.rep):
                     request.connection.answer_ready(request, small.head, small.body)
                     return
@@ -146,7 +150,10 @@ class Site:
         if path.startswith(b"/-/"):
             self._route(request)
         elif request.method == b"GET" or request.method == b"HEAD":
-            if path.startswith(b"/"):
+            file = self._opened.get(request.target)
+            if file is not None and self._is_current(file.rep):
+                self._serve_visible(request, file)
+            elif path.startswith(b"/"):
                 self._find(request)
             else:
                 request.refuse(400, "bad-target", "The request target must be a path.")
@@ -207,7 +214,16 @@ class Site:
             return
         if as_directory:
             self.not_found(request)
-        elif self.hidden(file.rep.url_path):
+            return
+        if len(self._opened) >= _MOST_OPENED:
+            self._opened.clear()
+        if len(request.target) < _LONG_TARGET_BYTES:
+            self._opened[request.target] = file
+        self._serve_visible(request, file)
+
+    def _serve_visible(self, request: Request, file: OpenFile) -> None:
+        """Serve a file that was found, unless it is hidden until its hour."""
+        if self.hidden(file.rep.url_path):
             if request.method != b"GET" or not self.register(request, file.rep):
                 self.not_found(request)
         else:
@@ -294,7 +310,7 @@ class Site:
             return BodyPlan(200, tuple(fields), ((0, size),), size), whole
         if len(ranges) == 1:
             start, end = ranges[0]
-            content_range = str(ContentRange(start, end, size)).encode("ascii")
+            content_range = b"bytes %d-%d/%d" % (start, end - 1, size)
             headers = (*fields, (b"Content-Range", content_range))
             return BodyPlan(206, headers, (ranges[0],), end - start), [ranges[0]]
         boundary = secrets.token_hex(12)
@@ -420,11 +436,11 @@ class Site:
             length,
         )
 
-    def _is_current(self, small: _Small) -> bool:
-        status = self.tree.status_of(small.rep.path)
+    def _is_current(self, rep: Representation) -> bool:
+        status = self.tree.status_of(rep.path)
         if status is None:
             return False
-        key = small.key
+        key = rep.key
         return (
             status.st_mtime_ns == key.mtime_ns
             and status.st_size == key.size_bytes
