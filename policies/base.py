@@ -95,6 +95,10 @@ class BasePolicy:
     def _offer_large(self, job: Job, now: float, ticket: int | None) -> Decision:
         raise NotImplementedError
 
+    def _make_room(self, now: float) -> bool:
+        """A small job found every slot taken: whether there is one for it after all."""
+        return False
+
     def _plain_retry_s(self) -> float:
         return self.settings.busy_retry_s
 
@@ -102,7 +106,7 @@ class BasePolicy:
 
     def admit_small(self, now: float) -> bool:
         """See `AdmissionPolicy.admit_small`."""
-        if len(self._leases) < self._slots:
+        if len(self._leases) < self._slots or self._make_room(now):
             self._tally.admitted_small += 1
             return True
         return False
@@ -115,7 +119,7 @@ class BasePolicy:
             return self._join(lease)
         if self.is_large(job):
             return self._offer_large(job, now, ticket)
-        if len(self._leases) < self._slots:
+        if len(self._leases) < self._slots or self._make_room(now):
             return self._start(job, now, None, False)
         return Wait(self.settings.busy_retry_s)
 

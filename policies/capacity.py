@@ -8,6 +8,11 @@ from policies.slots import Lease
 
 _SLOWER_PER_PROGRESS = 0.995
 _MEMORY = 0.05
+#: A transfer this near to the fastest on a full link may have been held back by the link.
+_HELD_BACK = 0.9
+#: and is taken to be able to go this much faster (beyond any overbooking, or more and more would
+#: share less and less), until it is seen not to.
+_PROBE = 1.25
 
 
 class Capacity:
@@ -18,18 +23,31 @@ class Capacity:
     was wanted (clients slower than they seemed), and falls back when it is full.
     """
 
-    __slots__ = ("_boost", "_client_log", "_clients", "configured", "full", "rate_bytes_s")
+    __slots__ = (
+        "_boost",
+        "_client_log",
+        "_clients",
+        "_overbook",
+        "_round",
+        "configured",
+        "full",
+        "rate_bytes_s",
+    )
 
     def __init__(self) -> None:
         self.configured: float | None = None
         self.rate_bytes_s = math.inf
         self.full = False
         self._boost = 1.0
+        self._overbook = 1.0
         self._client_log = math.log(250_000.0)
         self._clients = 0
+        #: What leases took since the last `observe`.
+        self._round: list[tuple[Lease, float]] = []
 
-    def configure(self, bandwidth_bytes_s: float | None) -> None:
+    def configure(self, bandwidth_bytes_s: float | None, overbook: float) -> None:
         """The operator's word counts; without one, start from what was learnt."""
+        self._overbook = overbook
         self.configured = bandwidth_bytes_s
         if bandwidth_bytes_s is not None:
             self.rate_bytes_s = bandwidth_bytes_s
@@ -37,6 +55,7 @@ class Capacity:
     def observe(self, goodput_bytes_s: float, link_busy: bool, more_wanted: bool) -> None:
         """What left lately, whether the link was full, and whether somebody was kept waiting."""
         self.full = link_busy
+        self._learn_clients()
         if self.configured is None:
             if link_busy:
                 known = math.isfinite(self.rate_bytes_s)
@@ -51,9 +70,10 @@ class Capacity:
         elif goodput_bytes_s < 0.97 * self.rate_bytes_s:
             self._boost = min(8.0, self._boost * 1.1)
 
-    def demand_bytes_s(self, overbook: float) -> float:
+    @property
+    def demand_bytes_s(self) -> float:
         """Own speeds of clients that should run together."""
-        return self.rate_bytes_s * overbook * self._boost
+        return self.rate_bytes_s * self._overbook * self._boost
 
     # -- clients -------------------------------------------------------------------------------
 
@@ -68,17 +88,31 @@ class Capacity:
         return min(cap if cap < math.inf else self.typical_client_bytes_s, self.rate_bytes_s)
 
     def measured(self, lease: Lease, rate_bytes_s: float) -> None:
-        """The lease took `rate_bytes_s` lately; more is possible if the link held it back."""
-        if rate_bytes_s <= 0.0:
-            return
-        if self.full:
-            floor = lease.cap_bytes_s if lease.cap_bytes_s < math.inf else 0.0
-            if lease.cap_bytes_s == math.inf:
-                floor = self.typical_client_bytes_s
-            lease.cap_bytes_s = max(floor * _SLOWER_PER_PROGRESS, rate_bytes_s)
-            return
-        if lease.cap_bytes_s == math.inf:
+        """The lease took `rate_bytes_s` lately; `observe` then tells what to make of it."""
+        if rate_bytes_s > 0.0:
+            self._round.append((lease, rate_bytes_s))
+
+    def _learn_clients(self) -> None:
+        """Tell the clients' own speeds from what the link left them.
+
+        On a full link the fastest transfers run at the level that it can give to each: these
+        clients may be faster than seen. All others run at their own speed.
+        """
+        taken, self._round = self._round, []
+        level = max((rate for _, rate in taken), default=0.0)
+        for lease, rate in taken:
+            known = lease.cap_bytes_s < math.inf
+            if self.full and rate > _HELD_BACK * level:
+                floor = lease.cap_bytes_s if known else self.typical_client_bytes_s
+                lease.cap_bytes_s = max(
+                    floor * _SLOWER_PER_PROGRESS, _PROBE * self._overbook * rate
+                )
+                continue
+            lease.cap_bytes_s = rate
+
+    def learn(self, lease: Lease) -> None:
+        """The lease is over: what its client could take tells of those to come."""
+        if 0.0 < lease.cap_bytes_s < math.inf:
             self._clients += 1
             step = max(_MEMORY, 1.0 / self._clients)
-            self._client_log += step * (math.log(rate_bytes_s) - self._client_log)
-        lease.cap_bytes_s = rate_bytes_s
+            self._client_log += step * (math.log(lease.cap_bytes_s) - self._client_log)

@@ -42,7 +42,7 @@ class FairPolicy(QueuedPolicy):
         super().__init__(settings, rng, hall)
         self._slots = max(settings.slots, settings.slots_max)
         self._capacity = self.hall.capacity
-        self._capacity.configure(settings.bandwidth_bytes_s)
+        self._capacity.configure(settings.bandwidth_bytes_s, settings.overbook)
         self._inherited_pauses = False
         self._set_credit()
         #: Large leases in the order of their keys (exact after `_sort`).
@@ -54,6 +54,7 @@ class FairPolicy(QueuedPolicy):
             if lease.paused:
                 lease.pause_due_s = min(lease.pause_due_s, lease.stopped_s + settings.max_pause_s)
                 heapq.heappush(self._stopped, (lease.pause_due_s, lease.id))
+        self._paused_count = len(self._stopped)
         self._forced: dict[int, float] = {}
         self._load = [0.0] * _BINS
         self._load_s = 0.0
@@ -93,6 +94,10 @@ class FairPolicy(QueuedPolicy):
 
     def _lease_key(self, lease: Lease) -> float:
         return lease.remaining_bytes / lease.weight + self._credit_bytes_s * lease.waited_from_s
+
+    def _demand(self) -> float:
+        """Own speeds of clients that should run together, bytes a second."""
+        return self._capacity.demand_bytes_s
 
     def _sort(self) -> None:
         if not self._sorted:
@@ -139,6 +144,8 @@ class FairPolicy(QueuedPolicy):
         super()._close(lease, now, done)
         if lease.large:
             self._order.remove(lease)
+            self._paused_count -= lease.paused
+            self._capacity.learn(lease)
             self._forced.pop(lease.id, None)
 
     def _may_start(self, row: int, now: float) -> bool:
@@ -148,7 +155,7 @@ class FairPolicy(QueuedPolicy):
         entry = (shelf.key[row], shelf.number[row])
         self._sort()
         typical = self._capacity.typical_client_bytes_s
-        demand = self._capacity.demand_bytes_s(self.settings.overbook)
+        demand = self._demand()
         # Those at the door who come first have been called, or will be at once.
         taken = bisect_left(self._book.here, entry) * typical
         for lease in self._order:
@@ -186,7 +193,7 @@ class FairPolicy(QueuedPolicy):
         if free <= 0 or not len(book):
             return (), False
         self._sort()
-        demand = capacity.demand_bytes_s(self.settings.overbook)
+        demand = self._demand()
         typical = min(capacity.typical_client_bytes_s, capacity.rate_bytes_s)
         call: list[int] = []
         taken, at = 0.0, 0
@@ -215,7 +222,7 @@ class FairPolicy(QueuedPolicy):
         """Which leases stop and which go on, shortest first until the link is full."""
         self._sort()
         capacity, settings = self._capacity, self.settings
-        demand = capacity.demand_bytes_s(settings.overbook)
+        demand = self._demand()
         pause: list[int] = []
         resume: list[int] = []
         self._force(now)
@@ -227,9 +234,11 @@ class FairPolicy(QueuedPolicy):
             if runs and lease.paused:
                 lease.paused = False
                 lease.resumed_s = now
+                self._paused_count -= 1
                 resume.append(lease.id)
             elif not runs and not lease.paused:
                 lease.paused = True
+                self._paused_count += 1
                 lease.stopped_s = now
                 lease.pause_due_s = now + settings.max_pause_s
                 heapq.heappush(self._stopped, (lease.pause_due_s, lease.id))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
+from policies.adaptive import AdaptivePolicy
 from policies.base import BasePolicy
 from policies.fair import FairPolicy
 from policies.fcfs import FcfsPolicy
@@ -15,7 +16,8 @@ from policies.settings import PolicySettings
 from policies.ticket import TicketPolicy
 
 POLICIES: Mapping[str, type[QueuedPolicy]] = {
-    policy.name: policy for policy in (FcfsPolicy, ReservePolicy, TicketPolicy, FairPolicy)
+    policy.name: policy
+    for policy in (FcfsPolicy, ReservePolicy, TicketPolicy, FairPolicy, AdaptivePolicy)
 }
 
 

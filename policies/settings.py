@@ -186,13 +186,13 @@ class PolicySettings(BaseModel):
         json_schema_extra=_about("bytes/s", "fair", "adaptive"),
     )
     ageing: float = Field(
-        0.02,
+        0.01,
         ge=0.0,
         le=1.0,
         description="How fast a waiting download gains rank on shorter ones: per second, this "
         "part of what the link carries in a second is taken off its size. Strong ageing makes "
         "small downloads slow.",
-        json_schema_extra=_about("fraction", "fair"),
+        json_schema_extra=_about("fraction", "fair", "adaptive"),
     )
     max_pause_s: float = Field(
         10.0,
@@ -200,21 +200,22 @@ class PolicySettings(BaseModel):
         le=86_400.0,
         description="A started download is never paused longer than this at a stretch (tools "
         "that read with a time-out, such as pip with 15 s, give up beyond).",
-        json_schema_extra=_about("s", "fair"),
+        json_schema_extra=_about("s", "fair", "adaptive"),
     )
     min_run_s: float = Field(
         0.25,
         gt=0.0,
         le=3_600.0,
         description="Once resumed because of max_pause_s, a download runs at least this long.",
-        json_schema_extra=_about("s", "fair"),
+        json_schema_extra=_about("s", "fair", "adaptive"),
     )
     overbook: float = Field(
-        1.1,
+        1.0,
         ge=1.0,
         le=10.0,
         description="Downloads run together until their own speeds add up to this many times "
-        "the link, so that one that falters leaves no gap.",
+        "the link. More than 1 leaves no gap when one falters, but shares the link with "
+        "longer downloads.",
         json_schema_extra=_about("ratio", "fair", "adaptive"),
     )
     small_wait_fraction: float = Field(

@@ -106,8 +106,11 @@ class Use(RuleBasedStateMachine):
 
     @rule()
     def small_at_once(self) -> None:
-        busy = len(self.leases) >= self.policy.snapshot(self.now).slots
-        assert self.policy.admit_small(self.now) is not busy
+        free = len(self.leases) < self.policy.snapshot(self.now).slots
+        if self.policy.admit_small(self.now):
+            assert free or self.policy.name == "adaptive"
+        else:
+            assert not free
 
     @rule(passed=st.floats(0.0, 30.0))
     def wait(self, passed: float) -> None:
@@ -238,7 +241,9 @@ class Use(RuleBasedStateMachine):
         assert seen.paused == len(self.paused)
         if not self.switches:
             assert len(views) <= seen.slots
-            assert large <= seen.large_slots
+            assert seen.slots <= max(self.settings.slots, self.settings.slots_max)
+            # Adaptive may find more large ones than it would admit when it begins to reserve.
+            assert large <= seen.large_slots or seen.policy == "adaptive"
 
     @invariant()
     def pauses_are_bounded(self) -> None:
@@ -259,7 +264,7 @@ class Use(RuleBasedStateMachine):
             assert estimate is not None
             assert 0 < estimate.expected_s <= estimate.p90_s
         waiting = [row for row in rows if row.state is TicketState.WAITING and row.weight == 1.0]
-        if self.policy.name != "fair":
+        if self.policy.name not in ("fair", "adaptive"):
             assert [row.number for row in waiting] == sorted(row.number for row in waiting)
 
 
