@@ -13,7 +13,7 @@ import click
 from platformdirs import user_data_path
 
 from protocol.errors import ProtocolError
-from protocol.units import format_size, parse_size
+from protocol.units import format_duration, format_size, parse_duration, parse_size
 
 if TYPE_CHECKING:
     from server.mirror.publish import Progress, Published
@@ -100,6 +100,17 @@ def init(publish_dir: Path, keys: Path, root_passphrase_file: Path | None) -> No
 @click.option(
     "--memory", default="512MiB", show_default=True, help="Most memory contents may take."
 )
+@click.option(
+    "--multicast-state",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="State folder of the server that serves PUBLISH_DIR: schedule the update's multicast.",
+)
+@click.option(
+    "--multicast-prefix", default="/", show_default=True, help="URL path of PUBLISH_DIR there."
+)
+@click.option(
+    "--multicast-in", default="60s", show_default=True, help="When, counted from the publish."
+)
 @click.option("--keep", default=16, show_default=True, help="Versions followers may start from.")
 def publish(
     tree: Path,
@@ -109,6 +120,9 @@ def publish(
     delta: bool,
     paranoid: bool,
     memory: str,
+    multicast_state: Path | None,
+    multicast_prefix: str,
+    multicast_in: str,
     keep: int,
 ) -> None:
     """Publish TREE as the next version of a channel, as one update for all its mirrors."""
@@ -137,6 +151,17 @@ def publish(
     click.echo(
         f"{channel}: version {done.version}, {done.files} files, {done.read_files} of them read."
     )
+    if multicast_state is not None:
+        from server.mirror.scheduling import schedule_updates
+
+        delay_s = _said(lambda: parse_duration(multicast_in))
+        state = multicast_state
+        _said(
+            lambda: schedule_updates(
+                state, multicast_prefix, channel, done.updates, time.time() + delay_s
+            )
+        )
+        click.echo(f"  multicast in {format_duration(delay_s)}")
     for edge, made in done.updates:
         kind = f"update from {edge.from_version}" if edge.from_version else "snapshot"
         click.echo(
