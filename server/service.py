@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
@@ -459,11 +460,24 @@ def _mirror_origin(config: ServerConfig, service: Service) -> MirrorOrigin | Non
     service.site.add_route(MIRRORS, origin.handle, ("GET", "HEAD", "POST"))
     if config.mirror_channel is not None:
         directory = MirrorDirectory(
-            origin.registry, config.mirror_channel, service.now, config.mirror_prefix
+            origin.registry,
+            config.mirror_channel,
+            service.now,
+            config.mirror_prefix,
+            _url_path_of(config.mirror_publish, config.directory),
         )
         service.site.elsewhere = directory.urls_for
         service.waiting.elsewhere = lambda path: directory.urls_for(path, only_free=True)
     return origin
+
+
+def _url_path_of(folder: Path, root: Path) -> str | None:
+    """The URL path, slashes at both ends, under which a folder of the served tree is seen."""
+    inside, outside = folder.resolve(), root.resolve()
+    if not inside.is_relative_to(outside):
+        return None
+    path = inside.relative_to(outside).as_posix()
+    return "/" if path == "." else f"/{quote(path)}/"
 
 
 def _access_log(config: ServerConfig) -> AccessLog | None:

@@ -158,6 +158,19 @@ def test_a_lost_tree_is_brought_again(site: Site) -> None:
     assert described(follower.place.live) == described(site.tree)
 
 
+def test_fetched_updates_are_kept_for_other_mirrors(site: Site, tmp_path: Path) -> None:
+    relay = tmp_path / "relay"
+    follower, _ = two_versions(site, relay=relay)
+    follower.once()
+    kept = {path.name for path in (relay / "targets" / "main").iterdir()}
+    published = {path.name for path in (site.publish_dir / "targets" / "main").iterdir()}
+    assert any(name.endswith(".1-2.update") for name in kept)
+    assert kept <= published
+    for name in kept:
+        offered = site.publish_dir / "targets" / "main" / name
+        assert (relay / "targets" / "main" / name).read_bytes() == offered.read_bytes()
+
+
 def test_the_previous_version_can_be_gone_back_to(site: Site) -> None:
     follower, old = two_versions(site)
     follower.once()

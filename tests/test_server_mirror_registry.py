@@ -85,6 +85,18 @@ def test_the_directory_maps_paths_below_its_prefix() -> None:
     assert directory.urls_for("/elsewhere") == []
 
 
+def test_update_files_are_to_be_had_from_current_relays() -> None:
+    known = registry()
+    known.admit({"one": Admitted("one", "https://one.test/", "s1", relay_url="https://one.test/r")})
+    known.hear(said("one"), 100)
+    directory = MirrorDirectory(known, "main", lambda: 101.0, "/pub/", "/updates/")
+    path = "targets/main/abc.1-2.update"
+    found = [source.url for source in directory.urls_for(f"/updates/{path}")]
+    assert found == [f"https://one.test/r/{path}"]
+    assert directory.urls_for("/updates/metadata/timestamp.json") == []
+    assert directory.urls_for("/updates/targets/other/abc.1-2.update") == []
+
+
 def test_a_replayed_report_does_not_count() -> None:
     known = registry()
     known.hear(said("one"), 100)

@@ -52,6 +52,11 @@ def _stop(*_: object) -> NoReturn:
 @click.option("--paranoid", is_flag=True, help="Read every file each round, whatever its stamp.")
 @click.option("--multicast", is_flag=True, help="Join multicast when the origin offers it.")
 @click.option("--multicast-interface", metavar="ADDR", help="Address of the interface to join on.")
+@click.option(
+    "--relay",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep fetched update files in this folder, for other mirrors to fetch once it is served.",
+)
 @click.option("--report-as", help="The name under which the origin admitted this mirror.")
 @click.option(
     "--report-key",
@@ -76,6 +81,7 @@ def follow(
     paranoid: bool,
     multicast: bool,
     multicast_interface: str | None,
+    relay: Path | None,
     report_as: str | None,
     report_key: Path | None,
     own_url: str | None,
@@ -104,6 +110,7 @@ def follow(
             keep_previous=keep,
             replace_existing=replace,
             paranoid=paranoid,
+            relay=relay,
         )
         interval_s = parse_duration(interval)
     except ProtocolError as fault:

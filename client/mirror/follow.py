@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +33,11 @@ _TRIES = 2
 
 @dataclass(frozen=True, slots=True)
 class FollowSettings:
-    """How a mirror follows. `memory_bytes` bounds what contents may take at once."""
+    """How a mirror follows. `memory_bytes` bounds what contents may take at once.
+
+    `relay`: a folder to keep the fetched update files in, laid out as in the publish directory, so
+    that other mirrors can fetch them here once it is served.
+    """
 
     channel: str
     url: str
@@ -40,6 +45,7 @@ class FollowSettings:
     keep_previous: int = 1
     replace_existing: bool = False
     paranoid: bool = False
+    relay: Path | None = None
 
     @property
     def window_bytes(self) -> int:
@@ -166,6 +172,8 @@ class Follower:
                 "No way to the newest version fits this mirror's memory; give more by --memory.",
             )
         files = [self._fetch(verified, edge) for edge in edges]
+        if self.settings.relay is not None:
+            self._relay(verified, self.settings.relay, edges, files)
         self._advance(edges, files, drift)
         for path in files:
             path.unlink(missing_ok=True)
@@ -238,6 +246,24 @@ class Follower:
             f"What arrived as {url} is not what was signed; nothing was changed.",
             passing=True,
         )
+
+    def _relay(
+        self, verified: Verified, relay: Path, edges: tuple[Edge, ...], files: list[Path]
+    ) -> None:
+        """Offer what was fetched and verified to other mirrors; drop what the channel dropped."""
+        folder = relay / "targets" / self.settings.channel
+        folder.mkdir(parents=True, exist_ok=True)
+        for edge, path in zip(edges, files, strict=True):
+            url, _, _ = verified.locate(edge.target_path(self.settings.channel))
+            target = folder / url.rpartition("/")[2]
+            if not target.exists():
+                beside = folder / f".{target.name}"
+                shutil.copyfile(path, beside)
+                os.replace(beside, target)
+        named = {edge.target_path("").lstrip("/") for edge in verified.index.edges}
+        for path in folder.iterdir():
+            if path.name.partition(".")[2] not in named:
+                path.unlink()
 
     def _advance(self, edges: tuple[Edge, ...], files: list[Path], drift: Drift) -> None:
         """Apply updates one on the other; only the last tree goes live."""

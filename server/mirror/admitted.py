@@ -28,13 +28,21 @@ def read_admitted(publish: Path) -> dict[str, Admitted]:
         raise RepositoryProblem(f"{_path(publish)} cannot be read; repair or remove it.") from fault
 
 
-def admit(publish: Path, name: str, url: str, priority: int, location: str | None) -> str:
-    """Put a mirror on the list (or change its URL); the secret it signs its reports with."""
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-        raise RepositoryProblem(f"{url!r} is not the http(s) URL of a mirror.")
+def admit(
+    publish: Path,
+    name: str,
+    url: str,
+    priority: int = 10,
+    location: str | None = None,
+    relay_url: str | None = None,
+) -> str:
+    """Put a mirror on the list (or change it); the secret it signs its reports with."""
+    for one in (url, relay_url or url):
+        if urlsplit(one).scheme not in ("http", "https") or not urlsplit(one).hostname:
+            raise RepositoryProblem(f"{one!r} is not the http(s) URL of a mirror.")
     known = read_admitted(publish)
     secret = known[name].secret if name in known else secrets.token_urlsafe(32)
-    known[name] = Admitted(name, url.rstrip("/") + "/", secret, priority, location)
+    known[name] = Admitted(name, url.rstrip("/") + "/", secret, priority, location, relay_url)
     _save(publish, known)
     return secret
 

@@ -177,9 +177,16 @@ def publish(
 @click.argument("url", required=False)
 @click.option("--priority", default=10, show_default=True, help="1 is offered first.")
 @click.option("--location", help="Country code, for Metalink.")
+@click.option("--relay-url", help="Where it serves the folder of its `follow --relay`.")
 @click.option("--remove", is_flag=True, help="Take the mirror off the list instead.")
 def admit(
-    publish_dir: Path, name: str, url: str | None, priority: int, location: str | None, remove: bool
+    publish_dir: Path,
+    name: str,
+    url: str | None,
+    priority: int,
+    location: str | None,
+    relay_url: str | None,
+    remove: bool,
 ) -> None:
     """Let the mirror NAME, which serves under URL, be offered to clients.
 
@@ -192,7 +199,10 @@ def admit(
     elif url is None:
         raise click.UsageError("Give the URL under which the mirror serves the tree.")
     else:
-        click.echo(_said(lambda: admitted.admit(publish_dir, name, url, priority, location)))
+        address = url
+        click.echo(
+            _said(lambda: admitted.admit(publish_dir, name, address, priority, location, relay_url))
+        )
 
 
 class _Bar:

@@ -27,7 +27,8 @@ Condition = Literal["current", "behind", "troubled", "silent"]
 @dataclass(frozen=True, slots=True)
 class Admitted:
     """A mirror the operator knows. `url` is the base under which it serves the tree, `priority`
-    and `location` are what Metalink says of it (1 first; a country code).
+    and `location` are what Metalink says of it (1 first; a country code). `relay_url`: where it
+    serves the update files it has, laid out as in the publish directory.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Admitted:
     secret: str
     priority: int = 10
     location: str | None = None
+    relay_url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +120,13 @@ class Registry:
         self._reports.pop(key, None)
         self._heard.pop(key, None)
 
-    def sources(self, channel: str, now: float, *, only_free: bool = False) -> list[Source]:
+    def sources(
+        self, channel: str, now: float, *, only_free: bool = False, relays: bool = False
+    ) -> list[Source]:
         """Base URLs of the mirrors that hold the channel's latest version, best first.
 
         Mirrors that say they are free come before those that queue. `only_free`: no others.
+        `relays`: where they serve update files, instead of the tree.
         """
         ranked = []
         for standing in self.standings(now):
@@ -130,32 +135,36 @@ class Registry:
             if only_free and standing.free is not True:
                 continue
             mirror = self._admitted[standing.name]
-            busy = 0 if standing.free else 1
-            ranked.append((busy, mirror.priority, mirror.name, mirror))
+            url = mirror.relay_url if relays else mirror.url
+            if url is not None:
+                busy = 0 if standing.free else 1
+                ranked.append((busy, mirror.priority, url.rstrip("/") + "/", mirror.location or ""))
         return [
-            Source(mirror.url.rstrip("/") + "/", priority, mirror.location)
-            for priority, (_, _, _, mirror) in enumerate(sorted(ranked, key=_rank), start=1)
+            Source(url, priority, location or None)
+            for priority, (_, _, url, location) in enumerate(sorted(ranked), start=1)
         ]
-
-
-def _rank(row: tuple[int, int, str, Admitted]) -> tuple[int, int, str]:
-    return row[:3]
 
 
 class MirrorDirectory:
     """Where else the files of one served tree can be had, as the site asks for it.
 
-    `prefix` is the URL path under which the origin serves the channel's tree (with slashes at
-    both ends).
+    `prefix` is the URL path under which the origin serves the channel's tree, `updates` that of
+    the publish directory if it serves that, too (both with slashes at both ends).
     """
 
     def __init__(
-        self, registry: Registry, channel: str, now: Callable[[], float], prefix: str = "/"
+        self,
+        registry: Registry,
+        channel: str,
+        now: Callable[[], float],
+        prefix: str = "/",
+        updates: str | None = None,
     ) -> None:
         self._registry = registry
         self._channel = channel
         self._now = now
         self._prefix = prefix
+        self._updates = updates
 
     def sources(self) -> list[Source]:
         """Base URLs of the whole tree, best first."""
@@ -166,8 +175,13 @@ class MirrorDirectory:
 
         `only_free` is for clients that would have to wait here.
         """
-        if not path.startswith(self._prefix):
+        updates = f"{self._updates}targets/{self._channel}/" if self._updates else None
+        relays = updates is not None and path.startswith(updates) and path.endswith(".update")
+        prefix = self._updates if relays and self._updates else self._prefix
+        if not path.startswith(prefix):
             return []
-        rest = quote(path[len(self._prefix) :], safe="/-._~!$&'()*+,;=:@%")
-        found = self._registry.sources(self._channel, self._now(), only_free=only_free)
+        rest = quote(path[len(prefix) :], safe="/-._~!$&'()*+,;=:@%")
+        found = self._registry.sources(
+            self._channel, self._now(), only_free=only_free, relays=relays
+        )
         return [Source(s.url + rest, s.priority, s.location) for s in found]
