@@ -36,7 +36,11 @@ def tls_options(cert: Path, key: Path) -> CertificateOptions:
         chain = _certificates(cert.read_bytes())
         private = crypto.load_privatekey(crypto.FILETYPE_PEM, key.read_bytes())
         options = CertificateOptions(
-            privateKey=private, certificate=chain[0], extraCertChain=chain[1:]
+            privateKey=private,
+            certificate=chain[0],
+            extraCertChain=chain[1:],
+            # Without this the handshake fails with whoever offers h2 by ALPN, as curl does.
+            acceptableProtocols=[b"http/1.1"],
         )
         options.getContext()
     except OSError as fault:

@@ -44,7 +44,8 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
 
     reactor: Any = installed
     level: Any = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)
-    level.setLogLevelForNamespace("twisted", LogLevel.warn)
+    for namespace in ("twisted", "log_legacy"):
+        level.setLogLevelForNamespace(namespace, LogLevel.warn)
     lines: Any = textFileLogObserver(sys.stderr)
     observer: Any = FilteringLogObserver(lines, [level])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
@@ -133,11 +134,13 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
     settings = gate.settings
     cap = f", at most {format_rate(config.bandwidth)}" if config.bandwidth else ""
     name = gate.policy.name
+    small = f"{settings.reserve_small} of them only for files below "
+    small += format_size(settings.small_below_bytes)
+    reserved = f", {small}" if name != "fcfs" and settings.reserve_small else ""
     lines = [
         f"Serving   {config.directory}{cap}",
         f"Policy    {name}: {_POLICIES.get(name, name)}",
-        f"          {settings.slots} slots, {settings.reserve_small} of them only for files below "
-        f"{format_size(settings.small_below_bytes)}",
+        f"          {settings.slots} slots{reserved}",
     ]
     lines += [f"Files     {url}/" for url in urls]
     example = _example(service)

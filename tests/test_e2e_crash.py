@@ -6,6 +6,7 @@ import http.client
 import random
 import signal
 import socket
+import sqlite3
 import threading
 import time
 from pathlib import Path
@@ -181,3 +182,32 @@ def test_a_unix_socket_serves_and_a_stale_one_is_replaced(tmp_path: Path) -> Non
             peer.sendall(b"GET /notes.txt HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             assert peer.recv(100).startswith(b"HTTP/1.1 200")
         server.kill()
+
+
+def test_a_locked_database_stops_no_download_and_no_ticket(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", big_iso=30_000_000)
+    state = tmp_path / "state"
+    with serving(tmp_path / "release", state, *ARGS, **ENVIRON) as server:
+        holders = [ask(server.url, f"holder-{n}") for n in range(2)]
+        lock = sqlite3.connect(state / "tidegate.db", isolation_level=None)
+        lock.execute("BEGIN EXCLUSIVE")
+        try:
+            tokens = []
+            for number in range(5):
+                begun_s = time.monotonic()
+                status, headers, connection = ask(server.url, f"late-{number}")
+                connection.close()
+                assert status == 503
+                assert headers is not None
+                tokens.append(headers["Tidegate-Ticket"])
+                assert time.monotonic() - begun_s < 4
+            assert status_of(server.url, "x", "/-/ready") == 200
+            wait_for(lambda: any("downloads go on" in line for line in server.errors))
+            assert any("downloads go on" in line for line in server.errors)
+        finally:
+            lock.execute("ROLLBACK")
+            lock.close()
+        wait_for(lambda: len(journal(state)) == 7)
+        assert sorted(journal(state)) == [1, 2, 3, 4, 5, 6, 7]
+        for _, _, connection in holders:
+            connection.close()

@@ -110,3 +110,53 @@ def test_a_tool_that_is_killed_and_started_again_resumes(tmp_path: Path) -> None
         again = subprocess.run(["curl", "-sS", "-f", "-C", "-", "-o", str(out), url], check=False)
         assert again.returncode == 0
     assert sha256(out) == digests["big.iso"]
+
+
+def test_tools_download_by_tls_whatever_they_offer(tmp_path: Path) -> None:
+    for tool in ("curl", "wget", "openssl"):
+        need(tool)
+    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(cert)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    args = ("--tls-cert", str(cert), "--tls-key", str(key))
+    with serving(tmp_path / "release", tmp_path / "state", *args, **MANY) as server:
+        url = server.url + "/big.iso"
+        assert url.startswith("https://")
+        for name, command in {
+            "h2": ["curl", "-sS", "-f", "--cacert", str(cert)],
+            "no-alpn": ["curl", "-sS", "-f", "--no-alpn", "--cacert", str(cert)],
+        }.items():
+            subprocess.run([*command, "-o", str(tmp_path / name), url], check=True)
+            assert sha256(tmp_path / name) == digests["big.iso"]
+        wget = ["wget", "-q", f"--ca-certificate={cert}", "-O", str(tmp_path / "w"), url]
+        subprocess.run(wget, check=True)
+        assert sha256(tmp_path / "w") == digests["big.iso"]
+
+
+@pytest.mark.parametrize(
+    ("args", "fault"),
+    [
+        (("--listen", "300.1.1.1:x"), "is not HOST:PORT"),
+        (("--slots", "0"), "greater than or equal to 1"),
+        (("--policy", "best"), "policy (flag --policy)"),
+        (("--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.pem"), "cannot be read"),
+        (("--config", "/nowhere.toml"), "cannot be read"),
+        (("--bandwidth", "fast"), "write it like 100Mbit"),
+    ],
+)
+def test_a_wrong_command_line_is_one_sentence_and_no_traceback(
+    tmp_path: Path, args: tuple[str, ...], fault: str
+) -> None:
+    make_release(tmp_path / "release", big_iso=10)
+    with pytest.raises(AssertionError) as told:
+        serving(tmp_path / "release", tmp_path / "state", *args).__enter__()
+    assert fault in str(told.value)
+    assert "Traceback" not in str(told.value)

@@ -193,6 +193,24 @@ def test_after_commit_calls_once_the_ticket_is_safe(
     assert told == ["idle", "first", "second"]
 
 
+def test_nobody_waits_long_for_a_database_that_hangs(
+    store: Store, clock: Clock, threads: Threads, database: Database
+) -> None:
+    told: list[str] = []
+    store.keep_tickets([ticket(1)])
+    store.after_commit(lambda: told.append("in flight"))
+    clock.advance(0.01)
+    store.keep_tickets([ticket(2)])
+    store.after_commit(lambda: told.append("behind it"))
+    clock.advance(1)
+    assert told == ["in flight", "behind it"]
+    threads.run()
+    clock.advance(0.01)
+    threads.run()
+    assert live(database) == [1, 2]
+    assert clock.getDelayedCalls() == []
+
+
 def test_a_dead_database_degrades_and_recovers_without_losing_a_ticket(
     store: Store, clock: Clock, threads: Threads, database: Database
 ) -> None:

@@ -28,6 +28,8 @@ Work = Callable[[Session], T]
 RunInThread = Callable[[Callable[[], T]], "Deferred[T]"]
 
 BATCH_S = 0.004
+#: Who waits for a commit waits no longer than this, whatever the database does.
+LATE_S = 0.5
 RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 15.0
 MOST_NOTES = 20_000
@@ -70,6 +72,7 @@ class Store:
         self._flying: Deferred[None] | None = None
         self._retry_s = RETRY_FIRST_S
         self._closed = False
+        self._late = False
         self._reason = ""
         self._since_s = 0.0
         self.batches_total = 0
@@ -98,8 +101,9 @@ class Store:
         self._schedule(BATCH_S)
 
     def after_commit(self, callback: Callable[[], None]) -> None:
-        """Call back when all that was written so far is safe; at once while the database is ill."""
-        if self._reason or (self._call is None and self._flying is None):
+        """Call back when all that was given so far is safe; at once while the database is ill."""
+        idle = self._call is None and self._flying is None
+        if self._reason or self._late or idle:
             callback()
         else:
             self._waiters.append(callback)
@@ -158,8 +162,21 @@ class Store:
                 for work in notes:
                     work(session)
 
-        def succeeded(_: None) -> None:
+        def late() -> None:
+            self._late = True
+            self._tell(self._flying_waiters)
+            self._tell(self._waiters)
+
+        late_call = self._reactor.callLater(LATE_S, late)
+
+        def landed() -> None:
             self._flying = None
+            self._late = False
+            if late_call.active():
+                late_call.cancel()
+
+        def succeeded(_: None) -> None:
+            landed()
             self.batches_total += 1
             self._retry_s = RETRY_FIRST_S
             if self._reason:
@@ -170,7 +187,7 @@ class Store:
                 self._schedule(BATCH_S)
 
         def failed(failure: Failure) -> None:
-            self._flying = None
+            landed()
             self.failures_total += 1
             # What changed meanwhile is newer than what failed.
             self._tickets = tickets | self._tickets

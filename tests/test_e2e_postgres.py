@@ -1,0 +1,129 @@
+"""The store on a real PostgreSQL: migrations, journal, history and a server that restarts."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from policies.job import TicketRow, TicketState
+from server.store import history, ledger
+from server.store.database import Database
+from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
+from server.store.records import EventRecord, PassRecord, RevisionRecord, SampleRecord
+from tests.running import make_release, serving, wait_for
+from tests.test_e2e_crash import ARGS, ENVIRON, ask
+
+pytestmark = pytest.mark.e2e
+
+
+def tool(name: str) -> str:
+    for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
+        if (folder / name).exists():
+            return str(folder / name)
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip("PostgreSQL is not installed")
+    return found
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A cluster of its own, reached by a unix socket; PostgreSQL refuses to run as root."""
+    pytest.importorskip("psycopg")
+    initdb, postgres = tool("initdb"), tool("postgres")
+    folder = Path(tempfile.mkdtemp(prefix="tg-pg-"))
+    user = getpass.getuser()
+    prefix: list[str] = []
+    if os.geteuid() == 0:
+        user = "postgres"
+        prefix = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+        shutil.chown(folder, user, user)
+    data = folder / "data"
+    subprocess.run(
+        [*prefix, initdb, "-A", "trust", "-U", "tide", "-N", "-D", str(data)],
+        check=True,
+        capture_output=True,
+        cwd=folder,
+    )
+    server = subprocess.Popen(
+        [*prefix, postgres, "-D", str(data), "-k", str(folder), "-c", "listen_addresses=", "-F"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+    )
+    try:
+        ready = [tool("pg_isready"), "-q", "-h", str(folder)]
+        wait_for(lambda: subprocess.run(ready, check=False).returncode == 0)
+        yield f"postgresql://tide@/postgres?host={folder}"
+    finally:
+        server.terminate()
+        server.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_the_store_says_the_same_in_postgresql(url: str) -> None:
+    database = Database(url)
+    database.migrate()
+    database.migrate()
+    rows = [
+        TicketRow(n, "c", "/f", 9, 9, 1.0, float(n), TicketState.WAITING, float(n))
+        for n in range(1, 1200)
+    ]
+    with database.session.begin() as session:
+        write_tickets(session, rows)
+        write_tickets(session, [rows[0], *rows[5:9]])
+        reserve_numbers(session, 5000)
+        reserve_numbers(session, 6000)
+        found = read_journal(session)
+        assert found.live == tuple(rows)
+        assert found.next_number == 6000
+        forget_tickets(session, 1e12)
+        for step in range(0, 7200, 60):
+            history.write_samples(session, [SampleRecord(7200.0 + step, "waiting", 5, 6)])
+        history.thin(session, 14400.0)
+        hours = history.read_series(session, ["waiting"], 0, 30 * 86400)["waiting"]
+        assert [(sample.at_s, sample.mean, sample.peak) for sample in hours] == [
+            (7200.0, 5.0, 6.0),
+            (10800.0, 5.0, 6.0),
+        ]
+        ledger.write_digest(session, "k", {"a": 1}, 1.0)
+        ledger.write_digest(session, "k", {"a": 2}, 1.0)
+        assert ledger.read_digest(session, "k") == {"a": 2}
+        ledger.count_pass_use(session, PassRecord("s", "gold", 4, "/*", 1, 1, 9, 3, 1))
+        ledger.count_pass_use(session, PassRecord("s", "gold", 4, "/*", 1, 1, 9, 3, 2))
+        assert ledger.read_passes(session)[0].uses == 2
+        assert ledger.add_revision(session, RevisionRecord(1.0, "ann", "fcfs", {})).id > 0
+        ledger.write_events(session, [EventRecord(1.0, "a", "b")])
+        assert ledger.read_events(session, 1, text="b")[0].kind == "a"
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+        connection.exec_driver_sql("CREATE SCHEMA public")
+    database.close()
+
+
+def test_a_server_keeps_its_queue_in_postgresql(url: str, tmp_path: Path) -> None:
+    make_release(tmp_path / "release", big_iso=5_000_000)
+    environ = {**ENVIRON, "TIDEGATE_DATABASE": url}
+    places = []
+    token = None
+    for _ in range(2):
+        with serving(tmp_path / "release", tmp_path / "state", *ARGS, **environ) as server:
+            holders = [ask(server.url, f"holder-{n}") for n in range(2)]
+            assert [status for status, _, _ in holders] == [200, 200]
+            status, headers, connection = ask(server.url, "client", token)
+            connection.close()
+            assert status == 503
+            assert headers is not None
+            token = headers["Tidegate-Ticket"]
+            places.append(headers["Tidegate-Place"])
+            server.kill()
+            for _, _, holder in holders:
+                holder.close()
+    assert places == ["1", "1"]
