@@ -14,7 +14,7 @@ from typing import Protocol
 from protocol.batch import Update
 from protocol.batch_group import Part, decode_group
 from protocol.errors import BadManifest
-from protocol.tree import Entry, encode_entry
+from protocol.tree import Entry, encode_entry, from_row
 from protocol.tree_diff import Change, merge
 
 
@@ -46,7 +46,7 @@ class Stage(Protocol):
 class Application:
     """One update being applied: `build`, bring what is `missing`, `finish`.
 
-    `old` gives the old manifest's entries. Held in memory: the changed entries and one group.
+    `old` gives the old manifest's entries. Held in memory: one group, and the directories.
     """
 
     def __init__(self, update: Update, old: Callable[[], Iterable[Entry]], stage: Stage) -> None:
@@ -55,9 +55,10 @@ class Application:
         self._stage = stage
         #: Files whose content must be brought whole (by `Stage.write`) before `finish`.
         self.missing: list[Entry] = []
-        self._carried: dict[str, Entry] = {}
         self._repeated: list[tuple[Entry, str]] = []
-        self._owned: list[Entry] = []
+        #: Contents that are still to be read, whose modes must wait.
+        self._sources: set[str] = set()
+        self._late: list[Entry] = []
         self._folders: list[Entry] = []
 
     def entries(self) -> Iterator[Entry]:
@@ -99,60 +100,80 @@ class Application:
             self._folders.append(entry)
         elif entry.kind == "l":
             stage.make_symlink(entry.path, entry.target)
-            self._owned.append(entry)
+            stage.set_attributes(entry)
         elif entry.kind == "h":
             stage.link_new(entry.path, entry.target)
         elif change.source == "none":
             if not stage.share_old(entry):
                 self._lack(entry)
+        elif change.source == "group":
+            stage.create(entry.path, entry.size_bytes)
+        elif change.source == "new":
+            stage.create(entry.path, 0)
+            self._repeated.append((entry, change.source_path))
+            self._sources.add(change.source_path)
         else:
-            self._owned.append(entry)
-            if change.source == "group":
-                stage.create(entry.path, entry.size_bytes)
-                self._carried[entry.path] = entry
-            elif change.source == "new":
-                stage.create(entry.path, 0)
-                self._repeated.append((entry, change.source_path))
+            old = entry.path if change.source == "same" else change.source_path
+            if stage.copy_old(entry.path, old, entry.sha256):
+                stage.set_attributes(entry)
             else:
-                old = entry.path if change.source == "same" else change.source_path
-                if not stage.copy_old(entry.path, old, entry.sha256):
-                    self._lack(entry)
+                self._lack(entry)
 
     def _lack(self, entry: Entry) -> None:
         self._stage.create(entry.path, entry.size_bytes)
         self.missing.append(entry)
 
+    def _carried(self) -> Iterator[Entry]:
+        """The files whose contents the groups carry, in the order in which they do."""
+        for row in self._update.rows():
+            if len(row) == 7 and row[0] == "f" and row[6] == "group":
+                yield from_row(row[:6])
+
     def _fill(self) -> None:
-        window, carried = self._update.header.window_bytes, self._carried
-        lacking: dict[str, Entry] = {}
-        #: Bytes written of each file that comes in parts; -1 once it came whole.
-        pieces: dict[str, int] = {}
+        window = self._update.header.window_bytes
+        carried = self._carried()
+        entry: Entry | None = None
+        written: int = 0
+        right: bool | None = None
         for data in self._update.groups():
             group, joined = decode_group(data, window, self._stage.read_old)
             view = memoryview(joined) if joined is not None else None
             at = 0
             for part in group.outs:
-                entry = carried.get(part.path)
-                if entry is None or part.offset + part.length > entry.size_bytes:
-                    raise BadManifest(f"The update carries bytes for {part.path!r} it never names.")
+                if entry is None or part.path != entry.path:
+                    self._settle(entry, written, right)
+                    entry, written, right = next(carried, None), 0, None
+                if entry is None or part.path != entry.path or part.offset != written:
+                    raise BadManifest(f"The update carries bytes for {part.path!r} out of turn.")
                 piece = None if view is None else view[at : at + part.length]
                 at += part.length
-                whole = part.length == entry.size_bytes
-                wrong = piece is None or (
-                    whole and hashlib.sha256(piece).hexdigest() != entry.sha256
-                )
-                if wrong or piece is None:
-                    lacking[entry.path] = entry
-                elif part.length:
+                written += part.length
+                if written > entry.size_bytes:
+                    raise BadManifest(f"The update carries too many bytes for {part.path!r}.")
+                if piece is None:
+                    right = False
+                elif part.length == entry.size_bytes:
+                    right = hashlib.sha256(piece).hexdigest() == entry.sha256
+                if right is not False and piece is not None and part.length:
                     self._stage.write(part.path, part.offset, piece)
-                pieces[part.path] = -1 if whole else pieces.get(part.path, 0) + part.length
-        for path, entry in carried.items():
-            written = pieces.get(path, 0)
-            if path in lacking or written == -1:
-                continue
-            if written != entry.size_bytes or self._stage.digest_new(path) != entry.sha256:
-                lacking[path] = entry
-        self.missing.extend(lacking.values())
+        self._settle(entry, written, right)
+        if next(carried, None) is not None:
+            raise BadManifest("The update does not carry all the contents it names.")
+
+    def _settle(self, entry: Entry | None, written: int, right: bool | None) -> None:
+        """All parts of a content have come: is it the one that was published? None: look."""
+        if entry is None:
+            return
+        if written != entry.size_bytes:
+            raise BadManifest(f"The update carries too few bytes for {entry.path!r}.")
+        if right is None:
+            right = self._stage.digest_new(entry.path) == entry.sha256
+        if not right:
+            self.missing.append(entry)
+        elif entry.path in self._sources:
+            self._late.append(entry)
+        else:
+            self._stage.set_attributes(entry)
 
     def finish(self) -> None:
         """Copy repeated contents and set modes and times; `missing` must have been brought."""
@@ -164,7 +185,8 @@ class Application:
             stage.copy_new(entry.path, source)
             if stage.digest_new(entry.path) != entry.sha256:
                 raise BadManifest(f"{entry.path!r} repeats a content that is not the one meant.")
+            self._late.append(entry)
         # Only now, for a mode may forbid reading. Children first: a directory's time changes, and
         # its mode may forbid, while it is filled.
-        for entry in (*self.missing, *self._owned, *reversed(self._folders)):
+        for entry in (*self.missing, *self._late, *reversed(self._folders)):
             stage.set_attributes(entry)

@@ -53,13 +53,11 @@ def generate(
     """
     writer = UpdateWriter(write, header)
     difference = Difference(old, new)
-    changes = 0
     for change in difference.changes():
         writer.row(change_to_row(change))
-        changes += 1
-    total = sum(content.entry.size_bytes for content in difference.contents)
+    total = difference.carried_bytes
     done = window = 0
-    for group in plan_groups(difference.contents, header.window_bytes, delta=delta):
+    for group in plan_groups(difference.contents(), header.window_bytes, delta=delta):
         before = b"".join(read_old(entry, p.offset, p.length) for p, entry in group.refs)
         after = b"".join(read_new(entry, p.offset, p.length) for p, entry in group.outs)
         outs = tuple(part for part, _ in group.outs)
@@ -72,10 +70,10 @@ def generate(
     return Generated(
         length_bytes=writer.length_bytes,
         sha256=writer.sha256,
-        changes=changes,
+        changes=difference.changed,
         deletions=difference.deletions,
         renames=difference.renames,
-        contents=len(difference.contents),
+        contents=difference.carried,
         content_bytes=total,
         window_bytes=window,
     )

@@ -19,6 +19,8 @@ from protocol.tree import Entry, check_path, from_row, in_order, order_key, to_r
 Source = Literal["none", "same", "old", "new", "group"]
 #: How many old files of one name pattern are remembered as possible references.
 _CANDIDATES = 8
+#: Contents held rather than found again.
+_MOST_HELD = 100_000
 _DIGITS = re.compile(r"\d+")
 
 
@@ -41,76 +43,114 @@ class Content:
 
 
 @dataclass(slots=True)
-class Difference:
-    """What separates two trees: iterate `changes` first, `contents` is complete afterwards."""
+class _Sources:
+    """Where contents that are new at their path can come from."""
 
-    old: Iterable[Entry]
-    new: Iterable[Entry]
-    renames: int = 0
-    deletions: int = 0
-    contents: list[Content] = field(default_factory=list)
+    #: SHA-256 -> a path of the old tree that has it.
+    moved: dict[str, str] = field(default_factory=dict)
+    #: SHA-256 of contents that more than one new path has.
+    repeated: set[str] = field(default_factory=set)
+    similar: dict[str, list[Entry]] = field(default_factory=dict)
+    by_name: dict[str, Entry] = field(default_factory=dict)
+
+
+class Difference:
+    """What separates two trees.
+
+    `old` and `new` must be iterable again and again; they are read three times, and a fourth time
+    for the contents of a difference too large to be held. What stays in memory is about a
+    hundred bytes for each content that is new at its path.
+    """
+
+    def __init__(self, old: Iterable[Entry], new: Iterable[Entry]) -> None:
+        self._old = old
+        self._new = new
+        self._sources = self._find_sources()
+        self._held: list[Content] | None = []
+        self.changed = self.renames = self.deletions = self.carried = self.carried_bytes = 0
 
     def changes(self) -> Iterator[Change]:
-        """Every change in manifest order. `old` and `new` must be iterable again and again."""
-        wanted, patterns, names = self._wanted()
-        moved, similar, by_name = self._sources(wanted, patterns, names)
+        """Every change in manifest order. Run it to the end before asking for `contents`."""
+        for change, content in self._walk():
+            self.changed += 1
+            self.renames += change.source == "old"
+            self.deletions += change.entry is None
+            if content is not None:
+                self.carried += 1
+                self.carried_bytes += content.entry.size_bytes
+                if self._held is not None:
+                    self._held.append(content)
+                    if len(self._held) > _MOST_HELD:
+                        self._held = None
+            yield change
+
+    def contents(self) -> Iterator[Content]:
+        """The contents the update must carry, in manifest order."""
+        if self._held is not None:
+            yield from self._held
+            return
+        for _, content in self._walk():
+            if content is not None:
+                yield content
+
+    def _walk(self) -> Iterator[tuple[Change, Content | None]]:
+        sources = self._sources
         first_use: dict[str, str] = {}
-        for before, after in pair_up(self.old, self.new):
+        for before, after in pair_up(self._old, self._new):
             if after is None:
                 assert before is not None
-                self.deletions += 1
-                yield Change(before.path, None)
+                yield Change(before.path, None), None
             elif before == after:
                 continue
             elif after.kind != "f":
-                yield Change(after.path, after)
+                yield Change(after.path, after), None
             elif before is not None and before.kind == "f" and before.sha256 == after.sha256:
-                yield Change(after.path, after, "same")
-            elif after.sha256 in moved:
-                self.renames += 1
-                yield Change(after.path, after, "old", moved[after.sha256])
+                yield Change(after.path, after, "same"), None
+            elif after.sha256 in sources.moved:
+                yield Change(after.path, after, "old", sources.moved[after.sha256]), None
             elif after.sha256 in first_use:
-                yield Change(after.path, after, "new", first_use[after.sha256])
+                yield Change(after.path, after, "new", first_use[after.sha256]), None
             else:
-                first_use[after.sha256] = after.path
+                if after.sha256 in sources.repeated:
+                    first_use[after.sha256] = after.path
                 reference = before if before is not None and before.kind == "f" else None
-                reference = reference or _closest(after, similar) or by_name.get(_name(after))
-                self.contents.append(Content(after, reference))
-                yield Change(after.path, after, "group")
+                reference = reference or _closest(after, sources.similar)
+                reference = reference or sources.by_name.get(_name(after))
+                yield Change(after.path, after, "group"), Content(after, reference)
 
-    def _wanted(self) -> tuple[set[str], set[str], set[str]]:
-        wanted: set[str] = set()
+    def _find_sources(self) -> _Sources:
+        found = _Sources()
+        # Half of a digest is enough to look for: what is found is compared whole.
+        wanted: set[int] = set()
         patterns: set[str] = set()
         names: set[str] = set()
-        for before, after in pair_up(self.old, self.new):
+        # From nothing there is nothing to take.
+        bare = next(iter(self._old), None) is None
+        for before, after in pair_up(self._old, self._new):
             if after is None or after.kind != "f":
                 continue
             if before is not None and before.kind == "f":
                 if before.sha256 == after.sha256:
                     continue
-            else:
+            elif not bare:
                 patterns.add(_pattern(after))
                 names.add(_name(after))
-            wanted.add(after.sha256)
-        return wanted, patterns, names
-
-    def _sources(
-        self, wanted: set[str], patterns: set[str], names: set[str]
-    ) -> tuple[dict[str, str], dict[str, list[Entry]], dict[str, Entry]]:
-        moved: dict[str, str] = {}
-        similar: dict[str, list[Entry]] = {}
-        by_name: dict[str, Entry] = {}
-        for entry in self.old:
+            half = int(after.sha256[:16], 16)
+            if half in wanted:
+                found.repeated.add(after.sha256)
+            wanted.add(half)
+        for entry in self._old:
             if entry.kind != "f":
                 continue
-            if entry.sha256 in wanted:
-                moved.setdefault(entry.sha256, entry.path)
+            if int(entry.sha256[:16], 16) in wanted:
+                found.moved.setdefault(entry.sha256, entry.path)
             if patterns and (pattern := _pattern(entry)) in patterns:
                 # The last ones win: versions are mostly listed in rising order.
-                similar[pattern] = [*similar.get(pattern, [])[1 - _CANDIDATES :], entry]
+                known = found.similar.get(pattern, [])
+                found.similar[pattern] = [*known[1 - _CANDIDATES :], entry]
             if names and (name := _name(entry)) in names:
-                by_name[name] = entry
-        return moved, similar, by_name
+                found.by_name[name] = entry
+        return found
 
 
 def _pattern(entry: Entry) -> str:

@@ -29,6 +29,15 @@ def test_apply_of_generate_is_the_new_tree(
 
 
 @quick
+@given(edited_pairs())
+def test_a_difference_too_large_to_hold_gives_the_same_update(pair: tuple[Tree, Tree]) -> None:
+    held, _ = make_update(*pair)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("protocol.tree_diff._MOST_HELD", 0)
+        assert make_update(*pair)[0] == held
+
+
+@quick
 @given(trees())
 def test_a_snapshot_needs_nothing_but_itself(tree: Tree) -> None:
     data, _ = make_update(None, tree)
