@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -84,6 +85,9 @@ class _Supervisor:
 
         try:
             urls = self._service.start()
+            # What was built so far lives as long as the server: spare the collector the walk.
+            gc.collect()
+            gc.freeze()
         except CannotListen as fault:
             self._faults.append(str(fault))
             self._stop()

@@ -123,6 +123,7 @@ class BodySender:
         connection = self._request.connection
         self._request.on_gone(self._gone)
         if not self._over:
+            connection.slim()
             connection.monitor = self._monitor
             connection.when_flushed(self._begin)
 

@@ -157,8 +157,6 @@ class HttpConnection(Protocol):
         self.deadline = factory.now + factory.limits.header_timeout_s
         if refusal is not None:
             self._fail(refusal)
-            return
-        self.parser = httptools.HttpRequestParser(self)
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes from the peer."""
@@ -388,6 +386,8 @@ class HttpConnection(Protocol):
             self._pending = data[end:]
             data = data[:end]
         fresh = not self._mid_message
+        if self.parser is None:
+            self.parser = httptools.HttpRequestParser(self)
         if fresh or not self._head_done:
             before = 0 if fresh else self._head_bytes
             if before + len(data) > self.factory.limits.max_header_bytes:
@@ -615,6 +615,14 @@ class HttpConnection(Protocol):
         borrower, self._borrower = self._borrower, None
         if borrower is not None:
             borrower()
+
+    def slim(self) -> None:
+        """A long body begins: let go of what only the next request needs (about 2 KiB)."""
+        if not self._mid_message and not self._ready and self._broken is None:
+            self.parser = None
+        self._headers = {}
+        if self._current is not None:
+            self._current.headers = {}
 
     def when_flushed(self, callback: Callable[[], None]) -> None:
         """Call back once, when everything sent so far has left this process (or now)."""
