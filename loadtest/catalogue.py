@@ -11,8 +11,10 @@ from urllib.parse import quote
 import gevent
 import gevent.lock
 
-from client.session import retry_after
 from loadtest.workloads import File
+from protocol.errors import ProtocolError
+from protocol.headers import parse_retry_after
+from protocol.manifest import decode_sums
 
 _PATIENCE_S = 120.0
 _TIMEOUT_S = 30.0
@@ -25,16 +27,6 @@ class Entry:
     path: str
     sha256_hex: str | None
     kind: str
-
-
-def parse_sums(text: str) -> dict[str, str]:
-    """Names and SHA-256 from `sha256sum` output (text or binary form); other lines are skipped."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        digest, _, name = line.partition(" ")
-        if len(digest) == 64 and name:
-            found[name[1:] if name[0] in " *" else name] = digest.lower()
-    return found
 
 
 class Catalogue:
@@ -59,13 +51,16 @@ def _fetch_sums(host: str) -> dict[str, str]:
     while True:
         try:
             with urllib.request.urlopen(host + "/SHA256SUMS", timeout=_TIMEOUT_S) as answer:
-                return parse_sums(answer.read().decode("utf-8", "surrogateescape"))
+                sums = decode_sums(answer.read())
+                return {name.decode("utf-8", "surrogateescape"): d.hex() for name, d in sums}
         except urllib.error.HTTPError as error:
-            wait_s = retry_after(error.headers.get("Retry-After"), time.time())
+            wait_s = parse_retry_after(error.headers.get("Retry-After", ""), time.time())
             error.close()
             if error.code != 503 or time.monotonic() > until:
                 return {}
             gevent.sleep(1.0 if wait_s is None else min(wait_s, 10.0))
+        except ProtocolError:
+            return {}
         except OSError:
             if time.monotonic() > until:
                 return {}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.catalogue import parse_sums
 from loadtest.content import blocks, files_of, main, write
 from loadtest.population import scaled
 from loadtest.workloads import File, make_workload
@@ -59,9 +58,3 @@ def test_a_workload_without_a_release_is_refused_in_words(
     assert main(["release-pareto", str(tmp_path / "out")]) == 1
     assert "cannot be laid out" in capsys.readouterr().err
     assert main(["nonsense", str(tmp_path)]) == 2
-
-
-def test_sums_are_read_in_both_forms_and_other_lines_skipped() -> None:
-    digest = "ab" * 32
-    text = f"{digest}  a file\n{digest.upper()} *b\n# remark\n\n{digest}\n"
-    assert parse_sums(text) == {"a file": digest, "b": digest}
