@@ -1,11 +1,11 @@
 """One reception of a multicast session: socket, reports and repair around the pure receiver.
 
-    reception = Reception(reactor, offer, channel, write, folder, interface)
-    outcome = await reception.run()
+    reception = Reception(network, offer, channel, write, folder, interface, ended)
+    reception.start()
 
-Verified blocks go through `write(offset, data)` into the same sink as everything else. The outcome
-says why it ended; whatever is missing then is the session's to fetch by unicast, under its lease.
-Nothing in here raises for what the network does.
+Verified blocks go through `write(offset, data)` into the same sink as everything else; `ended` is
+called once with an `Outcome`. Whatever is missing then is the download's to fetch by unicast, under
+its lease. Nothing in here raises for what the network does.
 """
 
 from __future__ import annotations
@@ -14,17 +14,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReadDescriptor
-from twisted.python.failure import Failure
-from zope.interface import implementer
-
+from client.multicast_channel import Answer, Channel
 from client.multicast_paper import PaperReceiver
 from client.multicast_receiver import MulticastReceiver, ReceiverCounters
 from client.multicast_socket import GroupSocket
 from client.multicast_space import BlockSpace
+from client.net import Cancellable, Network
 from protocol.errors import ProtocolError
 from protocol.packet import PAYLOAD_OFFSET
 from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
@@ -35,58 +31,50 @@ _BUFFER_BYTES = 1 << 16
 #: After draining the socket it is left alone for so long: one wake-up serves many datagrams.
 _NAP_S = 0.005
 _MOST_A_TURN = 512
-#: Repair by unicast inside the session pays only for little; the rest is the unicast session's.
+#: Repair by unicast inside the session pays only for little; the rest is the download's.
 _REPAIR_SHARE = 0.25
 _REPAIR_BYTES = 256 * 1024
 
 
-class Channel(Protocol):
-    """Requests to the server that made the offer; `path` is relative to the offer's origin."""
-
-    def get(self, path: str) -> Deferred[bytes]:
-        """The body of a 200 answer; anything else fails."""
-        ...
-
-    def post(self, path: str, body: bytes) -> Deferred[bytes]:
-        """The same with a body."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a reception ended. `reason` is None when every block was written."""
+    """How a reception ended. `reason` is None when every block was written; `problem` is what
+    `write` raised, if it did."""
 
     reason: str | None
+    problem: Exception | None
     heard: bool
     counters: ReceiverCounters
     repaired_bytes: int
     seconds: float
 
 
-@implementer(IReadDescriptor)
 class Reception:
-    """Joins, collects, reports, repairs. One use.
+    """Joins (on construction), collects, reports, repairs. One use.
 
-    Raises `LocalProblem` on construction when the group cannot be joined.
+    Raises `LocalProblem` on construction when the group cannot be joined. Between construction and
+    the end the kernel keeps what comes, so long hash lists may be fetched meanwhile.
     """
 
     def __init__(
         self,
-        reactor: Any,
+        network: Network,
         offer: Offer,
         channel: Channel,
         write: Callable[[int, memoryview], object],
         folder: Path,
-        interface: str = "",
+        interface: str,
+        ended: Callable[[Outcome], None],
         *,
         have: Callable[[int], bool] = lambda block: False,
         rng: random.Random | None = None,
         space_bytes: int = 64 << 20,
     ) -> None:
-        self._reactor = reactor
+        self._network = network
         self._offer = offer
         self._channel = channel
-        self._began_at = reactor.seconds()
+        self._ended = ended
+        self._began_at = network.now()
         self._socket = GroupSocket(offer, interface)
         self.receiver: MulticastReceiver
         self._write = write
@@ -99,45 +87,39 @@ class Reception:
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         per_second = max(1.0, offer.rate_bytes_s / self._size)
         self._nap_s = min(_NAP_S, 0.25 * self._socket.room_datagrams / per_second)
-        self._done: Deferred[Outcome] = Deferred()
         self._over = False
+        self._finishing = False
         self._failure: Exception | None = None
-        self._napping: Any = None
-        self._timer: Any = None
+        self._nap: Cancellable | None = None
+        self._timer: Cancellable | None = None
+        self._timer_at = float("inf")
         self._reading = False
         self._repaired_bytes = 0
         self._reports_open = 0
 
-    def run(self) -> Deferred[Outcome]:
-        """Begin; fires with the outcome, fails only when `write` or the disk does.
-
-        The group is joined already, so the kernel keeps what comes while long hash lists are
-        fetched.
-        """
+    def start(self) -> None:
+        """Begin; returns at once."""
         offer = self._offer
         if offer.hashes or not offer.size_bytes:
             self._begin(offer.hashes)
         else:
-            answered = self._channel.get(offer.hashes_url)
-            answered.addCallback(self._hashes_came)
-            answered.addErrback(self._no_hashes)
-        return self._done
+            self._channel.get(offer.hashes_url, self._hashes_came)
 
-    def _hashes_came(self, data: bytes) -> None:
+    def _hashes_came(self, answer: Answer) -> None:
         blocks = self._offer.layout().blocks
-        if len(data) != blocks * HASH_BYTES:
-            raise ProtocolError("the server's block hashes do not cover the file")
-        self._begin(tuple(data[i : i + HASH_BYTES] for i in range(0, len(data), HASH_BYTES)))
-
-    def _no_hashes(self, failure: Failure) -> None:
+        if answer.fault is None and len(answer.body) == blocks * HASH_BYTES:
+            data = answer.body
+            self._begin(tuple(data[i : i + HASH_BYTES] for i in range(0, len(data), HASH_BYTES)))
+            return
         self.receiver = self._make(())
-        self.receiver.given_up = f"no block hashes: {failure.getErrorMessage()}"
+        fault = answer.fault or "they do not cover the file"
+        self.receiver.given_up = f"no block hashes: {fault}"
         self._end()
 
     def _make(self, hashes: tuple[bytes, ...]) -> MulticastReceiver:
         paper = self._offer.fec.scheme == "paper"
         receiver_class = PaperReceiver if paper else MulticastReceiver
-        now = self._reactor.seconds()
+        now = self._network.now()
         return receiver_class(
             self._offer, hashes, self._write, self._rng, now, self._have, self._space
         )
@@ -162,28 +144,19 @@ class Reception:
         """Whether the kernel filters by the sender's address."""
         return self._socket.source_specific
 
-    # --- IReadDescriptor ----------------------------------------------------------------------
+    # --- reading ------------------------------------------------------------------------------
 
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
-    def logPrefix(self) -> str:
-        return "multicast"
-
-    def connectionLost(self, reason: Failure) -> None:
-        self.stop()
-
-    def doRead(self) -> None:
+    def _readable(self) -> None:
         """Take what the kernel has, then nap."""
         self._drain()
         if not self._over:
             self._read(False)
-            self._napping = self._reactor.callLater(self._nap_s, self._wake)
+            self._nap = self._network.call_later(self._nap_s, self._wake)
             self._look()
 
     def _drain(self) -> None:
         recv_into, buffer, size = self._socket.recv_into, self._buffer, self._size
-        take, now = self.receiver.take, self._reactor.seconds()
+        take, now = self.receiver.take, self._network.now()
         try:
             for _ in range(_MOST_A_TURN):
                 length = recv_into(buffer)
@@ -201,22 +174,22 @@ class Reception:
             self._failure = error
 
     def _wake(self) -> None:
-        self._napping = None
+        self._nap = None
         self._read(True)
 
     def _read(self, on: bool) -> None:
         if on != self._reading:
             self._reading = on
-            (self._reactor.addReader if on else self._reactor.removeReader)(self)
+            self._network.watch_reading(self._socket, self._readable if on else None)
 
     # --- timers and reports -------------------------------------------------------------------
 
     def _look(self) -> None:
         """Send what is due, notice the end, set the timer."""
-        if self._over:
+        if self._over or self._finishing:
             return
         receiver = self.receiver
-        now = self._reactor.seconds()
+        now = self._network.now()
         if now >= receiver.silent_at:
             # A process that was starved finds its timers due before its socket read.
             self._drain()
@@ -232,35 +205,42 @@ class Reception:
         ):
             self._finish()
             return
-        if self._timer is not None and self._timer.active():
-            self._timer.reset(max(0.0, receiver.wake_at - now))
-        else:
-            self._timer = self._reactor.callLater(max(0.0, receiver.wake_at - now), self._look)
+        self._set_timer(receiver.wake_at, now)
+
+    def _set_timer(self, at: float, now: float) -> None:
+        # Silence moves away with every datagram: a timer that fires too early just looks again.
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._network.call_later(max(0.0, at - now), self._timer_due)
+
+    def _timer_due(self) -> None:
+        self._timer = None
+        self._look()
 
     def _send(self, report: Report) -> None:
         self._reports_open += 1
-        answered = self._channel.post(self._offer.report_url, encode_report(report))
-        answered.addCallbacks(self._answered, self._unanswered)
-        answered.addCallback(lambda _: self._look())
+        self._channel.post(self._offer.report_url, encode_report(report), self._answered)
 
-    def _answered(self, body: bytes) -> None:
+    def _answered(self, answer: Answer) -> None:
         self._reports_open -= 1
         try:
-            # No body: go on as before.
-            if body:
-                self.receiver.answered(decode_answer(body))
+            if answer.fault is not None:
+                # The sender may be gone; silence will tell.
+                self.receiver.report_failed()
+            elif answer.body:
+                # No body: go on as before.
+                self.receiver.answered(decode_answer(answer.body))
         except ProtocolError:
             self.receiver.report_failed()
-
-    def _unanswered(self, failure: Failure) -> None:
-        # The sender may be gone; silence will tell.
-        del failure
-        self._reports_open -= 1
-        self.receiver.report_failed()
+        self._look()
 
     # --- the end ------------------------------------------------------------------------------
 
     def _finish(self) -> None:
+        self._finishing = True
         receiver = self.receiver
         self._unwatch()
         ranges = receiver.repair_ranges() if receiver.heard and self._failure is None else []
@@ -278,25 +258,31 @@ class Reception:
         portion = portions.pop(0)
         wanted = ",".join(f"{first}-{end - 1}" for first, end in portion)
         body = f"{self._offer.member} bytes={wanted}".encode()
-        answered = self._channel.post(self._offer.repair_url, body)
 
-        def patch(data: bytes) -> None:
-            now = self._reactor.seconds()
-            view = memoryview(data)
-            for first, end in portion:
-                self.receiver.patch(first, view[: end - first], now)
-                view = view[end - first :]
-            self._repaired_bytes += len(data)
+        def patch(answer: Answer) -> None:
+            now = self._network.now()
+            view = memoryview(answer.body)
+            if answer.fault is not None or len(view) != sum(b - a for a, b in portion):
+                # Refused or broken: the download takes what is left.
+                self._end()
+                return
+            try:
+                for first, end in portion:
+                    self.receiver.patch(first, view[: end - first], now)
+                    view = view[end - first :]
+            except Exception as error:  # noqa: BLE001 - the sink's errors belong to the caller
+                self._failure = error
+                self._end()
+                return
+            self._repaired_bytes += len(answer.body)
             self._repair(portions)
 
-        answered.addCallback(patch)
-        # Refused, broken, or the sink said no: the unicast session takes what is left.
-        answered.addErrback(lambda _: self._end())
+        self._channel.post(self._offer.repair_url, body, patch)
 
     def _unwatch(self) -> None:
         self._read(False)
-        for call in (self._napping, self._timer):
-            if call is not None and call.active():
+        for call in (self._nap, self._timer):
+            if call is not None:
                 call.cancel()
         self.receiver.counters.overruns = self._socket.overruns()
         self._socket.close()
@@ -310,21 +296,18 @@ class Reception:
         receiver = self.receiver
         if receiver.finished:
             receiver.given_up = None
-        if self._failure is not None:
-            self._done.errback(self._failure)
-            return
         if receiver.given_up is not None or self._repaired_bytes:
             # A courtesy: the sender need not wait for a receiver that is gone.
-            self._channel.post(self._offer.report_url, encode_report(receiver.leave())).addErrback(
-                lambda _: None
-            )
-        self._done.callback(
+            report = encode_report(receiver.leave())
+            self._channel.post(self._offer.report_url, report, lambda answer: None)
+        self._ended(
             Outcome(
                 receiver.given_up,
+                self._failure,
                 receiver.heard,
                 receiver.counters,
                 self._repaired_bytes,
-                self._reactor.seconds() - self._began_at,
+                self._network.now() - self._began_at,
             )
         )
 

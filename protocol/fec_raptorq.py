@@ -1,9 +1,9 @@
 """RaptorQ (RFC 6330) by the `raptorq` package: any K symbols, source or repair, give the block.
 
 The package's encoder has no start index: asking for n repair symbols always yields numbers 0..n-1
-and copies the whole block each time. So the encoder here keeps a *pool* of repair symbols ahead of
-demand and asks again, for half as many more, only when the pool is empty. Symbol sizes must be
-multiples of 8 (`with_defaults` rounds down to that alignment).
+and copies the whole block each time. So a sender keeps a pool of them ahead of demand
+(`server.multicast.framing`). Symbol sizes must be multiples of 8 (`with_defaults` rounds down to
+that alignment).
 """
 
 from __future__ import annotations
@@ -27,21 +27,17 @@ def _check(symbol_bytes: int) -> None:
 
 
 class RaptorQEncoder:
-    """Repair symbols of one block, from a pool that grows with demand."""
+    """Repair symbols of one block; each call costs the whole block, so ask for many at once."""
 
     def __init__(self, source: bytes, k: int, symbol_bytes: int) -> None:
         _check(symbol_bytes)
         self._k = k
         self._encoder = raptorq.Encoder.with_defaults(source, symbol_bytes)
-        self._pool: list[bytes] = []
 
     def repair(self, first: int, count: int) -> Sequence[bytes]:
         end = min(first + count, MAX_REPAIR)
-        if end > len(self._pool):
-            want = max(end + end // 2, 32)
-            packets = self._encoder.get_encoded_packets(want)
-            self._pool = [packet[_PAYLOAD_ID_BYTES:] for packet in packets[self._k :]]
-        return self._pool[first:end]
+        packets = self._encoder.get_encoded_packets(end)
+        return [packet[_PAYLOAD_ID_BYTES:] for packet in packets[self._k + first :]]
 
 
 class RaptorQDecoder:

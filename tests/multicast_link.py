@@ -181,7 +181,7 @@ def simulate(
         if isinstance(step, Mark):
             datagrams = [framer.mark(step, now)]
         else:
-            pieces = framer.frame(step, source.payloads(step.block, step.symbols), now)
+            pieces = framer.frame(step, source.payloads(step.block, step.symbols, step.until), now)
             datagrams = [b"".join(pieces[i : i + 3]) for i in range(0, len(pieces), 3)]
             outcome.symbols += len(datagrams)
         size = sum(len(one) + WIRE_OVERHEAD_BYTES for one in datagrams)

@@ -29,7 +29,7 @@ def packets() -> list[bytes]:
     sent: list[bytes] = []
     while not isinstance(step := carousel.next_step(0.0, 16), Mark):
         assert isinstance(step, Run)
-        pieces = framer.frame(step, source.payloads(step.block, step.symbols), 0.0)
+        pieces = framer.frame(step, source.payloads(step.block, step.symbols, step.until), 0.0)
         sent += [bytes(a) + bytes(b) for a, b in zip(pieces[::2], pieces[1::2], strict=True)]
     assert framer.mark(step, 0.0) == b""
     return sent

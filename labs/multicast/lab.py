@@ -85,7 +85,8 @@ class Bench:
             whole = self._wait(outs, begun)
             time.sleep(0.2)
             after = network.wire()
-            note = self._note(tool, scratch)
+            server_cpu = network.cpu_seconds(network.processes[0]) if tool == "ours" else 0.0
+            note = self._note(tool, scratch, server_cpu)
         good = sum(
             path.exists() and hashlib.sha256(path.read_bytes()).digest() == self.digest
             for path in outs
@@ -131,7 +132,7 @@ class Bench:
             time.sleep(0.005)
         return time.monotonic()
 
-    def _note(self, tool: str, scratch: Path) -> str:
+    def _note(self, tool: str, scratch: Path, server_cpu: float) -> str:
         if tool != "ours":
             return ""
         cpu, overruns, repaired, reasons = 0.0, 0, 0, set()
@@ -147,7 +148,7 @@ class Bench:
             repaired += result.get("repaired_bytes", 0)
             if result.get("reason"):
                 reasons.add(result["reason"])
-        text = f"cpu {cpu:.2f} s/receiver"
+        text = f"cpu {cpu:.2f} s/receiver, server {server_cpu:.2f} s in all"
         if overruns:
             text += f", {overruns} overruns"
         if repaired:

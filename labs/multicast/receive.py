@@ -14,62 +14,70 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-from twisted.internet import epollreactor
-
-epollreactor.install()
-
-from twisted.internet import reactor as installed  # noqa: E402
-
-from client.multicast import Outcome, Reception  # noqa: E402
-from client.multicast_channel import HttpChannel  # noqa: E402
-from protocol.fec import available_schemes  # noqa: E402
-from protocol.session import (  # noqa: E402
-    HEADER_NAME,
-    Capability,
-    decode_offer,
-    format_capability,
-)
-
-reactor: Any = installed
+import protocol.fec_raptorq
+import protocol.fec_rs
+import protocol.fec_xor  # noqa: F401 - imported before the go
+from client.loop import Loop
+from client.multicast import Outcome, Reception
+from client.multicast_channel import Answer, HttpChannel
+from client.net import Endpoint
+from protocol.fec import available_schemes
+from protocol.session import HEADER_NAME, Capability, decode_offer, format_capability
 
 
-def main(url: str, out: Path, interface: str) -> None:
+class Visit:
     """Ask, receive, say how it went."""
-    path = urlsplit(url).path
-    capability = Capability((*available_schemes(), "paper"))
-    asking = HttpChannel(reactor, url, {HEADER_NAME: format_capability(capability)})
-    part = out.with_suffix(".part")
-    before_s = time.process_time()
 
-    def offered(body: bytes) -> Any:
-        offer = decode_offer(body)
-        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    def __init__(self, url: str, out: Path, interface: str) -> None:
+        parts = urlsplit(url)
+        self.loop = Loop()
+        self.out = out
+        self.interface = interface
+        self.part = out.with_suffix(".part")
+        self.over = False
+        self.result: dict[str, object] = {}
+        endpoint = Endpoint(parts.hostname or "", parts.port or 80)
+        capability = format_capability(Capability((*available_schemes(), "paper")))
+        fields = [(HEADER_NAME, capability)]
+        self.asking = HttpChannel(self.loop, endpoint, parts.netloc, fields, 60.0)
+        self.reports = HttpChannel(self.loop, endpoint, parts.netloc)
+        self.asking.get(parts.path, self.answered)
+
+    def answered(self, answer: Answer) -> None:
+        """The offer (or a fault)."""
+        if answer.fault is not None:
+            self.result = {"reason": answer.fault}
+            self.over = True
+            return
+        offer = decode_offer(answer.body)
+        fd = os.open(self.part, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         os.truncate(fd, offer.size_bytes)
-        reports = HttpChannel(reactor, url)
-        reception = Reception(
-            reactor, offer, reports, lambda at, data: os.pwrite(fd, data, at), out.parent, interface
+        self.reception = Reception(
+            self.loop,
+            offer,
+            self.reports,
+            lambda at, data: os.pwrite(fd, data, at),
+            self.out.parent,
+            self.interface,
+            self.ended,
         )
-        return reception.run().addCallback(ended, reception)
+        self.reception.start()
 
-    def ended(outcome: Outcome, reception: Reception) -> None:
+    def ended(self, outcome: Outcome) -> None:
+        """The last block came, or the reception gave up."""
         if outcome.reason is None:
-            part.rename(out)
-        result = {
+            self.part.rename(self.out)
+        missing = self.reception.receiver.missing_ranges()
+        self.result = {
             "done_at": time.monotonic(),
             "reason": outcome.reason,
             "repaired_bytes": outcome.repaired_bytes,
-            "missing_bytes": sum(b - a for a, b in reception.receiver.missing_ranges()),
-            "cpu_s": round(time.process_time() - before_s, 3),
+            "missing_bytes": sum(end - first for first, end in missing),
             **dataclasses.asdict(outcome.counters),
         }
-        print(json.dumps(result), flush=True)  # noqa: T201
-
-    asked = asking.get(path).addCallback(offered)
-    asked.addErrback(lambda failure: print(json.dumps({"reason": str(failure.value)})))  # noqa: T201
-    asked.addBoth(lambda _: reactor.callLater(0.05, reactor.stop))
+        self.over = True
 
 
 if __name__ == "__main__":
@@ -77,5 +85,8 @@ if __name__ == "__main__":
     ready.touch()
     while not go.exists():
         time.sleep(0.002)
-    reactor.callWhenRunning(main, sys.argv[1], Path(sys.argv[2]), sys.argv[3])
-    reactor.run()
+    before_s = time.process_time()
+    visit = Visit(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
+    visit.loop.run_until(lambda: visit.over and visit.reports.idle)
+    visit.result["cpu_s"] = round(time.process_time() - before_s, 3)
+    print(json.dumps(visit.result), flush=True)  # noqa: T201

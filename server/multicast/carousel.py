@@ -66,13 +66,17 @@ class CarouselSettings:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Symbols of one block to send back to back; `symbols` is ascending, never empty."""
+    """Symbols of one block to send back to back; `symbols` is ascending, never empty.
+
+    `until`: symbols below it will follow soon.
+    """
 
     pass_number: int
     block: int
     k: int
     symbols: Sequence[int]
     flags: int = 0
+    until: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +306,10 @@ class Carousel:
                 self._fresh(block, limit) if self._scheme.counts else self._named(block, limit)
             )
             if symbols:
-                return Run(self.pass_number, block, self._layout.k(block), symbols)
+                k = self._layout.k(block)
+                left = current.counts.get(block, 0) - current.sent_counts.get(block, 0)
+                until = symbols[-1] + 1 + max(0, left) if symbols[-1] >= k else 0
+                return Run(self.pass_number, block, k, symbols, until=until)
             current.queue.popleft()
             current.queued.discard(block)
         return None
@@ -318,7 +325,7 @@ class Carousel:
         block, first, end = self._pending
         stop = min(end, first + limit)
         self._pending = (block, stop, end) if stop < end else None
-        return Run(self.pass_number, block, self._layout.k(block), range(first, stop))
+        return Run(self.pass_number, block, self._layout.k(block), range(first, stop), until=end)
 
     def _fresh(self, block: int, limit: int) -> Sequence[int]:
         """The next symbols of the ring source + repair that nobody has seen for longest."""

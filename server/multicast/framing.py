@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
-from protocol.fec import BlockEncoder, BlockLayout, Scheme
+from protocol.fec import BlockLayout, Scheme
 from protocol.packet import (
     HEADER,
     MAGIC,
@@ -23,9 +23,10 @@ from server.multicast.carousel import Mark, Run
 
 Read = Callable[[int, int], bytes]
 _KIND = VERSION << 4
-#: Blocks whose source stays in memory, and encoders (each about three times its block).
+#: Blocks whose source stays in memory.
 _KEEP_BLOCKS = 4
-_KEEP_ENCODERS = 16
+#: Repair symbols kept of blocks that needed some; about a quarter of a MiB for each.
+_MOST_POOL_BYTES = 128 << 20
 
 
 class ObjectChanged(Exception):
@@ -40,29 +41,47 @@ class SymbolSource:
         self._scheme = scheme
         self._read = read
         self._blocks: OrderedDict[int, bytes] = OrderedDict()
-        self._encoders: OrderedDict[int, BlockEncoder] = OrderedDict()
+        #: Repair symbols 0..n-1 of recent blocks: making one costs nearly as much as making all.
+        self._pools: OrderedDict[int, list[bytes]] = OrderedDict()
+        self._pool_symbols = 0
 
-    def payloads(self, block: int, symbols: Sequence[int]) -> list[bytes | memoryview]:
-        """One payload a symbol, each `symbol_bytes` long. Raises `ObjectChanged`."""
+    def payloads(
+        self, block: int, symbols: Sequence[int], until: int = 0
+    ) -> list[bytes | memoryview]:
+        """One payload a symbol, each `symbol_bytes` long. Raises `ObjectChanged`.
+
+        `until` announces that symbols below it will be asked for soon, too.
+        """
         size = self._layout.symbol_bytes
         k = self._layout.k(block)
         source: memoryview | None = None
+        pool: list[bytes] | None = None
         found: list[bytes | memoryview] = []
-        at = 0
-        while at < len(symbols):
-            symbol = symbols[at]
+        for symbol in symbols:
             if symbol < k:
                 if source is None:
                     source = memoryview(self._block(block))
                 found.append(source[symbol * size : (symbol + 1) * size])
-                at += 1
-                continue
-            stretch = 1
-            while at + stretch < len(symbols) and symbols[at + stretch] == symbol + stretch:
-                stretch += 1
-            found.extend(self._encoder(block).repair(symbol - k, stretch))
-            at += stretch
+            else:
+                if pool is None:
+                    pool = self._pool(block, max(symbols[-1] + 1, until) - k)
+                found.append(pool[symbol - k])
         return found
+
+    def _pool(self, block: int, wanted: int) -> list[bytes]:
+        pool = self._pools.get(block)
+        if pool is not None and len(pool) >= wanted:
+            self._pools.move_to_end(block)
+            return pool
+        k, size = self._layout.k(block), self._layout.symbol_bytes
+        wanted = min(wanted + wanted // 4 + 16, self._scheme.max_repair(k))
+        made = list(self._scheme.encoder(self._block(block), k, size).repair(0, wanted))
+        self._pool_symbols += len(made) - (len(pool) if pool is not None else 0)
+        self._pools[block] = made
+        self._pools.move_to_end(block)
+        while self._pool_symbols * size > _MOST_POOL_BYTES and len(self._pools) > 1:
+            self._pool_symbols -= len(self._pools.popitem(last=False)[1])
+        return made
 
     def _block(self, block: int) -> bytes:
         kept = self._blocks.get(block)
@@ -76,18 +95,6 @@ class SymbolSource:
             while len(self._blocks) > _KEEP_BLOCKS:
                 self._blocks.popitem(last=False)
         return kept
-
-    def _encoder(self, block: int) -> BlockEncoder:
-        encoder = self._encoders.get(block)
-        if encoder is None:
-            k, size = self._layout.k(block), self._layout.symbol_bytes
-            encoder = self._scheme.encoder(self._block(block), k, size)
-            self._encoders[block] = encoder
-            while len(self._encoders) > _KEEP_ENCODERS:
-                self._encoders.popitem(last=False)
-        else:
-            self._encoders.move_to_end(block)
-        return encoder
 
 
 class Framer:

@@ -137,7 +137,7 @@ class Transmitter:
                 if datagram and self._sender.send_one(datagram):
                     self._count(1, len(datagram) + self._wire_bytes - self._datagram_bytes)
                 continue
-            payloads = self._source.payloads(step.block, step.symbols)
+            payloads = self._source.payloads(step.block, step.symbols, step.until)
             self._unsent = (self._frames.frame(step, payloads, now), 0)
         return max(_TICK_S, -self._credit / self.rate_bytes_s)
 
