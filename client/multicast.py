@@ -197,7 +197,7 @@ class Reception:
         if report is not None:
             receiver.counters.overruns = self._socket.overruns()
             self._send(report)
-        waits_to_say_done = receiver.finished and receiver.wake_at < receiver.silent_at
+        waits_to_say_done = receiver.finished and receiver.report_pending
         if (
             self._failure is not None
             or receiver.given_up

@@ -6,8 +6,8 @@ Laws:
   verify is dropped whole, counted, and collected afresh.
 - A datagram that is not of this session, or whose tag is wrong, changes a counter and nothing
   else.
-- Wants are taken at the moment a pass ends (its last mark, or the first datagram of the next
-  pass), whatever arrives until the report is due, because the sender counts from that moment.
+- A report names the last datagram seen and what is wanted at that very moment; the sender counts
+  from there. During a pass only blocks that are over are asked for, at its end all.
 
 A receiver that is given the same datagrams in any order, any number of times, with any of them
 missing or altered, ends with the right blocks or with a list of the missing ones.
@@ -131,10 +131,15 @@ class MulticastReceiver:
         self._window_s = offer.report_window_s
         self._pass = 0
         self._ended_pass = -1
-        self._report: Report | None = None
+        self._state: str | None = None
+        self._state_pass = 0
+        self._every_s = offer.report_every_s
+        self._ask_at = float("inf")
+        #: The highest block whose source was seen: those below it are over.
+        self._over_below = 0
         self._report_at = now if offer.report_joined else float("inf")
         if offer.report_joined:
-            self._report = Report(offer.member, "joined")
+            self._state = "joined"
         self._done_reported = False
         self._first_sequence = 0
         self._last_sequence = 0
@@ -190,6 +195,8 @@ class MulticastReceiver:
                 if decoder.add(symbol, payload):
                     self._finish_block(block, decoder, now)
             else:
+                if block > self._over_below and symbol < k:
+                    self._over_below = block
                 self._take_symbol(k, block, symbol, payload, now)
         elif kind != _MARK_KIND:
             counters.malformed += 1
@@ -201,6 +208,8 @@ class MulticastReceiver:
         if not self.heard:
             self.heard = True
             self._first_sequence = self._last_sequence = sequence
+            if self._every_s:
+                self._ask_at = now + self._every_s * (0.5 + self._rng.random() / 2)
         delay = (int(now * 1e6) - sent_us) & _MASK
         if self._least_delay_us is None or newer(self._least_delay_us, delay, 32):
             self._least_delay_us = delay
@@ -253,7 +262,12 @@ class MulticastReceiver:
     @property
     def wake_at(self) -> float:
         """When `due` wants to be called at the latest."""
-        return min(self._report_at, self.silent_at)
+        return min(self._report_at, self._ask_at, self.silent_at)
+
+    @property
+    def report_pending(self) -> bool:
+        """A report is scheduled."""
+        return self._state is not None
 
     @property
     def finished(self) -> bool:
@@ -265,18 +279,32 @@ class MulticastReceiver:
         if now >= self.silent_at and self._left and self.given_up is None:
             what = "stopped" if self.heard else "never came"
             self.given_up = f"datagrams {what} for {self.offer.silence_s:g} s"
-        if now < self._report_at or self._report is None:
+        if now >= self._report_at and self._state is not None:
+            return self._scheduled_report()
+        if now >= self._ask_at:
+            self._ask_at = now + self._every_s if self._left else float("inf")
+            return self._ask_for_blocks_over()
+        return None
+
+    def _scheduled_report(self) -> Report | None:
+        state, self._state, self._report_at = self._state, None, float("inf")
+        assert state is not None
+        if state != "receiving":
+            return self._make(state)
+        if not self._left:
             return None
-        report, self._report, self._report_at = self._report, None, float("inf")
-        overtaken = self._window_s > _SUPPRESS_WINDOW_S and self._pass != report.pass_number
-        if report.state == "receiving" and (not self._left or overtaken):
-            # Whole meanwhile (its own report is on the way), or in a large cohort a new pass is
-            # already sending for somebody who wants at least as much: ask again after it.
-            if not self._left:
-                return None
+        if self._window_s > _SUPPRESS_WINDOW_S and self._pass != self._state_pass:
+            # In a large cohort a new pass already sends for somebody who wants at least as much:
+            # ask again after it.
             self._ended_pass = -1
             return None
-        return report
+        return self._make(state, self.layout.blocks)
+
+    def _ask_for_blocks_over(self) -> Report | None:
+        first = self._done.find(0)
+        if not 0 <= first < self._over_below:
+            return None
+        return self._make("receiving", self._over_below)
 
     def answered(self, answer: ReportAnswer) -> None:
         """What the sender said to a report."""
@@ -295,65 +323,67 @@ class MulticastReceiver:
 
     def leave(self) -> Report:
         """The report of a receiver that goes on by unicast, or is stopped."""
-        return self._make("done" if not self._left else "left", self._pass)
+        return self._make("done" if not self._left else "left")
 
     def _pass_ended(self, pass_number: int, now: float) -> None:
         if pass_number == self._ended_pass or not self._left:
             return
         self._ended_pass = pass_number
-        report = self._make("receiving", pass_number)
-        if self._scheme.counts:
-            report = _with(report, counts=dict(self._wanted_counts()))
-        else:
-            report = _with(report, symbols=dict(self._wanted_symbols()))
-        self._schedule(report, now)
+        self._over_below = self.layout.blocks
+        self._schedule("receiving", now)
 
     def _schedule_done(self, now: float) -> None:
         if not self._done_reported:
             self._done_reported = True
-            self._schedule(self._make("done", self._pass), now)
+            self._ask_at = float("inf")
+            self._schedule("done", now)
 
-    def _schedule(self, report: Report, now: float) -> None:
-        self._report = report
+    def _schedule(self, state: str, now: float) -> None:
+        self._state, self._state_pass = state, self._pass
         self._report_at = now + self._rng.random() * self._window_s
 
-    def _make(self, state: str, pass_number: int) -> Report:
+    def _make(self, state: str, below: int = 0) -> Report:
+        """A report of this moment, with the wants of all blocks below `below`."""
         expected = 0
         if self.heard:
             expected = ((self._last_sequence - self._first_sequence) & _MASK) + 1
+        counting = self._scheme.counts
         return Report(
             self.offer.member,
             state,
-            pass_number,
+            self._pass,
+            sequence=self._last_sequence,
             expected=expected,
             received=self.counters.datagrams,
             overruns=self.counters.overruns,
             queue_ms=self._delay_us // 1000,
+            counts=dict(self._wanted_counts(below)) if below and counting else {},
+            symbols=dict(self._wanted_symbols(below)) if below and not counting else {},
         )
 
-    def _wanted_counts(self) -> Iterator[tuple[int, int]]:
-        for block in islice(self.missing_blocks(), _MOST_BLOCKS_A_REPORT):
+    def _wanted_counts(self, below: int) -> Iterator[tuple[int, int]]:
+        for block in islice(self.missing_blocks(below), _MOST_BLOCKS_A_REPORT):
             decoder = self._open.get(block)
             yield block, decoder.missing if decoder else self._whole(block)
 
     def _whole(self, block: int) -> int:
         return self.layout.k(block)
 
-    def _wanted_symbols(self) -> Iterator[tuple[int, int]]:
+    def _wanted_symbols(self, below: int) -> Iterator[tuple[int, int]]:
         digits = _MOST_DIGITS_A_REPORT
-        for block in self.missing_blocks():
+        for block in self.missing_blocks(below):
             digits -= self.layout.k(block) // 4
             if digits < 0:
                 return
             decoder = self._open.get(block)
             yield block, decoder.wanted if decoder else (1 << self.layout.k(block)) - 1
 
-    def missing_blocks(self) -> Iterator[int]:
+    def missing_blocks(self, below: int | None = None) -> Iterator[int]:
         """The blocks not written yet, ascending."""
-        at = self._done.find(0)
+        at = self._done.find(0, 0, below)
         while at >= 0:
             yield at
-            at = self._done.find(0, at + 1)
+            at = self._done.find(0, at + 1, below)
 
     def repair_ranges(self) -> list[tuple[int, int]]:
         """What to fetch by unicast so that every block becomes whole: (first, end), ascending.
@@ -407,21 +437,3 @@ def _append(ranges: list[tuple[int, int]], first: int, end: int) -> None:
         ranges[-1] = (ranges[-1][0], end)
     else:
         ranges.append((first, end))
-
-
-def _with(
-    report: Report,
-    counts: dict[int, int] | None = None,
-    symbols: dict[int, int] | None = None,
-) -> Report:
-    return Report(
-        report.member,
-        report.state,
-        report.pass_number,
-        report.expected,
-        report.received,
-        report.overruns,
-        report.queue_ms,
-        counts or {},
-        symbols or {},
-    )

@@ -108,7 +108,9 @@ class Offer:
     padding, in order; empty when they are to be fetched from `hashes_url` as raw bytes.
     `source` is the sender's address (for a source-specific join when `ssm`). `silence_s` is how
     long a receiver waits for a datagram before it takes everything by unicast. `repair_url` takes
-    small ranges of what a member still misses after the last pass.
+    small ranges of what a member still misses after the last pass. Reports about a pass are spread
+    over `report_window_s`; while blocks are incomplete there is one every `report_every_s`, too (0:
+    none).
     """
 
     session: int
@@ -131,6 +133,7 @@ class Offer:
     hashes_url: str = ""
     repair_url: str = ""
     report_window_s: float = 0.02
+    report_every_s: float = 0.0
     report_joined: bool = False
     silence_s: float = 2.0
 
@@ -166,6 +169,7 @@ def encode_offer(offer: Offer) -> bytes:
         "silence_s": round(offer.silence_s, 3),
         "report_url": offer.report_url,
         "report_window_s": round(offer.report_window_s, 4),
+        "report_every_s": round(offer.report_every_s, 3),
         "report_joined": offer.report_joined,
     }
     if offer.sha256 is not None:
@@ -218,6 +222,7 @@ def decode_offer(body: bytes) -> Offer:
         hashes_url=get_text(document, "hashes_url", 2000) if "hashes_url" in document else "",
         repair_url=get_text(document, "repair_url", 2000) if "repair_url" in document else "",
         report_window_s=get_number(document, "report_window_s", 0, 600),
+        report_every_s=get_number(document, "report_every_s", 0, 600),
         report_joined=document.get("report_joined") is True,
         silence_s=get_number(document, "silence_s", 0.1, 600),
     )

@@ -29,7 +29,8 @@ from protocol.strict_json import (
 class Report:
     """What one receiver tells the sender.
 
-    `state` is joined, receiving, done or left. `pass_number` is the pass the wants refer to.
+    `state` is joined, receiving, done or left. `sequence` is the last datagram seen: the wants are
+    those of a receiver that got or lost everything up to it. `pass_number` is its pass.
     `counts` maps a block to the number of further symbols it needs; `symbols` maps a block to the
     bit set of exactly the source symbols it lacks (for codes that do not count). The rest are
     measurements: datagrams expected and received so far, kernel overruns, the growth of the
@@ -39,6 +40,7 @@ class Report:
     member: str
     state: str
     pass_number: int = 0
+    sequence: int = 0
     expected: int = 0
     received: int = 0
     overruns: int = 0
@@ -62,7 +64,7 @@ def encode_report(report: Report) -> bytes:
         "state": report.state,
         "pass": report.pass_number,
     }
-    for name in ("expected", "received", "overruns", "queue_ms"):
+    for name in ("sequence", "expected", "received", "overruns", "queue_ms"):
         if getattr(report, name):
             document[name] = getattr(report, name)
     if report.counts:
@@ -99,6 +101,7 @@ def decode_report(body: bytes) -> Report:
         get_text(document, "member", 64),
         state,
         get_int(document, "pass", 0, 255),
+        get_int(document, "sequence", 0, 0xFFFFFFFF, 0),
         get_int(document, "expected", 0, 1 << 53, 0),
         get_int(document, "received", 0, 1 << 53, 0),
         get_int(document, "overruns", 0, 1 << 53, 0),

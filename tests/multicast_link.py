@@ -35,6 +35,7 @@ def make_offer(data: bytes, fec: FecParameters, member: str = "m0", **more) -> O
         rate_bytes_s=12_500_000,
         start_in_s=0.15,
         report_url="/-/multicast/x/report",
+        report_every_s=0.2,
         hashes=hashes,
         report_joined=True,
         **more,

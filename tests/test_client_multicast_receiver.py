@@ -68,7 +68,7 @@ def test_the_first_report_says_joined_when_the_offer_asks_for_it():
     assert Desk().receiver.due(0.0).state == "joined"
 
 
-def test_wants_are_those_of_the_moment_the_pass_ended():
+def test_at_the_end_of_a_pass_everything_missing_is_wanted():
     desk = Desk()
     for symbol in range(90):
         desk.take(0, symbol)
@@ -76,8 +76,19 @@ def test_wants_are_those_of_the_moment_the_pass_ended():
     desk.take(0, 100, pass_number=1)
     report = desk.receiver.due(1.0)
     layout = desk.layout
-    assert report.pass_number == 0
-    assert report.counts == {0: 10, **{b: layout.k(b) for b in range(1, layout.blocks)}}
+    assert report.sequence == 91
+    assert report.counts == {0: 9, **{b: layout.k(b) for b in range(1, layout.blocks)}}
+
+
+def test_during_a_pass_only_blocks_that_are_over_are_wanted():
+    desk = Desk("none")
+    desk.receiver.due(0.0)
+    desk.take(0, 0, now=0.5)
+    assert desk.receiver.due(0.75) is None
+    desk.take(1, 5, now=0.8)
+    report = desk.receiver.due(1.0)
+    assert report.symbols == {0: (1 << 100) - 2}
+    assert report.sequence == 2
 
 
 def test_a_pass_ends_for_who_missed_its_mark_when_the_next_begins():
@@ -86,9 +97,9 @@ def test_a_pass_ends_for_who_missed_its_mark_when_the_next_begins():
     assert desk.receiver.due(1.0).state == "joined"
     desk.take(1, 5, pass_number=1)
     report = desk.receiver.due(1.0)
-    assert report.pass_number == 0
+    assert len(report.symbols) == desk.layout.blocks
     assert report.symbols[0] == (1 << 100) - 2
-    assert report.symbols[1] == (1 << 100) - 1
+    assert report.symbols[1] == (1 << 100) - 1 - (1 << 5)
 
 
 def test_counters_name_what_was_thrown_away():
@@ -174,6 +185,6 @@ def test_in_a_large_cohort_a_running_pass_silences_late_reports():
     desk.take(0, 0)
     desk.mark(0)
     desk.take(0, 100, pass_number=1)
-    assert desk.receiver.due(desk.receiver.wake_at) is None
+    assert desk.receiver.due(desk.receiver._report_at) is None
     desk.mark(1)
-    assert desk.receiver.due(1e9).pass_number == 1
+    assert desk.receiver.due(desk.receiver._report_at).pass_number == 1

@@ -118,7 +118,7 @@ wants = st.dictionaries(st.integers(0, 5000), st.integers(1, 4096), max_size=30)
     state=st.sampled_from(["joined", "receiving", "done", "left"]),
     counts=wants,
     symbols=st.dictionaries(st.integers(0, 5000), st.integers(0, 2**737), max_size=5),
-    numbers=st.tuples(*[st.integers(0, 10**9)] * 4),
+    numbers=st.tuples(*[st.integers(0, 10**9)] * 5),
 )
 @settings(max_examples=60)
 def test_report_round_trip(state, counts, symbols, numbers):

@@ -2,13 +2,14 @@
 
 Laws:
 
-- Pass 0 is the source, once, each block followed by the parity the plan asks for. Every later pass
-  sends only what reports about the pass before asked for.
+- Pass 0 is the source, once, each block followed by the parity the plan asks for. Repair is sent
+  on demand only, and as soon as it is asked for: in the middle of pass 0 for the blocks that are
+  over, so that receivers decode while they receive and hold few open blocks.
 - Among several receivers the worst decides, not the sum: wants of one block are joined by maximum
-  (codes that count) or by union (codes that do not). The work per pass does not depend on the
-  number of receivers.
-- A report about pass p speaks of the moment p ended, so it is exact even when pass p+1 already
-  runs: a want that grows puts only the difference behind what was sent.
+  (codes that count) or by union (codes that do not). The work does not depend on the number of
+  receivers.
+- A report says up to which datagram it has seen everything that came. A want is counted from
+  there: what was sent later is on its way and is not sent again, however late the report is.
 - The line never idles while something wanted is known; with nothing known the sender marks the
   end of its pass, ever more slowly, until every member is done, gone or silent for too long.
 """
@@ -19,7 +20,7 @@ import enum
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.fec import BlockLayout, Scheme
 from protocol.packet import PacketFlag
@@ -91,26 +92,44 @@ class Mark:
 class _Member:
     joined: bool = False
     heard_at: float = 0.0
-    reported_pass: int = -1
     loss: float = 0.0
     declared_bytes_s: float = float("inf")
 
 
-class _Pass:
-    """What one pass has to send: per block a target, and what of it is sent."""
+@dataclass(slots=True)
+class _Repair:
+    """What was asked for and sent of one block beyond its first pass.
 
-    def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
-        self.sent_counts: dict[int, int] = {}
-        self.bits: dict[int, int] = {}
-        self.sent_bits: dict[int, int] = {}
-        self.queue: deque[int] = deque()
-        self.queued: set[int] = set()
+    For codes that count: `goal` and `sent` are totals, `history` says at which datagram each run
+    began, how much was sent before it, and how long it was. For others: `bits` are the symbols
+    wanted, `history` holds the symbols of each run instead.
+    """
 
-    def enqueue(self, block: int) -> None:
-        if block not in self.queued:
-            self.queued.add(block)
-            self.queue.append(block)
+    goal: int = 0
+    sent: int = 0
+    rounds: int = 0
+    again: int | None = None
+    cursor: int | None = None
+    bits: int = 0
+    history: list[tuple[int, int, int]] = field(default_factory=list)
+    named: list[tuple[int, Sequence[int]]] = field(default_factory=list)
+
+    def sent_until(self, sequence: int) -> int:
+        """How much had been sent when datagram `sequence` had."""
+        for start, before, count in reversed(self.history):
+            if start <= sequence:
+                return before + min(count, sequence + 1 - start)
+        return 0
+
+    def on_its_way(self, sequence: int) -> int:
+        """The symbols (bit set) that were sent after datagram `sequence`."""
+        bits = 0
+        for start, symbols in reversed(self.named):
+            if start + len(symbols) <= sequence + 1:
+                break
+            for symbol in symbols[max(0, sequence + 1 - start) :]:
+                bits |= 1 << symbol
+        return bits
 
 
 class Carousel:
@@ -133,10 +152,12 @@ class Carousel:
         self.wake_at = self.starts_at
         self._first_pass = self._source_pass()
         self._pending: tuple[int, int, int] | None = None
-        self._current = _Pass()
-        self._next = _Pass()
-        self._reopened = False
-        self._cursor: dict[int, int] = {}
+        #: Datagrams handed out so far; the framer counts alike.
+        self._sequence = 0
+        self._repairs: dict[int, _Repair] = {}
+        self._queue: deque[int] = deque()
+        self._later: deque[int] = deque()
+        self._queued: set[int] = set()
         self._listen_since = now
         self._mark_at = now
         self._mark_gap_s = settings.mark_every_s
@@ -205,50 +226,75 @@ class Carousel:
         )
 
     def _take_wants(self, member: _Member, report: Report) -> None:
-        # Pass numbers travel modulo 256; only the pass that just ended, or is just being
-        # followed up, can be meant.
-        age = (self.pass_number - report.pass_number) % 256
-        if age == 0 and self.phase is Phase.LISTEN:
-            target = self._next
-        elif age == 1 and self.phase in (Phase.SEND, Phase.LISTEN) and self.pass_number > 0:
-            target = self._current
-        else:
+        # The report has the low 32 bits of the last datagram it saw; it cannot be a future one.
+        behind = (self._sequence - 1 - report.sequence) & 0xFFFFFFFF
+        if behind > self._sequence:
             return
-        member.reported_pass = self.pass_number - age
+        seen = self._sequence - 1 - behind
         blocks = self._layout.blocks
-        follow_up = member.reported_pass + 1
-        for block, count in report.counts.items():
-            if block < blocks and self._scheme.counts:
-                count += self._margin(count, member.loss, follow_up)
-                if count > target.counts.get(block, 0):
-                    target.counts[block] = count
-                    target.enqueue(block)
-        for block, bits in report.symbols.items():
-            if block < blocks and not self._scheme.counts:
-                bits &= (1 << self._layout.k(block)) - 1
-                if bits & ~target.bits.get(block, 0):
-                    target.bits[block] = target.bits.get(block, 0) | bits
-                    target.enqueue(block)
-        if target is self._current and target.queue and self.phase is Phase.LISTEN:
-            self.phase = Phase.SEND
-            self._reopened = True
+        if self._scheme.counts:
+            for block, count in report.counts.items():
+                if block < blocks and count:
+                    self._want_count(block, count, seen, member.loss)
+        else:
+            for block, bits in report.symbols.items():
+                if block < blocks:
+                    self._want_symbols(block, bits, seen)
+
+    def _want_count(self, block: int, count: int, seen: int, loss: float) -> None:
+        repair = self._repairs.setdefault(block, _Repair())
+        whole = count >= _SOURCE_AGAIN * self._layout.k(block)
+        if whole and repair.again is None and repair.sent_until(seen) == repair.sent:
+            # Nearly nothing came: the source again, so that nobody needs to decode; but not
+            # before the others have their first pass.
+            repair.again = 0
+            repair.goal = max(repair.goal, repair.sent + self._layout.k(block))
+        goal = repair.sent_until(seen) + count + self._margin(count, loss, repair.rounds)
+        if goal > repair.goal:
+            if repair.sent >= repair.goal:
+                repair.rounds += 1
+            repair.goal = goal
+        if repair.goal > repair.sent:
+            self._enqueue(block, later=repair.again is not None)
+
+    def _want_symbols(self, block: int, bits: int, seen: int) -> None:
+        repair = self._repairs.setdefault(block, _Repair())
+        bits &= (1 << self._layout.k(block)) - 1
+        repair.bits |= bits & ~repair.on_its_way(seen)
+        if repair.bits:
+            self._enqueue(block, later=bits.bit_count() >= _SOURCE_AGAIN * self._layout.k(block))
+
+    def _enqueue(self, block: int, *, later: bool) -> None:
+        if block not in self._queued:
+            self._queued.add(block)
+            (self._later if later and self.pass_number == 0 else self._queue).append(block)
 
     @staticmethod
-    def _margin(count: int, loss: float, pass_number: int) -> int:
+    def _margin(count: int, loss: float, rounds: int) -> int:
         """What to add to a want because repair is lost, too.
 
         Nothing at first, when receivers still differ and the worst decides anyway; later, when a
-        pass is a handful of symbols and mostly waiting, the expected loss rounded, then rounded up.
+        round is a handful of symbols and mostly waiting, the expected loss rounded, then rounded
+        up.
         """
-        if pass_number < 2:
+        if rounds < 1:
             return 0
         expected = count * min(loss, 0.5)
-        return math.ceil(expected) if pass_number > 2 else round(expected)
+        return math.ceil(expected) if rounds > 1 else round(expected)
 
     # --- sending -----------------------------------------------------------------------------
 
     def next_step(self, now: float, limit: int) -> Run | Mark | None:
         """What to send now, at most `limit` symbols; None: nothing before `wake_at`."""
+        step = self._next_step(now, limit)
+        if isinstance(step, Run):
+            self._sequence += len(step.symbols)
+            self._sent_symbols += len(step.symbols)
+        elif step is not None:
+            self._sequence += 1
+        return step
+
+    def _next_step(self, now: float, limit: int) -> Run | Mark | None:
         if self.phase is Phase.GATHER and not self._may_start(now):
             return None
         while self.phase is Phase.SEND:
@@ -256,9 +302,8 @@ class Carousel:
                 # Everybody is served or gone; nobody is there to send the rest to.
                 self.close(now)
                 break
-            run = self._next_run(limit)
+            run = self._next_repair(limit) or self._next_first(limit) or self._next_later(limit)
             if run is not None:
-                self._sent_symbols += len(run.symbols)
                 return run
             self._end_pass(now)
         if self.phase is Phase.LISTEN:
@@ -291,28 +336,32 @@ class Carousel:
         for block in range(self._layout.blocks):
             k = self._layout.k(block)
             yield block, 0, k
-            parity = min(self._settings.parity, self._scheme.max_repair(k))
-            if parity:
-                self._cursor[block] = k + parity
-                yield block, k, k + parity
+            end = self._parity_end(k)
+            if end > k:
+                yield block, k, end
 
-    def _next_run(self, limit: int) -> Run | None:
-        if self.pass_number == 0 or self._fixed():
-            return self._next_first(limit)
-        current = self._current
-        while current.queue:
-            block = current.queue[0]
+    def _next_repair(self, limit: int) -> Run | None:
+        while self._queue:
+            block = self._queue[0]
+            repair = self._repairs[block]
             symbols = (
-                self._fresh(block, limit) if self._scheme.counts else self._named(block, limit)
+                self._fresh(block, repair, limit)
+                if self._scheme.counts
+                else self._named(repair, limit)
             )
-            if symbols:
+            if symbols and self._may_go_on():
                 k = self._layout.k(block)
-                left = current.counts.get(block, 0) - current.sent_counts.get(block, 0)
-                until = symbols[-1] + 1 + max(0, left) if symbols[-1] >= k else 0
+                left = max(0, repair.goal - repair.sent)
+                until = symbols[-1] + 1 + left if symbols[-1] >= k else 0
                 return Run(self.pass_number, block, k, symbols, until=until)
-            current.queue.popleft()
-            current.queued.discard(block)
+            self._queue.popleft()
+            self._queued.discard(block)
         return None
+
+    def _next_later(self, limit: int) -> Run | None:
+        self._queue.extend(self._later)
+        self._later.clear()
+        return self._next_repair(limit)
 
     def _fixed(self) -> bool:
         return self._settings.fixed_passes > 1
@@ -327,43 +376,37 @@ class Carousel:
         self._pending = (block, stop, end) if stop < end else None
         return Run(self.pass_number, block, self._layout.k(block), range(first, stop), until=end)
 
-    def _fresh(self, block: int, limit: int) -> Sequence[int]:
+    def _fresh(self, block: int, repair: _Repair, limit: int) -> Sequence[int]:
         """The next symbols of the ring source + repair that nobody has seen for longest."""
-        current = self._current
-        k = self._layout.k(block)
-        sent = current.sent_counts.get(block, 0)
-        target = current.counts[block]
-        if target >= _SOURCE_AGAIN * k:
-            target = max(target, k)
-            if sent < k:
-                stop = min(k, sent + limit)
-                current.sent_counts[block] = stop
-                return range(sent, stop)
-        count = min(limit, target - sent)
+        count = min(limit, repair.goal - repair.sent)
         if count <= 0:
             return ()
-        ring = k + self._scheme.max_repair(k)
-        first = self._cursor.get(block, k) % ring
-        count = min(count, ring - first)
-        self._cursor[block] = first + count
-        current.sent_counts[block] = sent + count
-        if self._reopened:
-            # Others have already counted this pass as over: what goes out now serves them, too.
-            ahead = self._next.sent_counts
-            ahead[block] = ahead.get(block, 0) + count
+        k = self._layout.k(block)
+        if repair.again is not None:
+            first = repair.again
+            count = min(count, k - first)
+            repair.again = first + count if first + count < k else None
+        else:
+            ring = k + self._scheme.max_repair(k)
+            start = repair.cursor if repair.cursor is not None else self._parity_end(k)
+            first = start % ring
+            count = min(count, ring - first)
+            repair.cursor = first + count
+        repair.history.append((self._sequence, repair.sent, count))
+        repair.sent += count
         return range(first, first + count)
 
-    def _named(self, block: int, limit: int) -> Sequence[int]:
-        current = self._current
-        sent = current.sent_bits.get(block, 0)
-        bits = current.bits[block] & ~sent
+    def _parity_end(self, k: int) -> int:
+        return k + min(self._settings.parity, self._scheme.max_repair(k))
+
+    def _named(self, repair: _Repair, limit: int) -> Sequence[int]:
         symbols: list[int] = []
-        while bits and len(symbols) < limit:
-            low = bits & -bits
+        while repair.bits and len(symbols) < limit:
+            low = repair.bits & -repair.bits
             symbols.append(low.bit_length() - 1)
-            bits ^= low
-            sent |= low
-        current.sent_bits[block] = sent
+            repair.bits ^= low
+        if symbols:
+            repair.named.append((self._sequence, symbols))
         return symbols
 
     def _end_pass(self, now: float) -> None:
@@ -378,14 +421,12 @@ class Carousel:
         self._mark_at = now
 
     def _listen(self, now: float, limit: int) -> Run | Mark | None:
-        if self._next.queue and self._may_go_on():
+        if (self._queue or self._later) and self._may_go_on():
             self.pass_number += 1
-            self._current, self._next = self._next, _Pass()
-            self._reopened = False
             self.phase = Phase.SEND
-            return self.next_step(now, limit)
+            return self._next_step(now, limit)
         self._forget_silent(now)
-        if not self._members or not self._settings.repair or self._next.queue:
+        if not self._members or not self._settings.repair or self._queue:
             # Without multicast repair the marks still say that the pass is over.
             self.close(now)
             return self._close_mark(now)

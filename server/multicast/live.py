@@ -24,6 +24,9 @@ _SMALL_COHORT = 64
 _WINDOW_PER_MEMBER_S = 0.0005
 _LEAST_WINDOW_S = 0.002
 _MOST_WINDOW_S = 10.0
+#: How often a receiver of a small cohort asks for repair during a pass; larger ones, more rarely.
+_REPORT_EVERY_S = 0.2
+_MOST_REPORT_EVERY_S = 10.0
 #: A member may fetch this share of the object by repair; more is for the unicast queue.
 _REPAIR_SHARE = 0.3
 _PAPER_SILENCE_S = 0.5
@@ -134,6 +137,10 @@ class LiveSession:
         window = self.carousel.members * _WINDOW_PER_MEMBER_S
         return min(_MOST_WINDOW_S, max(_LEAST_WINDOW_S, window))
 
+    def _report_every_s(self) -> float:
+        every = _REPORT_EVERY_S * max(1.0, self.carousel.members / _SMALL_COHORT)
+        return min(every, _MOST_REPORT_EVERY_S)
+
     def offer(self, declared_bytes_s: float) -> Offer:
         """Take a new member in and say what it must know."""
         now = self._reactor.seconds()
@@ -165,6 +172,7 @@ class LiveSession:
             hashes_url="" if inline else f"{prefix}/hashes",
             repair_url=f"{prefix}/repair",
             report_window_s=self.report_window_s,
+            report_every_s=0.0 if paper or not self._settings.repair else self._report_every_s(),
             report_joined=gathering and self.carousel.members <= _SMALL_COHORT,
             silence_s=_PAPER_SILENCE_S if paper else _SILENCE_S,
         )
