@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from client.net import Cancellable, Endpoint, Receiver
+from client.net import Cancellable, Endpoint, Readable, Receiver
 
 if TYPE_CHECKING:
     import ssl
@@ -81,9 +81,16 @@ class Loop:
             for end in self._wake:
                 end.close()
 
+    def watch_reading(self, sock: Readable, call: Callable[[], None] | None) -> None:
+        if call is None:
+            self.watch(sock, 0, lambda events: None)
+        else:
+            wanted = call
+            self.watch(sock, selectors.EVENT_READ, lambda events: wanted())
+
     # -- for the connections -------------------------------------------------------------------
 
-    def watch(self, sock: socket.socket, events: int, call: Callable[[int], None]) -> None:
+    def watch(self, sock: Readable, events: int, call: Callable[[int], None]) -> None:
         """Call on readiness; events 0 stops watching."""
         known = sock.fileno() in self._selector.get_map()
         if events == 0:

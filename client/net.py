@@ -63,6 +63,12 @@ class Cancellable(Protocol):
     def cancel(self) -> None: ...
 
 
+class Readable(Protocol):
+    """A socket of the caller's own, for datagrams."""
+
+    def fileno(self) -> int: ...
+
+
 class Network(Protocol):
     """Time, timers and connections."""
 
@@ -75,4 +81,8 @@ class Network(Protocol):
 
     def in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Run blocking `work` elsewhere; `then` gets its result, or its exception, here."""
+        ...
+
+    def watch_reading(self, sock: Readable, call: Callable[[], None] | None) -> None:
+        """Call whenever the socket (which stays the caller's) can be read; None: no more."""
         ...

@@ -8,9 +8,11 @@ from typing import Any
 from twisted.internet import defer, protocol, ssl, threads
 from twisted.internet import error as errors
 from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.interfaces import IReadDescriptor
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
-from client.net import Cancellable, Endpoint, Receiver
+from client.net import Cancellable, Endpoint, Readable, Receiver
 
 
 class _Timer:
@@ -29,6 +31,7 @@ class TwistedNetwork:
         if reactor is None:
             from twisted.internet import reactor
         self._reactor: Any = reactor
+        self._watched: dict[int, _Reader] = {}
 
     def now(self) -> float:
         return float(self._reactor.seconds())
@@ -46,6 +49,35 @@ class TwistedNetwork:
         threads.deferToThreadPool(self._reactor, self._reactor.getThreadPool(), work).addCallbacks(
             then, failed
         )
+
+    def watch_reading(self, sock: Readable, call: Callable[[], None] | None) -> None:
+        known = self._watched.pop(sock.fileno(), None)
+        if known is not None:
+            self._reactor.removeReader(known)
+        if call is not None:
+            reader = self._watched[sock.fileno()] = _Reader(sock, call)
+            self._reactor.addReader(reader)
+
+
+@implementer(IReadDescriptor)
+class _Reader:
+    """A caller's socket as the reactor wants it."""
+
+    def __init__(self, sock: Readable, call: Callable[[], None]) -> None:
+        self._sock = sock
+        self._call = call
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def logPrefix(self) -> str:
+        return "datagrams"
+
+    def doRead(self) -> None:
+        self._call()
+
+    def connectionLost(self, reason: Any) -> None:
+        """The reactor stops; the socket's owner closes it."""
 
 
 class _Attempt:

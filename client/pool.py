@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from client.net import Cancellable, Endpoint, Network, Receiver, Transport
+from client.net import Cancellable, Endpoint, Network, Readable, Receiver, Transport
 
 _MOST_IDLE = 8
 
@@ -25,6 +25,9 @@ class PooledNetwork:
 
     def in_thread(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         self._network.in_thread(work, then)
+
+    def watch_reading(self, sock: Readable, call: Callable[[], None] | None) -> None:
+        self._network.watch_reading(sock, call)
 
     def connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> Cancellable:
         idle = self._idle.get(endpoint)
