@@ -63,7 +63,10 @@ class PlannedGroup:
 def plan_groups(
     contents: Iterable[Content], window_bytes: int, *, delta: bool = True
 ) -> Iterator[PlannedGroup]:
-    """Cut `contents` into groups of at most `window_bytes` (results and references together)."""
+    """Cut `contents` into groups of at most `window_bytes` (results and references together).
+
+    The groups carry the contents in the order given: who applies them counts on it.
+    """
     half = max(1, window_bytes // 2)
     outs: list[tuple[Part, Entry]] = []
     refs: dict[str, tuple[Part, Entry]] = {}
@@ -72,12 +75,13 @@ def plan_groups(
         entry = content.entry
         reference = content.reference if delta else None
         wanted = 0 if reference is None else reference.size_bytes
-        if entry.size_bytes > half or wanted > half:
-            yield from _cut(entry, reference, window_bytes)
-            continue
-        if outs and (filled + entry.size_bytes > half or referred + wanted > half):
+        large = entry.size_bytes > half or wanted > half
+        if outs and (large or filled + entry.size_bytes > half or referred + wanted > half):
             yield PlannedGroup(tuple(outs), tuple(refs.values()))
             outs, refs, filled, referred = [], {}, 0, 0
+        if large:
+            yield from _cut(entry, reference, window_bytes)
+            continue
         outs.append((Part(entry.path, 0, entry.size_bytes), entry))
         filled += entry.size_bytes
         if reference is not None and wanted and reference.path not in refs:

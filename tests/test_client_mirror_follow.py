@@ -150,6 +150,49 @@ def test_a_change_hidden_from_size_and_mtime_is_found_paranoidly(site: Site) -> 
     assert follower.once().repaired == ("pkg/a.py",)
 
 
+def test_drift_in_what_the_origin_forgot_is_cured_by_a_snapshot(site: Site) -> None:
+    follower = site.follower()
+    follower.once()
+    # Three versions on, the origin no longer has the content that was vandalised here.
+    for number in range(3):
+        (site.tree / "pkg" / "a.py").write_bytes(b"number %d\n" % number * 400)
+        site.publish()
+    (follower.place.live / "pkg" / "a.py").write_bytes(b"vandalised")
+    done = follower.once()
+    assert done.version == 4
+    assert described(follower.place.live) == described(site.tree)
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (errno.ENOSPC, "disk-full"),
+        (errno.EDQUOT, "disk-full"),
+        (errno.EACCES, "wrong-owner"),
+        (errno.EPERM, "wrong-owner"),
+        (errno.EROFS, "read-only"),
+        (errno.EXDEV, "other-filesystem"),
+        (errno.EBUSY, "mount-point"),
+        (errno.ENAMETOOLONG, "bad-name"),
+    ],
+)
+def test_what_the_file_system_refuses_has_a_name(
+    site: Site, number: int, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower, old = two_versions(site)
+
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "/some/where")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DiskStage, "make_dir", refused)
+        with pytest.raises(MirrorProblem) as caught:
+            follower.once()
+    assert caught.value.code == code
+    assert described(follower.place.live) == old
+    assert follower.once().version == 2
+
+
 def test_a_lost_tree_is_brought_again(site: Site) -> None:
     follower = site.follower()
     follower.once()

@@ -114,6 +114,16 @@ def test_a_small_edit_in_a_large_file_costs_little_even_beyond_the_window() -> N
     assert len(whole) > 400_000
 
 
+def test_a_large_file_among_small_ones_keeps_its_turn() -> None:
+    rng = random.Random(5)
+    old, new = Tree(), Tree()
+    for name, size in (("a", 300), ("b", 50_000), ("c", 300), ("d", 70_000), ("e", 0)):
+        new.files[name] = Inode(rng.randbytes(size))
+    stage = apply_update(make_update(old, new, window_bytes=20_000)[0], old)
+    stage.finish()  # type: ignore[attr-defined]
+    assert stage.new.frozen() == new.frozen()
+
+
 def test_a_rename_carries_no_content() -> None:
     content = random.Random(1).randbytes(100_000)
     old, new = Tree(), Tree()

@@ -200,20 +200,25 @@ class _Teller:
 
 @click.command()
 @click.argument("where")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="As given to `mirror follow`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def status(where: str, as_json: bool) -> None:
+def status(where: str, state: Path | None, as_json: bool) -> None:
     """Show the mirrors of an origin (WHERE is its URL) or the state of a mirror (a directory)."""
     if where.startswith(("http://", "https://")):
         _origin_status(where, as_json)
     else:
-        _own_status(Path(where), as_json)
+        _own_status(Path(where), state, as_json)
 
 
-def _own_status(directory: Path, as_json: bool) -> None:
+def _own_status(directory: Path, home: Path | None, as_json: bool) -> None:
     from client.mirror.place import Place
     from client.mirror.problem import MirrorProblem
 
-    place = Place(directory)
+    place = Place(directory, home)
     try:
         state = place.load()
     except MirrorProblem as problem:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tuf.api.exceptions import DownloadError
+
 from client.mirror.place import Place, sync_filesystem
 from client.mirror.problem import MirrorProblem, named
 from client.mirror.stage import DiskStage, LiveDisk, ignores_case, remove_tree, stamp_of
@@ -160,24 +162,38 @@ class Follower:
             return self._done(latest.version, False, [])
         afresh = route(verified.index, 0, self.settings.window_bytes)
         bulky = afresh is not None and drift.lost_bytes > sum(e.length_bytes for e in afresh)
-        if stay and whole and not (bulky and latest.version == state.version):
-            self._repair(drift)
-            return self._done(latest.version, True, drift.named)
-        edges = afresh
-        if whole and not bulky:
-            edges = route(verified.index, state.version, self.settings.window_bytes)
-        if edges is None:
+        try:
+            if stay and whole and not (bulky and latest.version == state.version):
+                self._repair(drift)
+            elif whole and not bulky:
+                edges = route(verified.index, state.version, self.settings.window_bytes)
+                self._follow_route(verified, edges, drift)
+            else:
+                self._follow_route(verified, afresh, drift)
+        except DownloadError:
+            # A content that drifted here and that the origin has no more: only a snapshot helps.
+            if not drift or not whole or latest.version <= state.shunned:
+                raise
+            self._follow_route(verified, afresh, drift)
+        return self._done(latest.version, True, drift.named)
+
+    def _follow_route(
+        self, verified: Verified, edges: tuple[Edge, ...] | None, drift: Drift
+    ) -> None:
+        """Fetch these updates, all of them, and then apply them."""
+        if not edges:
             raise MirrorProblem(
                 "too-little-memory",
                 "No way to the newest version fits this mirror's memory; give more by --memory.",
             )
+        if edges[0].from_version == 0:
+            drift = Drift(set(), set(), drift.named, 0)
         files = [self._fetch(verified, edge) for edge in edges]
         if self.settings.relay is not None:
             self._relay(verified, self.settings.relay, edges, files)
         self._advance(edges, files, drift)
         for path in files:
             path.unlink(missing_ok=True)
-        return self._done(latest.version, True, drift.named)
 
     def _done(self, latest: int, changed: bool, repaired: list[str]) -> Followed:
         state = self.place.state
