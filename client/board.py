@@ -83,6 +83,8 @@ class Board:
         self.lanes: dict[int, Lane] = {}
         #: The in-order reader's window: nothing at or past it is handed out.
         self.limit: int | None = None
+        #: What lies below will probably come by multicast: it is handed out last.
+        self.floor = 0
         #: How many lanes there are or will be in a moment; one alone may take everything.
         self.expected = 1
         self._stopped: list[Block] = []
@@ -191,7 +193,7 @@ class Board:
 
     def _first_free(self) -> Span | None:
         """The lowest free span, cut at the reader's window."""
-        span = self.free.first()
+        span = (self.floor and self.free.first(self.floor)) or self.free.first()
         if span is None or self.limit is None:
             return span
         return None if span[0] >= self.limit else (span[0], min(span[1], self.limit))

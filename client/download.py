@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
+from typing import TYPE_CHECKING
 
 from client.asking import Asking
 from client.blocks import AdaptiveBlocks, DynamicBlocks, HistoryBlocks, SingleBlocks
@@ -47,6 +48,9 @@ from client.visit import (
     WaitUntil,
 )
 from client.workers import RangeTaker, Worker
+
+if TYPE_CHECKING:
+    from client.multicast_join import MulticastJoin
 
 _FIRST_BYTES = 64 << 10
 _SAMPLE_BYTES = 4096
@@ -103,6 +107,8 @@ class Download:
         self.first_byte_s: float | None = None
         self._emit = emit
         self._random = Random(options.seed)
+        #: Asks the first mirror for a multicast session and receives it; None: not wanted.
+        self.joining: MulticastJoin | None = None
         self._manners = Manners(
             max_wait_s=options.max_wait_s, max_failures=max(1, options.max_failures)
         )
@@ -122,6 +128,11 @@ class Download:
         self._reasons: list[tuple[Reason, str]] = []
         for url in urls:
             self._add(url, listed=True)
+        if options.multicast and target.path is not None and urls:
+            from client.multicast_join import MulticastJoin
+
+            folder = target.path.parent
+            self.joining = MulticastJoin(self, self.sources[0], folder, self._set_up, emit)
 
     # -- starting ------------------------------------------------------------------------------
 
@@ -615,6 +626,8 @@ class Download:
         self._emit("retry", {"url": source.url.text, "text": f"{text}; starting over"})
         for worker in self.workers.values():
             worker.hang_up()
+        if self.joining is not None:
+            self.joining.stop()
         try:
             self.target.restart()
         except DownloadFailed as problem:
@@ -641,6 +654,8 @@ class Download:
                 self._bad(self.sink.check())
             if not self.over:
                 self._break_stopped()
+                if self.joining is not None:
+                    self.joining.tick(now)
                 limit = self.target.window_end()
                 if limit is not None:
                     self.board.limit = limit
@@ -696,6 +711,12 @@ class Download:
                 # Four packets' time at the rate last seen, so that slow is not taken for dead.
                 slow_s = 6000 / rate if rate is not None and rate > 1.0 else 0.0
                 limit_s = min(limit_s, max(self.options.stall_s, slow_s) + 2 * worker.rtt_s)
+            if self.joining is not None and self.joining.patient(worker):
+                if now - connection.last_s > self.joining.patience_s:
+                    # It held the request for longer than we care to wait: ask the plain way.
+                    self.joining.give_up()
+                    self.broken_off(worker)
+                continue
             if now - connection.last_s > limit_s:
                 worker.hang_up()
                 self.failed(worker, "it sent nothing for a while", False)
@@ -764,6 +785,8 @@ class Download:
         if not board.done or not sink.complete:
             self.wake()
             return
+        if self.joining is not None and self.joining.closing(self.network.now()):
+            return
         if not sink.right():
             # A reader of in-order output has not had the last bytes yet, and will not get them.
             self._mend(sink, board)
@@ -803,6 +826,8 @@ class Download:
         if self._repair is not None:
             self._repair.name_culprit()
         self.over = True
+        if self.joining is not None:
+            self.joining.stop()
         for worker in self.workers.values():
             worker.let_go()
         try:
@@ -821,11 +846,16 @@ class Download:
             verified = self._digest_from or "digest"
         elif sink.pieces is not None:
             verified = "pieces"
+        elif self.joining is not None and self.joining.received_bytes == sink.size_bytes:
+            # Every block of the session was checked before it was written.
+            verified = "pieces"
         seconds = self.network.now() - self.began_s
         self.result = Result(
             self.target.path,
             sink.size_bytes,
-            sum(s.received_bytes for s in self.sources) + self.overhead_bytes,
+            sum(s.received_bytes for s in self.sources)
+            + self.overhead_bytes
+            + (self.joining.received_bytes if self.joining is not None else 0),
             self.resumed_bytes,
             seconds,
             verified,
@@ -837,8 +867,9 @@ class Download:
         self.when_over()
 
     def report(self) -> tuple[SourceReport, ...]:
-        """What each mirror has done so far."""
-        return tuple(
+        """What each mirror has done so far, and multicast if it brought anything."""
+        joined = self.joining.report() if self.joining is not None else ()
+        return joined + tuple(
             SourceReport(
                 s.url.text,
                 s.received_bytes,
@@ -863,6 +894,8 @@ class Download:
             return
         self.over = True
         self.failure = problem
+        if self.joining is not None:
+            self.joining.stop()
         for worker in self.workers.values():
             worker.hang_up()
         self.target.close(discard=isinstance(problem, Corrupt))

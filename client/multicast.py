@@ -131,6 +131,12 @@ class Reception:
         self._read(True)
         self._look()
 
+    def settle(self) -> None:
+        """The caller has everything: say so to the sender and end."""
+        if hasattr(self, "receiver"):
+            self.receiver.came_elsewhere(self._network.now())
+            self._look()
+
     def stop(self) -> None:
         """Give up from outside; the outcome says so."""
         if not hasattr(self, "receiver"):

@@ -121,13 +121,11 @@ class MulticastReceiver:
         self._last_block = self.layout.blocks - 1
         self._last_k = self.layout.k(self._last_block) if self.layout.blocks else 0
         self._memory: dict[int, memoryview] = {}
+        self._open: dict[int, BlockDecoder] = {}
         self._done = bytearray(self.layout.blocks)
         self._left = self.layout.blocks
-        for block in range(self.layout.blocks):
-            if have(block):
-                self._done[block] = 1
-                self._left -= 1
-        self._open: dict[int, BlockDecoder] = {}
+        self._have = have
+        self._drop_known()
         self._window_s = offer.report_window_s
         self._pass = 0
         self._ended_pass = -1
@@ -274,6 +272,11 @@ class MulticastReceiver:
         """Every block was written."""
         return not self._left
 
+    @property
+    def front_bytes(self) -> int:
+        """How far the first pass has come."""
+        return min(self._over_below * self.layout.block_bytes, self.layout.size_bytes)
+
     def due(self, now: float) -> Report | None:
         """The report to send now, if any; also notices silence."""
         if now >= self.silent_at and self._left and self.given_up is None:
@@ -344,6 +347,10 @@ class MulticastReceiver:
 
     def _make(self, state: str, below: int = 0) -> Report:
         """A report of this moment, with the wants of all blocks below `below`."""
+        if below:
+            self._drop_known()
+            if not self._left:
+                state = "done"
         expected = 0
         if self.heard:
             expected = ((self._last_sequence - self._first_sequence) & _MASK) + 1
@@ -360,6 +367,21 @@ class MulticastReceiver:
             counts=dict(self._wanted_counts(below)) if below and counting else {},
             symbols=dict(self._wanted_symbols(below)) if below and not counting else {},
         )
+
+    def came_elsewhere(self, now: float) -> None:
+        """The caller got blocks another way; if that was all, the sender is told."""
+        self._drop_known()
+        if not self._left:
+            self._schedule_done(now)
+
+    def _drop_known(self) -> None:
+        """What came another way meanwhile is not asked for."""
+        for block in list(self.missing_blocks()):
+            if self._have(block):
+                self._done[block] = 1
+                self._left -= 1
+                if self._open.pop(block, None) is not None:
+                    self._space.give_back(self._memory.pop(block))
 
     def _wanted_counts(self, below: int) -> Iterator[tuple[int, int]]:
         for block in islice(self.missing_blocks(below), _MOST_BLOCKS_A_REPORT):

@@ -30,8 +30,8 @@ _KERNEL_BYTES = 2304
 class GroupSocket:
     """Open from construction to `close`. Raises `LocalProblem` when the group cannot be joined.
 
-    `interface` is an address of this host ("" lets the routing table choose), for IPv6 optionally
-    with `%name`.
+    `interface` is an address of this host ("": the one this host reaches the sender from), for
+    IPv6 optionally with `%name`.
     """
 
     def __init__(self, offer: Offer, interface: str) -> None:
@@ -39,6 +39,7 @@ class GroupSocket:
         family = socket.AF_INET6 if group.version == 6 else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         self.source_specific = False
+        interface = interface or _towards(offer.source, family)
         try:
             self._socket.setblocking(False)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -109,6 +110,14 @@ class GroupSocket:
                 return
         request = socket.inet_pton(socket.AF_INET6, offer.group) + struct.pack("@I", index)
         self._socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, request)
+
+
+def _towards(source: str, family: socket.AddressFamily) -> str:
+    """Our address on the way to the sender; "" when there is no way. Nothing is sent."""
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((source, 9))
+        return str(probe.getsockname()[0])
+    return ""
 
 
 def _sockaddr_6(address: str) -> bytes:

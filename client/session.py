@@ -141,6 +141,13 @@ def _no(status: int, fields: Fields, problem: dict[str, object], unix_s: float) 
     return Refused(Reason.PROTOCOL, text)
 
 
+def is_offer(status: int, fields: Fields) -> bool:
+    """Whether the body is a multicast offer (asked only where the request allowed one)."""
+    from protocol.session import OFFER_TYPE
+
+    return status == 200 and (fields.get("content-type") or "").partition(";")[0] == OFFER_TYPE
+
+
 def is_error(status: int) -> bool:
     """Whether the body explains an error instead of being the file."""
     return status >= 400

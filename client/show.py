@@ -174,6 +174,8 @@ def words(event: str, data: Mapping[str, object]) -> str | None:
         if isinstance(seconds, int | float):
             again = f"; trying again in {time_text(float(seconds))}"
         return f"{data.get('url', 'Check')}: {text}{again}."
+    if event == "multicast":
+        return f"Multicast: {text}."
     if event == "mirror" and data.get("state") == "dropped":
         return f"{data['url']} is not used any more: {text}."
     return None
@@ -190,6 +192,8 @@ def figures(download: Download) -> dict[str, object]:
         lanes = [board.lanes[n] for n in source.lanes if n in board.lanes]
         rate = sum(lane.rate(now) or 0.0 for lane in lanes if lane.blocks)
         rates[source.url.text] = round(rate)
+    if download.joining is not None and (rate := download.joining.rate_bytes_s(now)):
+        rates["multicast"] = round(rate)
     total = sum(rates.values())
     left = sink.size_bytes - sink.have.total
     return {

@@ -15,7 +15,7 @@ class Source:
 
     `at` is where redirects have led. `wait_until` is set while it told us to come back later.
     `parts` turns false when it cannot serve ranges; `last_resort` when it is used only if no
-    other is left.
+    other is left. `receiving` while its file comes by multicast.
     """
 
     number: int
@@ -32,6 +32,7 @@ class Source:
     dropped: str | None = None
     permanent: bool = False
     excluded: bool = False
+    receiving: bool = False
     wait_until: float | None = None
     waiting_text: str = ""
     place: int | None = None
@@ -62,4 +63,9 @@ class Source:
     @property
     def usable(self) -> bool:
         """Whether it may be asked now."""
-        return self.dropped is None and self.wait_until is None and not self.excluded
+        return (
+            self.dropped is None
+            and self.wait_until is None
+            and not self.excluded
+            and not self.receiving
+        )

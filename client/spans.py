@@ -102,9 +102,10 @@ class Spans:
             at += 1
         return found
 
-    def first(self) -> Span | None:
-        """The lowest span, or None when empty."""
-        return (self._starts[0], self._ends[0]) if self._starts else None
+    def first(self, start: int = 0) -> Span | None:
+        """The lowest span, or its part from `start` on; None when nothing is there."""
+        at = bisect_right(self._ends, start) if start else 0
+        return (max(start, self._starts[at]), self._ends[at]) if at < len(self._starts) else None
 
     def reach(self, start: int) -> int:
         """The end of the span that holds `start`, or `start` when it is not in."""

@@ -92,6 +92,9 @@ class Worker:
         connection = self.connection
         if connection is None or not connection.usable or not self.source.usable:
             return
+        joining = self.download.joining
+        if joining is not None and joining.takes(self):
+            return
         board = self.download.board
         if board is None:
             if not self._first_asked:
@@ -113,9 +116,15 @@ class Worker:
         if self.connection is not None and self.connection.usable and self.source.usable:
             self._send(SampleTaker(self, start, end), start, end)
 
-    def _send(self, taker: RangeTaker, start: int | None, end: int | None) -> None:
+    def _send(
+        self,
+        taker: RangeTaker,
+        start: int | None,
+        end: int | None,
+        *more: tuple[str, str],
+    ) -> None:
         source = self.source
-        fields = source.visit.headers()
+        fields = [*source.visit.headers(), *more]
         if start is not None:
             fields.append(("Range", f"bytes={start}-{'' if end is None else end - 1}"))
             if source.etag is not None:
@@ -125,6 +134,11 @@ class Worker:
             self._busy_since = self.download.network.now()
         assert self.connection is not None
         self.connection.send(self.download.asking.request(source.at, source.url, fields), taker)
+
+    def ask_offer(self, taker: RangeTaker, field: tuple[str, str]) -> None:
+        """Ask for the whole file, or for an offer to receive it by multicast."""
+        self._first_asked = True
+        self._send(taker, None, None, field)
 
     def _rest(self) -> None:
         if self._busy_since is not None:
