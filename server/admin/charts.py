@@ -193,7 +193,17 @@ def span(seconds: float) -> str:
     return f"{s // 86400} d {s % 86400 // 3600} h"
 
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 480, 150, 52, 20
+def brief(seconds: float) -> str:
+    """A duration in one word where that will do, for figures read from afar."""
+    s = round(seconds)
+    if s < 90:
+        return f"{s} s"
+    if s < 5400:
+        return f"{round(s / 60)} min"
+    return span(seconds)
+
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 480, 150, 66, 20
 
 
 def _nice(top: float) -> float:

@@ -74,6 +74,8 @@ class AdminRoom:
 
     def stop(self) -> Any:
         """Stop listening; a Deferred."""
+        if self.site is not None:
+            self.site.simulator.close()
         self.context.close()
         if self.listener is None:
             return None

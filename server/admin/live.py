@@ -49,7 +49,7 @@ _LIVE_OFFSET = 2_000
 _SMALL_MOST = 3_000
 _HISTORY_FRESH_S = 4.0
 #: Work of the pages (passwords above all) runs here, so that it cannot crowd out the store.
-_THREADS = 2
+_THREADS = 3
 #: Charts' series that the recorder keeps under other names, as sums.
 _SUMS = {"admitted": ("admitted_small", "admitted_large")}
 

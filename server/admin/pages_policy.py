@@ -148,9 +148,20 @@ async def begin_preview(
         base_revision=current.number,
         note=note,
     )
-    admin.previews.begin(found, arrivals, admin.context.health().capacity_bytes_s)
+    capacity = await _capacity(admin, now) if workload == RECORDED else None
+    admin.previews.begin(found, arrivals, capacity)
     Deferred.fromCoroutine(admin.previews.work())
     return found
+
+
+async def _capacity(admin: Admin, now: float) -> float | None:
+    """What the link carries: the configured cap, else the most that was seen within the hour."""
+    configured = admin.context.health().capacity_bytes_s
+    if configured is not None:
+        return configured
+    history = await admin.context.history(now - HOUR_S, now, 240)
+    seen = [rate for rate in history.series.get("goodput_bytes_s", ()) if rate is not None]
+    return max(seen, default=0.0) or None
 
 
 def _preview(admin: Admin, key: str) -> Preview:

@@ -24,7 +24,7 @@ WORKLOADS: Mapping[str, str] = {
     RECORDED: "The last hour's recorded arrivals",
     "exp2": "Paper: 400 clients in ten minutes, few large files",
     "exp1": "Paper: 200 clients in ten minutes, sizes from 1 kB to 1 MB",
-    "release": "A release day scaled to this server",
+    "release": "A release day: 2,000 clients come faster than the link can serve",
 }
 #: Runs the simulator on a JSON document and gives another, both as bytes.
 Runner = Callable[[bytes], Awaitable[bytes]]

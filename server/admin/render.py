@@ -11,7 +11,7 @@ from importlib.resources.abc import Traversable
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from server.admin.charts import bytes_text, span
+from server.admin.charts import brief, bytes_text, span
 
 _ROOMS = ("static", "vendor")
 
@@ -92,6 +92,7 @@ def make_environment(assets: Assets) -> Environment:
     found.filters.update(
         bytes=bytes_text,
         span=span,
+        brief=brief,
         clock=clock,
         moment=moment,
         field_time=field_time,

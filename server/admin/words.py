@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from policies.job import Snapshot
-from server.admin.charts import span
+from server.admin.charts import brief
 from server.admin.context import Health
 
 
@@ -27,7 +27,7 @@ def state_of(snapshot: Snapshot, health: Health) -> State:
     if snapshot.waiting or snapshot.ready:
         line = f"{snapshot.waiting:,} wait"
         if snapshot.last_wait is not None:
-            line += f", the last one about {span(snapshot.last_wait.expected_s)}"
+            line += f", the last one about {brief(snapshot.last_wait.expected_s)}"
         more = f"{snapshot.ready:,} called and on their way; {free} of {snapshot.slots} slots free."
         found = State("queueing", f"Queueing: {line}", more)
     elif snapshot.large_active >= snapshot.large_slots or free == 0:

@@ -48,7 +48,7 @@
       tzDate: (ts) => uPlot.tzDate(new Date(ts * 1e3), "Etc/UTC"),
       cursor: { y: false, points: { size: 7 } },
       legend: { show: false },
-      scales: { y: { range: (_, low, high) => [0, unit === "share" ? 1 : Math.max(high || 0, 1e-9) * 1.08] } },
+      scales: { y: { range: (_, low, high) => [0, unit === "share" ? 1 : (high > 0 ? high : 1) * 1.08] } },
       series: [{}, ...labels.map((label, index) => ({ label, stroke: colour(`c${index + 1}`), width: 2, points: { show: false }, spanGaps: false }))],
       axes: [
         { ...axis, size: 28, space: 70, values: [[86400, "{YYYY}-{MM}-{DD}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"]].map(([s, f]) => [s, f, null, null, null, null, null, null, 1]) },
