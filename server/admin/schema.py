@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
+from policies.registry import POLICIES
 from policies.settings import PolicySettings
+from server.admin.preview import WORKLOADS
 
 _BIG = 2**53 - 1
 #: Free text as people write it, without the control characters that no page should show.
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+def _one_of(words: Iterable[str | None]) -> dict[str, Any]:
+    """The words that are known, for the document; the operation itself names them in its fault."""
+    return {"enum": list(words)}
 
 
 class Shape(BaseModel):
@@ -174,7 +182,7 @@ class BlocksOut(Shape):
 class SettingsIn(Shape):
     """A policy with all its settings; what is left out takes its default."""
 
-    policy: str = Field(max_length=32)
+    policy: str = Field(max_length=32, json_schema_extra=_one_of(POLICIES))
     settings: PolicySettings
     note: Text = Field("", max_length=500)
 
@@ -182,7 +190,7 @@ class SettingsIn(Shape):
 class SettingsPatch(Shape):
     """Single settings to change; the rest stays."""
 
-    policy: str | None = Field(None, max_length=32)
+    policy: str | None = Field(None, json_schema_extra=_one_of((*POLICIES, None)))
     settings: dict[str, Any] = Field(default_factory=dict)
     note: Text = Field("", max_length=500)
 
@@ -222,9 +230,9 @@ class SettingsHelpOut(Shape):
 
 
 class PreviewIn(Shape):
-    policy: str = Field(max_length=32)
+    policy: str = Field(max_length=32, json_schema_extra=_one_of(POLICIES))
     settings: PolicySettings
-    workload: str = Field("recorded", max_length=32)
+    workload: str = Field("recorded", max_length=32, json_schema_extra=_one_of(WORKLOADS))
     note: Text = Field("", max_length=500)
 
 
@@ -275,7 +283,11 @@ class FilesOut(Shape):
 
 
 class RuleIn(Shape):
-    path: Text = Field(min_length=1, max_length=1024, description="A pattern with * and ?.")
+    path: str = Field(
+        max_length=1024,
+        pattern=r"^/[^\x00-\x1f\x7f]*$",
+        description="A pattern with * and ?; it starts with a slash.",
+    )
     require_class: Text = Field("", max_length=64)
     treat_as: Literal["", "small", "large"] = ""
     multicast: bool | None = None
