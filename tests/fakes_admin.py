@@ -458,7 +458,7 @@ def busy_context() -> FakeContext:
                 *(5000 + i, f"203.0.113.{i % 250}#{i % 8}", f"/42.0/{names[i % 4]}"),
                 *(10**9, 10**9, 4.0 if i % 30 == 0 else 1.0, NOW - 800 + 3 * i),
                 TicketState.READY if i < 24 else TicketState.WAITING,
-                *(NOW, 1 + i % 5, i % 7 == 0),
+                *(NOW, 1 + i % 5, int(i % 7 == 0)),
             )
         )
     for i, name in enumerate((*names, "SHA256SUMS", "SHA256SUMS.gpg", "README.html")):

@@ -160,7 +160,7 @@ def show(value: float | None, unit: str) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     if unit == "bytes_s":
-        return f"{bytes_text(value)}/s"
+        return f"{bytes_text(value)}/s".replace(".0 ", " ")
     if unit == "s":
         return span(value)
     if unit == "share":
@@ -206,10 +206,16 @@ def brief(seconds: float) -> str:
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 480, 150, 66, 20
 
 
-def _nice(top: float) -> float:
+#: Durations that read well as the top of an axis with one line at its half.
+_SPANS = (2, 4, 10, 20, 30, 60, 120, 240, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 86_400)
+
+
+def _nice(top: float, unit: str = "") -> float:
     """The next round number at or above `top`."""
     if top <= 0:
         return 1.0
+    if unit == "s" and top <= _SPANS[-1]:
+        return float(next(step for step in _SPANS if step >= top * 0.999))
     power = 10.0 ** math.floor(math.log10(top))
     steps = (1, 2, 2.5, 5, 10)
     return float(next(step * power for step in steps if step * power >= top * 0.999))
@@ -219,7 +225,7 @@ def svg(chart: Chart, history: History, clock: Callable[[float], str]) -> Markup
     """The chart as a picture that needs no script; `clock` writes the time of day."""
     lines = lines_of(chart, history)
     known = [v for _, values in lines for v in values if v is not None]
-    top = 1.0 if chart.unit == "share" else _nice(max(known, default=1.0))
+    top = 1.0 if chart.unit == "share" else _nice(max(known, default=1.0), chart.unit)
     first, last = (history.t[0], history.t[-1]) if history.t else (0.0, 1.0)
     width = max(last - first, 1e-9)
 
@@ -242,6 +248,9 @@ def svg(chart: Chart, history: History, clock: Callable[[float], str]) -> Markup
     for index, (_, values) in enumerate(lines):
         for run in _runs(history.t, values):
             points = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in run)
+            if index == 0:
+                foot = f"{x(run[-1][0]):.1f},{y(0):.1f} {x(run[0][0]):.1f},{y(0):.1f}"
+                parts.append(f'<polygon class="area" points="{points} {foot}"/>')
             parts.append(f'<polyline class="line c{index + 1}" points="{points}"/>')
     if history.t:
         for at, anchor in ((first, "start"), (last, "end")):

@@ -79,13 +79,17 @@ def _setting(name: str, rules: Mapping[str, Any]) -> Setting:
 def bound_text(setting: Setting) -> str:
     """The bounds in words: `1 to 1,000,000`."""
     found = dict(setting.bounds)
-    low = f"{found['min']:,.12g}" if "min" in found else ""
+    low = _count(found["min"]) if "min" in found else ""
     if "above" in found:
-        low = f"above {found['above']:,.12g}"
+        low = f"above {_count(found['above'])}"
     high = found.get("max", found.get("below"))
     if low and high is not None:
-        return f"{low} to {high:,.12g}"
-    return low or (f"up to {high:,.12g}" if high is not None else "")
+        return f"{low} to {_count(high)}"
+    return low or (f"up to {_count(high)}" if high is not None else "")
+
+
+def _count(number: float) -> str:
+    return f"{int(number):,}" if number == int(number) else f"{number:,.12g}"
 
 
 def shown(value: Any) -> str:

@@ -14,6 +14,13 @@ from server.admin.words import state_of
 
 SPANS = {"15m": 900.0, "1h": 3600.0, "6h": 21_600.0, "24h": 86_400.0, "7d": 604_800.0}
 _LABELS = {"15m": "15 min", "1h": "1 h", "6h": "6 h", "24h": "24 h", "7d": "7 days"}
+_TITLES = {
+    "15m": "The last 15 minutes",
+    "1h": "The last hour",
+    "6h": "The last 6 hours",
+    "24h": "The last 24 hours",
+    "7d": "The last 7 days",
+}
 _POINTS = 240
 
 
@@ -38,7 +45,7 @@ async def now(admin: Admin, call: Call) -> Answer:
         periods=list(_LABELS.items()),
         chosen=chosen,
         span_s=SPANS[chosen],
-        title=f"The last {_LABELS[chosen]}",
+        title=_TITLES[chosen],
     )
 
 

@@ -14,6 +14,8 @@
     return found;
   };
 
+  const faint = (rgb) => rgb.replace(/^rgb\((.*)\)$/, "rgba($1, 0.13)");
+
   const bytes = (value) => {
     const units = ["B", "kB", "MB", "GB", "TB", "PB"];
     let at = 0;
@@ -29,10 +31,13 @@
   const show = {
     count: (v) => v.toLocaleString("en"),
     per_s: (v) => `${+v.toPrecision(3)}/s`,
-    bytes_s: (v) => `${bytes(v)}/s`,
+    bytes_s: (v) => `${bytes(v)}/s`.replace(".0 ", " "),
     s: span,
     share: (v) => `${Math.round(v * 100)} %`,
   };
+
+  // Steps between the lines of an axis that people can read: 5 min, not 500 s.
+  const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 172800];
 
   const make = (figure, data) => {
     const unit = figure.dataset.unit;
@@ -49,10 +54,10 @@
       cursor: { y: false, points: { size: 7 } },
       legend: { show: false },
       scales: { y: { range: (_, low, high) => [0, unit === "share" ? 1 : (high > 0 ? high : 1) * 1.08] } },
-      series: [{}, ...labels.map((label, index) => ({ label, stroke: colour(`c${index + 1}`), width: 2, points: { show: false }, spanGaps: false }))],
+      series: [{}, ...labels.map((label, index) => ({ label, stroke: colour(`c${index + 1}`), fill: index === 0 ? faint(colour("c1")) : undefined, width: 2, points: { show: false }, spanGaps: false }))],
       axes: [
         { ...axis, size: 28, space: 70, values: [[86400, "{YYYY}-{MM}-{DD}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"]].map(([s, f]) => [s, f, null, null, null, null, null, null, 1]) },
-        { ...axis, size: 68, space: 36, values: (_, ticks) => ticks.map(show[unit]) },
+        { ...axis, size: 68, space: 36, ...(unit === "s" ? { incrs: steps } : {}), values: (_, ticks) => ticks.map(show[unit]) },
       ],
     }, data, plot);
     new ResizeObserver(() => chart.setSize({ width: plot.clientWidth, height: 150 })).observe(plot);
