@@ -248,6 +248,27 @@ def release_artefacts(
     return _release("release-artefacts", seed, shape, draw, mean, abandon)
 
 
+CROWD_CLIENTS, CROWD_RUSH_S, CROWD_LOOKS_PER_S, CROWD_SPAN_S = 10_000, 60.0, 20.0, 240.0
+CROWD_LARGE, CROWD_SMALL = File("live.iso", 200 * MB), File("SHA256SUMS.txt", 1_400)
+
+
+def crowd(seed: int) -> Workload:
+    """Ten thousand people within a minute for one image, and others who only read a small file.
+
+    The image takes the link hours to send to all, so nearly everybody waits: what is measured is
+    the queue itself, and whether small files are still answered at once beside it.
+    """
+    rng = random.Random(f"crowd/{seed}")
+    waiting = [(rng.uniform(0.0, CROWD_RUSH_S), CROWD_LARGE) for _ in range(CROWD_CLIENTS)]
+    looks = int(CROWD_LOOKS_PER_S * CROWD_SPAN_S)
+    waiting += [(rng.uniform(0.0, CROWD_SPAN_S), CROWD_SMALL) for _ in range(looks)]
+    visitors = tuple(
+        Visitor(f"c{number}", arrival, math.inf, (file,))
+        for number, (arrival, file) in enumerate(sorted(waiting, key=lambda pair: pair[0]))
+    )
+    return Workload("crowd", seed, visitors, 12_500_000.0)
+
+
 def with_rude(workload: Workload, fraction: float) -> Workload:
     """The same population, of which this fraction (drawn by the workload's seed) is rude."""
     rng = random.Random(f"rude/{workload.name}/{workload.seed}")
@@ -329,6 +350,7 @@ WORKLOADS: Mapping[str, Callable[[int], Workload]] = {
     "exp2": exp2,
     "release-pareto": release_pareto,
     "release-artefacts": release_artefacts,
+    "crowd": crowd,
     "release-pareto-abandon": lambda seed: release_pareto(seed, abandon=True),
     "release-artefacts-abandon": lambda seed: release_artefacts(seed, abandon=True),
 }

@@ -1,0 +1,132 @@
+"""Load profiles against a real staging site: reports, objectives, workers, the composition."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.e2e
+#: Small enough for a test: 50 of the paper's clients, forty times as fast.
+QUICK = ("--time-scale", "40", "--thin", "8", "--users", "60")
+
+
+def run(folder: Path, profile: str, *locust: str, serve: tuple[str, ...] = ()) -> Any:
+    """One profile on a fresh site; the finished process."""
+    command = [sys.executable, "tools/staging", str(folder), "--workload", "exp2"]
+    command += ["--profile", f"loadtest/{profile}.conf"]
+    command += [f"--locust={option}" for option in ("--workload", "exp2", *QUICK, *locust)]
+    if serve:
+        command += ["--", *serve]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
+    )
+
+
+def figures(folder: Path) -> Mapping[str, float]:
+    """The figures that the run wrote."""
+    found: Mapping[str, float] = json.loads((folder / "figures.json").read_text())["figures"]
+    return found
+
+
+def test_a_run_reports_in_json_csv_and_html_and_keeps_its_objectives(tmp_path: Path) -> None:
+    page, table = tmp_path / "report.html", tmp_path / "figures.csv"
+    done = run(
+        tmp_path,
+        "ci",
+        *("--figures-json", str(tmp_path / "figures.json")),
+        *("--figures-csv", str(table), "--html", str(page)),
+        serve=("--policy", "ticket", "--slots", "3", "--reserve-small", "2"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = figures(tmp_path)
+    assert found["finished"] == found["arrived"] > 50
+    assert found["failed"] == 0
+    assert found["tickets_issued"] == found["tickets_redeemed"] > 0
+    assert found["verified_bytes"] > 1_000_000
+    rows = dict(csv.reader(table.read_text().splitlines()))
+    assert float(rows["finished"]) == found["finished"]
+    assert 'id="tidegate-admission"' in page.read_text()
+    assert "told to wait large" in page.read_text()
+
+
+def test_a_missed_objective_is_named_and_fails_the_run(tmp_path: Path) -> None:
+    done = run(tmp_path, "ci", "--slo", "p50_session<0.000001s")
+    assert done.returncode == 1
+    assert "objective missed: p50_session<0.000001s: measured" in done.stderr + done.stdout
+
+
+def test_workers_report_to_their_master(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        "ci",
+        *("--processes", "2", "--figures-json", str(tmp_path / "figures.json")),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert figures(tmp_path)["finished"] == figures(tmp_path)["arrived"] > 50
+
+
+@pytest.mark.parametrize("profile", ["browser", "mirror_fanout", "paper_exp2"])
+def test_every_kind_of_client_gets_its_file_through_a_full_server(
+    tmp_path: Path, profile: str
+) -> None:
+    done = run(
+        tmp_path,
+        profile,
+        *("--figures-json", str(tmp_path / "figures.json")),
+        serve=("--policy", "ticket", "--slots", "3", "--reserve-small", "2"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert figures(tmp_path)["finished"] == figures(tmp_path)["arrived"] > 50
+    assert figures(tmp_path)["queued"] > 0
+
+
+def test_rudeness_gains_nothing_and_forgers_harm_nobody(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        "rude",
+        *("--figures-json", str(tmp_path / "figures.json"), "--rude-fraction", "0.3"),
+        *("--slo", "failed_fraction<=0%"),
+        serve=("--policy", "ticket", "--slots", "3", "--reserve-small", "2"),
+    )
+    found = figures(tmp_path)
+    assert found["finished"] == found["arrived"] > 50, done.stdout + done.stderr
+    assert found["refused"] > 0
+    assert found["failed"] == 0
+
+
+def test_the_staging_site_runs_on_postgresql_too(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "tools/staging", str(tmp_path), "--database", "postgres"),
+            *("--workload", "exp2", "--profile", "loadtest/ci.conf"),
+            *(f"--locust={option}" for option in QUICK),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_composition_is_valid(tmp_path: Path) -> None:
+    compose = shutil.which("docker-compose")
+    assert compose, "docker-compose is missing; apt-get install docker-compose"
+    shutil.copy(ROOT / "docker-compose.yml", tmp_path)
+    (tmp_path / "deploy").mkdir()
+    (tmp_path / "deploy" / "postgres-password").write_text("only for this test")
+    done = subprocess.run(
+        [compose, "config", "-q"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "only for this test" not in (tmp_path / "docker-compose.yml").read_text()
