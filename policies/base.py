@@ -27,6 +27,11 @@ from policies.job import (
 from policies.settings import PolicySettings
 from policies.slots import Lease, SlotPool
 
+#: A download that took this much, or a tenth of what it wanted, is in earnest.
+_TAKEN_BYTES = 1 << 20
+#: A client that reconnects at once, for ranges or after a broken line, keeps its slot anyway.
+_SHORTEST_IDLE_S = 5.0
+
 
 @dataclass(slots=True)
 class Tally:
@@ -133,8 +138,21 @@ class BasePolicy:
         """See `AdmissionPolicy.detach`."""
         held = self._leases[lease]
         held.remaining_bytes = remaining_bytes
-        # A small download is sooner begun anew than resumed: its slot is not kept for it.
-        self._pool.detach(held, now, self.settings.lease_idle_s if held.large else 0.0)
+        self._pool.detach(held, now, self._kept_s(held, now))
+
+    def _kept_s(self, held: Lease, now: float) -> float:
+        """How long the slot stays with a download that has lost its last connection.
+
+        Who has hardly taken anything keeps it no longer than it used it, so that asking and
+        hanging up at once holds little up. A small download is sooner begun anew than resumed:
+        its slot is not kept.
+        """
+        if not held.large:
+            return 0.0
+        whole_s = self.settings.lease_idle_s
+        if held.started_bytes - held.remaining_bytes >= min(_TAKEN_BYTES, held.started_bytes // 10):
+            return whole_s
+        return min(whole_s, max(_SHORTEST_IDLE_S, now - held.started_s))
 
     def release(self, lease: int, now: float, done: bool) -> None:
         """See `AdmissionPolicy.release`."""

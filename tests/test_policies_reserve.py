@@ -57,7 +57,7 @@ def test_a_lease_without_connections_lasts_its_idle_time_and_no_longer() -> None
     policy = make("fcfs", slots=1, reserve_small=0, lease_idle_s=20.0)
     first = policy.offer(job("a", LARGE), 0.0)
     assert isinstance(first, Admit)
-    policy.detach(first.lease, 5.0, 500)
+    policy.detach(first.lease, 5.0, LARGE - LARGE // 10)
     assert policy.advance(5.0).wake_at == 25.0
     again = policy.offer(job("a", LARGE), 10.0)
     assert again == Admit(first.lease, None, joined=True)
@@ -65,6 +65,18 @@ def test_a_lease_without_connections_lasts_its_idle_time_and_no_longer() -> None
     policy.detach(first.lease, 31.0, 400)
     assert policy.advance(51.0).idled_out == (first.lease,)
     assert isinstance(policy.offer(job("b", LARGE), 51.0), Admit)
+
+
+def test_who_asks_and_hangs_up_at_once_holds_a_slot_for_a_moment_only() -> None:
+    policy = make("fcfs", slots=1, reserve_small=0, lease_idle_s=20.0)
+    ghost = policy.offer(job("ghost", LARGE), 0.0)
+    assert isinstance(ghost, Admit)
+    policy.detach(ghost.lease, 1.0, LARGE - 1)
+    assert policy.advance(1.0).wake_at == 6.0
+    slow = policy.offer(job("ghost", LARGE), 3.0)
+    assert isinstance(slow, Admit)
+    policy.detach(slow.lease, 13.0, LARGE - 2)
+    assert policy.advance(13.0).wake_at == 26.0
 
 
 def test_switching_the_policy_keeps_every_download() -> None:

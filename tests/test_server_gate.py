@@ -287,6 +287,7 @@ def test_an_idle_lease_gives_its_slot_back() -> None:
     house = House(lease_idle_s=10)
     first = house.ask("192.0.2.1", agent=CURL)
     second = house.ask("192.0.2.2", agent=CURL)
+    first.transfer.send(2_000_000)
     first.leave()
     house.wait(9)
     assert not second.started
