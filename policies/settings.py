@@ -120,7 +120,7 @@ class PolicySettings(BaseModel):
         gt=0.0,
         le=3_600.0,
         description="While slots stay free although tickets wait, the ready list grows by a "
-        "tenth each time this long has passed; it shrinks back as the slots fill.",
+        "quarter each time this long has passed; it shrinks back as the slots fill.",
         json_schema_extra=_about("s", *QUEUED),
     )
     ticket_ttl_s: float = Field(
