@@ -39,7 +39,7 @@ def parse_range(value: str, size_bytes: int) -> list[ByteRange] | None:
         if start < end <= size_bytes:
             return [(start, end)]
     unit, equals, rest = value.partition("=")
-    if not equals or unit.strip().lower() != "bytes":
+    if not equals or unit.lower() != "bytes":
         return None
     specs = [spec.strip(" \t") for spec in rest.split(",")]
     specs = [spec for spec in specs if spec]

@@ -33,6 +33,8 @@ class Floor:
         self.policy = policy
         self.settings = settings
         self.downloads: dict[int, Download] = {}
+        #: The same by client and file, of which one client has at most one lease.
+        self._by_job: dict[tuple[str, str], Download] = {}
         self.now: Callable[[], float] = parts.now
         #: Bytes delivered since the start, by file.
         self.sent_bytes_of: dict[str, int] = {}
@@ -66,18 +68,23 @@ class Floor:
 
     def find(self, client: str, file: str) -> Download | None:
         """The running download of this client and file."""
-        return next(
-            (
-                download
-                for download in self.downloads.values()
-                if download.client == client and download.file == file
-            ),
-            None,
-        )
+        return self._by_job.get((client, file))
+
+    def begin(self, download: Download) -> Download:
+        """A lease was granted."""
+        self.downloads[download.lease] = download
+        self._by_job[download.client, download.file] = download
+        return download
+
+    def _drop(self, lease: int) -> Download | None:
+        download = self.downloads.pop(lease, None)
+        if download is not None and self.find(download.client, download.file) is download:
+            del self._by_job[download.client, download.file]
+        return download
 
     def end(self, download: Download, reason: str) -> None:
         """Cut a download off and free its slot."""
-        if self.downloads.pop(download.lease, None) is None:
+        if self._drop(download.lease) is None:
             return
         download.abort(reason)
         self.policy.release(download.lease, self.now(), False)
@@ -95,7 +102,7 @@ class Floor:
         now = self.now()
         self.policy.detach(download.lease, now, download.remaining_bytes())
         if download.complete():
-            del self.downloads[download.lease]
+            self._drop(download.lease)
             self.policy.release(download.lease, now, True)
             self._parts.passes.end(download.client, download.file)
         self.settle()
@@ -128,7 +135,7 @@ class Floor:
             if lease in self.downloads:
                 self.downloads[lease].resume()
         for lease in step.idled_out:
-            download = self.downloads.pop(lease, None)
+            download = self._drop(lease)
             if download is not None:
                 download.abort("the lease is over")
                 self._parts.passes.end(download.client, download.file)
@@ -165,6 +172,6 @@ class Floor:
             decision = self.policy.offer(job, now)
             if isinstance(decision, Admit):
                 if decision.lease not in self.downloads:
-                    self.downloads[decision.lease] = Download(decision, job, entry.rep, now)
+                    self.begin(Download(decision, job, entry.rep, now))
                 self.policy.detach(decision.lease, now, size)
         self._parts.prequeue.tend(now)

@@ -34,7 +34,7 @@ from server.http.request import Request
 from server.proofs import read_proof, write_proof
 from server.rules import NOTHING, Verdict
 from server.store.records import ArrivalRecord
-from server.tools import UNKNOWN_TOOL, ToolRule
+from server.tools import ToolRule
 from server.transfer import BodyPlan, Representation, Start
 from server.waiting import Notice, clear_cookie
 
@@ -152,7 +152,9 @@ class Gate:
             rule.manner == "hold"
             and WAIT_FIELD not in headers
             # wget2 asks for text/html as browsers do, so a known tool's name counts for more.
-            and not (rule is UNKNOWN_TOOL and prefers_html(headers.get(b"accept")))
+            and not (rule is parts.tools.unknown and prefers_html(headers.get(b"accept")))
+            # Who asks for JSON reads problem documents.
+            and b"json" not in headers.get(b"accept", b"")
             and self.holds.has_room(client)
         )
         job = Job(
@@ -274,7 +276,7 @@ class Gate:
         rep, job = visit.rep, visit.job
         download = self.downloads.get(admit.lease)
         if download is None:
-            download = self.downloads[admit.lease] = Download(admit, job, rep, self.now())
+            download = self.floor.begin(Download(admit, job, rep, self.now()))
         else:
             download.renew(rep, job.remaining_bytes)
         headers: list[Header] = [

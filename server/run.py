@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import shutil
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -149,8 +151,20 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
     lines += [f"Files     {url}/" for url in urls]
     example = _example(service)
     if example is not None:
-        lines.append(f"Next      tidegate get {urls[0]}{example}")
+        lines.append(f"Next      {_program()} get {urls[0]}{example}")
     return lines
+
+
+def _program() -> str:
+    """How this program is called in a shell that stands where the server was started."""
+    if shutil.which("tidegate") is not None:
+        return "tidegate"
+    called = Path(sys.argv[0])
+    if called.name != "tidegate":
+        return f"{sys.executable} -m tidegate"
+    with contextlib.suppress(ValueError):
+        called = called.absolute().relative_to(Path.cwd())
+    return str(called)
 
 
 def _example(service: Any) -> str | None:

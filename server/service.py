@@ -133,7 +133,7 @@ class Service:
             callers=Callers(config.clients_per_address),
             rules=RuleBook(config.rules),
             prequeue=self.prequeue,
-            tools=ToolTable(config.holding.tools),
+            tools=ToolTable(config.holding.tools, config.holding.unknown),
             arrived=lambda record: self.recorder.arrived(record),
             not_found=lambda request: self.site.not_found(request),
             holds_most=config.holding.most,
@@ -288,7 +288,7 @@ class Service:
         self.loaded, self.config = loaded, new
         parts = self.gate.parts
         self.use_rules()
-        parts.tools = ToolTable(new.holding.tools)
+        parts.tools = ToolTable(new.holding.tools, new.holding.unknown)
         parts.callers = Callers(new.clients_per_address)
         parts.ticket_max_age_s = new.ticket_max_age_s
         self.gate.holds.most = new.holding.most

@@ -13,7 +13,7 @@ from policies.settings import PolicySettings
 from server.http.limits import HttpLimits
 from server.multicast.settings import MulticastSettings
 from server.rules import Rule
-from server.tools import ToolRule
+from server.tools import Manner, ToolRule
 
 PolicyName = Literal["fcfs", "reserve", "ticket", "fair", "adaptive"]
 _SECONDS: dict[str, Any] = {"unit": "s"}
@@ -40,6 +40,11 @@ class HoldingSettings(_Section):
         ge=1,
         le=100_000,
         description="Requests of one client held at once.",
+    )
+    unknown: Manner = Field(
+        "come-back",
+        description="What a tool gets that neither `holding.tools` nor the built-in table names: "
+        "`come-back` is 503 with Retry-After, `hold` keeps its request open.",
     )
     tools: tuple[ToolRule, ...] = Field(
         (),

@@ -3,6 +3,8 @@
 Measured with the real tools: curl, wget, wget2, aria2, axel and apt do not come back (or lose the
 file) after a 503, but all of them wait while the server keeps their request open. pip and whatever
 rests on urllib3 with retries honour `Retry-After`. Browsers obey `Refresh` on the waiting page.
+A program that nobody measured gets what HTTP has for this, 503 and `Retry-After`, unless the
+operator says otherwise (`holding.unknown`).
 """
 
 from __future__ import annotations
@@ -61,7 +63,10 @@ _MANY_LINES = 750
 DEFAULT_TOOLS: tuple[ToolRule, ...] = (
     # `curl --retry` would honour Retry-After, but nothing in a request tells it from plain curl,
     # which does not; holding serves both.
-    ToolRule(agent=r"^(curl|wget|wget2|aria2|axel)/", manner="hold", drip_lines=_MANY_LINES),
+    # The name may stand behind another program's, which runs curl; busybox says only `Wget`.
+    ToolRule(
+        agent=r"(^| )(curl|wget|wget2|aria2|axel)(/|$)", manner="hold", drip_lines=_MANY_LINES
+    ),
     ToolRule(agent=r"^Debian APT|^APT-|apt-", manner="hold"),
     ToolRule(
         agent=r"^(pip|uv|poetry|urllib3|twine)/|python-urllib3|python-requests",
@@ -69,8 +74,6 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
     ),
     ToolRule(agent=r"^tidegate/", manner="come-back"),
 )
-#: A tool that nobody knows is held: that serves nearly everything that can download at all.
-UNKNOWN_TOOL = ToolRule(agent=".", manner="hold")
 
 
 @dataclass(slots=True)
@@ -78,11 +81,14 @@ class ToolTable:
     """Finds the rule for a User-Agent; answers are remembered, agents being few."""
 
     rules: tuple[ToolRule, ...]
+    #: What every tool gets that no rule names.
+    unknown: ToolRule
     _compiled: list[tuple[re.Pattern[str], ToolRule]]
     _found: dict[bytes, ToolRule]
 
-    def __init__(self, rules: Iterable[ToolRule] = ()) -> None:
+    def __init__(self, rules: Iterable[ToolRule] = (), unknown: Manner = "come-back") -> None:
         self.rules = (*rules, *DEFAULT_TOOLS)
+        self.unknown = ToolRule(agent=".", manner=unknown)
         self._compiled = [(re.compile(rule.agent, re.IGNORECASE), rule) for rule in self.rules]
         self._found = {}
 
@@ -95,7 +101,7 @@ class ToolTable:
                 self._found.clear()
             text = agent.decode("latin-1")
             found = next(
-                (rule for pattern, rule in self._compiled if pattern.search(text)), UNKNOWN_TOOL
+                (rule for pattern, rule in self._compiled if pattern.search(text)), self.unknown
             )
             self._found[agent] = found
         return found

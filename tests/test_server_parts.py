@@ -21,7 +21,7 @@ from server.pages import Pages
 from server.phrases import ENGLISH, LANGUAGES, phrases_for
 from server.rules import NOTHING, Rule, RuleBook
 from server.sample import make_sample
-from server.tools import UNKNOWN_TOOL, ToolRule, ToolTable
+from server.tools import ToolRule, ToolTable
 from server.waiting import Notice, WaitingRoom
 
 DAY_S = 86_400.0
@@ -245,8 +245,11 @@ def test_a_rule_hides_until_its_time_in_any_time_zone() -> None:
         (b"python-urllib3/2.4", "come-back"),
         (b"uv/0.9", "come-back"),
         (b"tidegate/0.1", "come-back"),
-        (b"SomethingNew/1", "hold"),
-        (None, "hold"),
+        (b"Wget", "hold"),
+        (b"Homebrew/4.6 (Linux; x86_64) curl/8.14.1", "hold"),
+        (b"SomethingNew/1", "come-back"),
+        (b"notcurl/1", "come-back"),
+        (None, "come-back"),
     ],
 )
 def test_which_tool_gets_what(agent: bytes | None, manner: str) -> None:
@@ -257,7 +260,8 @@ def test_the_operators_rules_come_first() -> None:
     table = ToolTable([ToolRule(agent="^curl/", manner="come-back")])
     assert table.rule_for(b"curl/8").manner == "come-back"
     assert table.rule_for(b"Wget/1").manner == "hold"
-    assert table.rule_for(b"zzz") is UNKNOWN_TOOL
+    assert table.rule_for(b"zzz") is table.unknown
+    assert ToolTable(unknown="hold").rule_for(b"zzz").manner == "hold"
 
 
 def test_no_default_is_silent_for_longer_than_the_most_impatient_tool() -> None:
