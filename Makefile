@@ -68,3 +68,13 @@ bench: $(VENV)/.test
 .PHONY: bench-mirror
 bench-mirror: $(VENV)/.test
 	$(BIN)/python -m benchmarks.mirror
+
+# Multicast in network namespaces beside uftp, udpcast, NORM and TCP; needs root
+# (Debian: iproute2 nftables uftp udpcast libnorm1 nginx curl).
+.PHONY: lab-multicast
+lab-multicast: $(VENV)/.test
+	$(BIN)/python -m tidegate multicast lab
+
+.PHONY: lab-multicast-trials
+lab-multicast-trials: $(VENV)/.test
+	$(BIN)/python -m tidegate multicast lab --trials --rounds 1

@@ -19,7 +19,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "ticket": ("server.cli_ticket:ticket", "Issue preference tickets."),
     "get": ("client.cli:get", "Download, waiting politely and verifying what arrives."),
     "simulate": ("loadtest.sim.cli:simulate", "Try policies in virtual time."),
-    "multicast": ("server.multicast.cli:multicast", "Send files to many receivers at once."),
+    "multicast send": ("server.multicast.cli:send", "Send a file to everybody at a set time."),
+    "multicast lab": ("labs.multicast.lab:lab", "Measure it here, beside other tools (root)."),
     "mirror init": ("server.mirror.cli:init", "Make the keys of a mirror channel."),
     "mirror admit": ("server.mirror.cli:admit", "Let a mirror be offered to clients."),
     "mirror publish": ("server.mirror.cli:publish", "Generate one update for all mirrors."),
@@ -27,7 +28,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "mirror status": ("client.mirror.cli:status", "Show which mirrors are current."),
     "admin": ("client.cli_admin:admin", "Ask or steer a running server."),
 }
-GROUPS: Mapping[str, str] = {"mirror": "Keep mirrors in step with one origin."}
+GROUPS: Mapping[str, str] = {
+    "mirror": "Keep mirrors in step with one origin.",
+    "multicast": "Send a file once to many receivers.",
+}
 
 
 class LazyGroup(click.Group):

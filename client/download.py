@@ -648,6 +648,10 @@ class Download:
         if self.over:
             return
         now = self.network.now()
+        if self.result is not None:
+            self._part()
+            self.network.call_later(_TICK_S, self._tick)
+            return
         self._stalls(now)
         if self.board is not None and self.sink is not None:
             if self.sink.checks_due:
@@ -685,6 +689,9 @@ class Download:
     def _woken(self) -> None:
         self._ending = False
         if self.over or self.board is None:
+            return
+        if self.result is not None:
+            self._part()
             return
         self._break_stopped()
         for worker in list(self.workers.values()):
@@ -785,8 +792,6 @@ class Download:
         if not board.done or not sink.complete:
             self.wake()
             return
-        if self.joining is not None and self.joining.closing(self.network.now()):
-            return
         if not sink.right():
             # A reader of in-order output has not had the last bytes yet, and will not get them.
             self._mend(sink, board)
@@ -825,15 +830,11 @@ class Download:
     def _finish(self, sink: Sink) -> None:
         if self._repair is not None:
             self._repair.name_culprit()
-        self.over = True
-        if self.joining is not None:
-            self.joining.stop()
         for worker in self.workers.values():
             worker.let_go()
         try:
             self.target.finish(self.proposed_name if self.rename_freely else None)
         except DownloadFailed as problem:
-            self.over = False
             self._fail(problem)
             return
         telling = [s for s in self.sources if s.busy_s > 0.05 and s.received_bytes >= 16 << 10]
@@ -864,6 +865,15 @@ class Download:
             tuple(self.sources[n].url.text for n in sorted(sink.culprits)),
             tuple(self.notes),
         )
+        self._part()
+
+    def _part(self) -> None:
+        """The file has its name; a multicast sender may still have to hear so."""
+        if self.over or (self.joining is not None and self.joining.closing(self.network.now())):
+            return
+        self.over = True
+        if self.joining is not None:
+            self.joining.stop()
         self.when_over()
 
     def report(self) -> tuple[SourceReport, ...]:
@@ -893,12 +903,14 @@ class Download:
         if self.over:
             return
         self.over = True
-        self.failure = problem
+        if self.result is None:
+            self.failure = problem
         if self.joining is not None:
             self.joining.stop()
         for worker in self.workers.values():
             worker.hang_up()
-        self.target.close(discard=isinstance(problem, Corrupt))
+        if self.result is None:
+            self.target.close(discard=isinstance(problem, Corrupt))
         self.when_over()
 
     def abandon(self, problem: DownloadFailed) -> None:

@@ -120,9 +120,12 @@ class Reception:
         paper = self._offer.fec.scheme == "paper"
         receiver_class = PaperReceiver if paper else MulticastReceiver
         now = self._network.now()
-        return receiver_class(
+        receiver = receiver_class(
             self._offer, hashes, self._write, self._rng, now, self._have, self._space
         )
+        if not paper:
+            receiver.arrived_us = self._socket.arrived_us
+        return receiver
 
     def _begin(self, hashes: tuple[bytes, ...]) -> None:
         self.receiver = self._make(hashes)

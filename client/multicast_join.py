@@ -62,6 +62,7 @@ class MulticastJoin:
         self._reception: Reception | None = None
         self._meter = Meter()
         self._seconds = 0.0
+        self._began_s = 0.0
         self._closing_until: float | None = None
         self.received_bytes = 0
 
@@ -167,7 +168,8 @@ class MulticastJoin:
         )
         self._offer = offer
         self._source.receiving = True
-        self._meter.start(download.network.now())
+        self._began_s = download.network.now()
+        self._meter.start(self._began_s)
         self._tell(
             "joined", f"joined group {offer.group} port {offer.port}, code {offer.fec.scheme}"
         )
@@ -272,7 +274,8 @@ class MulticastJoin:
         if offer is None or not self.received_bytes:
             return ()
         host = f"[{offer.group}]" if ":" in offer.group else offer.group
-        rate = self.received_bytes / self._seconds if self._seconds > 0 else 0.0
+        seconds = self._seconds or self._download.network.now() - self._began_s
+        rate = self.received_bytes / seconds if seconds > 0 else 0.0
         url = f"udp://{host}:{offer.port}"
         return (SourceReport(url, self.received_bytes, rate, 0.0, 1, 0, 0, 0.0, None),)
 

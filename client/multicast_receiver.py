@@ -75,6 +75,44 @@ class ReceiverCounters:
     overruns: int = 0
 
 
+class DelayWatch:
+    """How much longer than the shortest the way has become, lasting, not now and then.
+
+    Like CoDel (RFC 8289, 3.1) it takes the least of an interval: bursts and busy receivers raise
+    some samples, a full queue raises all. The shortest is forgotten after a minute at most, since
+    two hosts' clocks drift apart by a few milliseconds in that time.
+    """
+
+    forget_s = 30.0
+
+    def __init__(self) -> None:
+        self._base: list[int | None] = [None, None]
+        self._turned_at: float | None = None
+        self._least: int | None = None
+
+    def add(self, delay_us: int, now: float) -> None:
+        """A sample, modulo 2^32."""
+        if self._turned_at is None or now - self._turned_at > self.forget_s:
+            self._turned_at = now
+            self._base = [self._base[1], None]
+        self._base[1] = self._less(self._base[1], delay_us)
+        self._least = self._less(self._least, delay_us)
+
+    def standing_us(self) -> int:
+        """The growth that all samples since the last call show."""
+        base, least = self._base[1], self._least
+        self._least = None
+        if base is None or least is None:
+            return 0
+        if self._base[0] is not None:
+            base = self._less(self._base[0], base)
+        return (least - base) & _MASK
+
+    @staticmethod
+    def _less(left: int | None, right: int) -> int:
+        return right if left is None or newer(left, right, 32) else left
+
+
 class HeapSpace:
     """Plain memory, never reused."""
 
@@ -114,6 +152,8 @@ class MulticastReceiver:
         self._space: Space = space or HeapSpace()
         self._rng = rng
         self._fresh_tag = PacketSealer(offer.key).fresh
+        #: When the datagram in hand reached this host, in microseconds of any clock; None: unknown.
+        self.arrived_us: Callable[[], int | None] | None = None
         self._session, self._object = offer.session, offer.object
         self._silence_s = offer.silence_s
         self._symbol_bytes = offer.fec.symbol_bytes
@@ -141,8 +181,7 @@ class MulticastReceiver:
         self._done_reported = False
         self._first_sequence = 0
         self._last_sequence = 0
-        self._least_delay_us: int | None = None
-        self._delay_us = 0
+        self._delays = DelayWatch()
         self.silent_at = now + offer.start_in_s + offer.silence_s
         self.heard = False
 
@@ -208,10 +247,9 @@ class MulticastReceiver:
             self._first_sequence = self._last_sequence = sequence
             if self._every_s:
                 self._ask_at = now + self._every_s * (0.5 + self._rng.random() / 2)
-        delay = (int(now * 1e6) - sent_us) & _MASK
-        if self._least_delay_us is None or newer(self._least_delay_us, delay, 32):
-            self._least_delay_us = delay
-        self._delay_us = (delay - self._least_delay_us) & _MASK
+        arrived_us = self.arrived_us() if self.arrived_us is not None else int(now * 1e6)
+        if arrived_us is not None:
+            self._delays.add((arrived_us - sent_us) & _MASK, now)
 
     def _take_symbol(
         self, k: int, block: int, symbol: int, payload: memoryview, now: float
@@ -363,7 +401,7 @@ class MulticastReceiver:
             expected=expected,
             received=self.counters.datagrams,
             overruns=self.counters.overruns,
-            queue_ms=self._delay_us // 1000,
+            queue_ms=self._delays.standing_us() // 1000,
             counts=dict(self._wanted_counts(below)) if below and counting else {},
             symbols=dict(self._wanted_symbols(below)) if below and not counting else {},
         )

@@ -8,6 +8,7 @@ Sockets are ours, not Twisted's, which reads one datagram a call and has no sour
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import ipaddress
 import socket
 import struct
@@ -20,6 +21,8 @@ _UDP_GRO = 104
 _SO_RCVBUFFORCE = 33
 _SO_MEMINFO = 55
 _MEMINFO_DROPS = 8
+_SIOCGSTAMPNS = 0x8907
+_TIMESPEC = struct.Struct("@ll")
 _IP_ADD_SOURCE_MEMBERSHIP = 39
 _MCAST_JOIN_SOURCE_GROUP = 46
 _WISHED_BUFFER_BYTES = 8 << 20
@@ -79,6 +82,15 @@ class GroupSocket:
             if len(info) >= 4 * (_MEMINFO_DROPS + 1):
                 return int(struct.unpack_from("@I", info, 4 * _MEMINFO_DROPS)[0])
         return 0
+
+    def arrived_us(self) -> int | None:
+        """When the datagram last read reached this host, in microseconds of the wall clock."""
+        with contextlib.suppress(OSError):
+            seconds, nanoseconds = _TIMESPEC.unpack(
+                fcntl.ioctl(self._socket, _SIOCGSTAMPNS, bytes(_TIMESPEC.size))
+            )
+            return int(seconds) * 1_000_000 + int(nanoseconds) // 1000
+        return None
 
     def _deepen(self) -> int:
         for option in (_SO_RCVBUFFORCE, socket.SO_RCVBUF):

@@ -1,167 +1,21 @@
-"""The multicast table: one sender at 100 Mb/s, N receivers, independent loss; ours and the peers.
-
-    python labs/multicast/lab.py [--receivers 8] [--mib 32] [--loss 0,1,5,10] [--rounds 3]
-                                 [--tools ours,uftp,udpcast,norm,tcp] [--fec auto] [--rate 99.5]
+"""`tidegate multicast lab`: one sender at 100 Mb/s, N receivers, losses; ours beside the peers.
 
 Each cell is bytes on the sender's wire (all headers, both protocols) divided by the file's size,
 and seconds until the last receiver holds the right file. The interpreter's start is not counted:
-our receivers import first and wait for the go, as the peers' daemons do.
+our receivers are loaded first and wait for the go, as the peers' daemons do.
 """
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-import json
 import os
-import shutil
 import statistics
 import sys
-import tempfile
-import time
-from dataclasses import dataclass
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
+import click
 
-from labs.multicast.network import SENDER_ADDRESS, Network
+from labs.multicast.bench import Bench, NotReady, Row
+from labs.multicast.network import LabFailed, Network
 from labs.multicast.peers import PEERS, available
-
-ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 90.0
-
-
-@dataclass(frozen=True)
-class Row:
-    """One run."""
-
-    tool: str
-    loss: float
-    good: int
-    receivers: int
-    ratio: float
-    seconds: float
-    note: str = ""
-
-
-class Bench:
-    """A scratch folder with the file, and what runs in it."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.folder = Path(tempfile.mkdtemp(prefix="tidegate-lab-", dir="/dev/shm"))
-        self.release = self.folder / "release"
-        self.release.mkdir()
-        self.file = self.release / "obj.bin"
-        self.file.write_bytes(os.urandom(options.mib << 20))
-        self.digest = hashlib.sha256(self.file.read_bytes()).digest()
-
-    def close(self) -> None:
-        """Remove the scratch folder."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def run(self, tool: str, loss: float, **network_options: object) -> Row:
-        """One tool once."""
-        options = self.options
-        scratch = Path(tempfile.mkdtemp(dir=self.folder))
-        network = Network(
-            options.receivers,
-            loss,
-            options.line,
-            **network_options,  # type: ignore[arg-type]
-        )
-        with network:
-            outs = []
-            for number in range(options.receivers):
-                (scratch / f"r{number}").mkdir()
-                outs.append(scratch / f"r{number}" / "obj.bin")
-            before, begun = (0, 0), 0.0
-            if tool == "ours":
-                before, begun = self._ours(network, scratch, outs)
-            else:
-                before, begun = PEERS[tool](
-                    network, self.file, scratch, outs, self.options.line * 950
-                )
-            whole = self._wait(outs, begun)
-            time.sleep(0.2)
-            after = network.wire()
-            server_cpu = network.cpu_seconds(network.processes[0]) if tool == "ours" else 0.0
-            note = self._note(tool, scratch, server_cpu)
-        good = sum(
-            path.exists() and hashlib.sha256(path.read_bytes()).digest() == self.digest
-            for path in outs
-        )
-        shutil.rmtree(scratch)
-        size = self.file.stat().st_size
-        ratio = (after[0] - before[0]) / size
-        return Row(tool, loss, good, options.receivers, ratio, whole - begun, note)
-
-    def _ours(
-        self, network: Network, scratch: Path, outs: list[Path]
-    ) -> tuple[tuple[int, int], float]:
-        options = self.options
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-        serve = [sys.executable, "-m", "tidegate", "serve", str(self.release)]
-        serve += ["--listen", f"{SENDER_ADDRESS}:8080", "--admin", "off"]
-        serve += ["--state", str(scratch / "state"), "--multicast"]
-        serve += ["--multicast-interface", SENDER_ADDRESS, "--multicast-fec", options.fec]
-        serve += ["--multicast-rate", f"{options.rate}Mbit"]
-        serve += ["--multicast-threshold", str(min(3, max(2, options.receivers)))]
-        network.start(network.sender(), serve, scratch / "server.log", scratch, env)
-        go = scratch / "go"
-        url = f"http://{SENDER_ADDRESS}:8080/obj.bin"
-        for number, out in enumerate(outs):
-            words = [sys.executable, str(ROOT / "labs/multicast/receive.py"), url, str(out)]
-            words += [network.address(number), str(out.parent / "ready"), str(go)]
-            log = scratch / f"r{number}.log"
-            network.start(network.receiver(number), words, log, scratch, env)
-        _until(lambda: b"ready http" in (scratch / "server.log").read_bytes(), "the server")
-        _until(lambda: all((o.parent / "ready").exists() for o in outs), "the receivers")
-        time.sleep(0.3)
-        before = network.wire()
-        begun = time.monotonic()
-        go.touch()
-        return before, begun
-
-    def _wait(self, outs: list[Path], begun: float) -> float:
-        """When the last output has its full size (or the timeout)."""
-        size = self.file.stat().st_size
-        left = list(outs)
-        while left and time.monotonic() < begun + TIMEOUT_S:
-            left = [path for path in left if not path.exists() or path.stat().st_size != size]
-            time.sleep(0.005)
-        return time.monotonic()
-
-    def _note(self, tool: str, scratch: Path, server_cpu: float) -> str:
-        if tool != "ours":
-            return ""
-        cpu, overruns, repaired, reasons = 0.0, 0, 0, set()
-        for number in range(self.options.receivers):
-            lines = (scratch / f"r{number}.log").read_text().strip().splitlines()
-            try:
-                result = json.loads(lines[-1])
-            except (IndexError, ValueError):
-                reasons.add(" ".join(lines)[-200:] or "no result")
-                continue
-            cpu = max(cpu, result.get("cpu_s", 0.0))
-            overruns += result.get("overruns", 0)
-            repaired += result.get("repaired_bytes", 0)
-            if result.get("reason"):
-                reasons.add(result["reason"])
-        text = f"cpu {cpu:.2f} s/receiver, server {server_cpu:.2f} s in all"
-        if overruns:
-            text += f", {overruns} overruns"
-        if repaired:
-            text += f", {repaired} bytes by unicast"
-        return text + "".join(f", {reason}" for reason in sorted(reasons))
-
-
-def _until(condition, what: str) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + 60
-    while not condition():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{what} did not get ready")
-        time.sleep(0.02)
 
 
 def table(rows: list[Row], losses: list[float], tools: list[str]) -> str:
@@ -183,39 +37,77 @@ def table(rows: list[Row], losses: list[float], tools: list[str]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Run the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--receivers", type=int, default=8)
-    parser.add_argument("--mib", type=int, default=32)
-    parser.add_argument("--loss", default="0,1,5,10")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--tools", default="ours,uftp,udpcast,norm,tcp")
-    parser.add_argument("--fec", default="auto")
-    parser.add_argument("--line", type=float, default=100.0, help="Mb/s of the sender's interface")
-    parser.add_argument("--rate", type=float, default=99.5, help="Mb/s our sender is paced at")
-    options = parser.parse_args()
-    if os.geteuid() != 0:
-        raise SystemExit("this lab builds network namespaces; run it as root")
-    losses = [float(text) for text in options.loss.split(",")]
-    tools = [tool for tool in options.tools.split(",") if tool == "ours" or available(tool)]
-    bench = Bench(options)
-    rows: list[Row] = []
+def _losses(ctx: click.Context, param: click.Parameter, text: str) -> list[float]:
     try:
-        for _ in range(options.rounds):
+        found = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise click.BadParameter("write percentages such as 0,1,5,10", ctx, param) from error
+    if not all(0 <= one < 100 for one in found):
+        raise click.BadParameter("a loss is from 0 to below 100 percent", ctx, param)
+    return found
+
+
+@click.command()
+@click.option("--receivers", type=click.IntRange(1, 200), default=8, show_default=True)
+@click.option("--mib", type=click.FloatRange(0.1, 4096), default=32, show_default=True)
+@click.option("--loss", "losses", default="0,1,5,10", show_default=True, callback=_losses)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--tools", default="ours,uftp,udpcast,norm,tcp", show_default=True)
+@click.option("--fec", default="auto", show_default=True, help="Our erasure code.")
+@click.option("--line", default=100.0, show_default=True, help="Mb/s of the sender's interface.")
+@click.option("--rate", type=float, help="Mb/s that ours is paced at; default 99.5 % of the line.")
+@click.option("--trials", is_flag=True, help="Instead: losses in bursts, slow, late, killed, …")
+@click.option("--only", default="", help="Trials whose name contains this.")
+@click.option("--prefix", default="tgm", show_default=True, help="Of the namespaces' names.")
+def lab(
+    receivers: int,
+    mib: float,
+    losses: list[float],
+    rounds: int,
+    tools: str,
+    fec: str,
+    line: float,
+    rate: float | None,
+    trials: bool,
+    only: str,
+    prefix: str,
+) -> None:
+    """Measure multicast on this machine: network namespaces, real processes, peers beside."""
+    if os.geteuid() != 0:
+        click.echo("tidegate: this lab builds network namespaces; run it as root", err=True)
+        sys.exit(2)
+    names = [name for name in tools.split(",") if name]
+    unknown = [name for name in names if name != "ours" and name not in PEERS]
+    if unknown:
+        click.echo(
+            f"tidegate: no tool {unknown[0]!r}; there are ours, {', '.join(PEERS)}", err=True
+        )
+        sys.exit(2)
+    bench = Bench(mib, fec, rate or 0.995 * line)
+    try:
+        if trials:
+            from labs.multicast.trials import run_trials
+
+            sys.exit(run_trials(bench, line, prefix, only, rounds))
+        names = [name for name in names if name == "ours" or available(name)]
+        rows = []
+        for _ in range(rounds):
             for loss in losses:
-                for tool in tools:
-                    row = bench.run(tool, loss)
+                for name in names:
+                    network = Network(receivers, loss, line, prefix)
+                    row = bench.run(name, network)
                     rows.append(row)
-                    print(  # noqa: T201
+                    click.echo(
                         f"{row.tool}\t{row.loss:g} %\t{row.good}/{row.receivers} good\t"
-                        f"{row.ratio:.3f}\t{row.seconds:.2f} s\t{row.note}",
-                        flush=True,
+                        f"{row.ratio:.3f}\t{row.seconds:.2f} s\t{row.note}"
                     )
+        click.echo("\n" + table(rows, losses, names))
+    except (LabFailed, NotReady) as fault:
+        click.echo(f"tidegate: the lab could not be built: {fault}", err=True)
+        sys.exit(1)
     finally:
         bench.close()
-    print("\n" + table(rows, losses, tools))  # noqa: T201
 
 
 if __name__ == "__main__":
-    main()
+    lab()

@@ -17,7 +17,7 @@ class RateSettings:
 
     floor_share: float = 0.25
     congested_loss: float = 0.05
-    congested_queue_ms: int = 50
+    congested_queue_ms: int = 20
     step_every_s: float = 0.5
     recover_share: float = 0.05
 
