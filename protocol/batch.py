@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
+from protocol.batch_group import HEAD_LIMIT_BYTES
 from protocol.compress import DELTA_LEVEL, pack, unpack
 from protocol.errors import BadManifest
 from protocol.tree import check_number, check_sha256, decode_row, encode_row
@@ -130,10 +131,11 @@ class Update:
     """An update file that can be read anywhere: `read(offset, length)` returns those bytes.
 
     Opening it walks the section heads only. Call `verify` before trusting any of it unless the
-    file's digest was already checked against signed metadata.
+    file's digest was already checked against signed metadata. `window_bytes` is the most a group
+    may ask for, if that is known to be less than the header allows.
     """
 
-    def __init__(self, read: ReadAt, length_bytes: int) -> None:
+    def __init__(self, read: ReadAt, length_bytes: int, window_bytes: int | None = None) -> None:
         self._read = read
         self._length_bytes = length_bytes
         self._sections: list[tuple[bytes, int, int]] = []
@@ -154,6 +156,8 @@ class Update:
         if length > _HEADER_LIMIT_BYTES:
             raise BadManifest("The header of the update is too long.")
         self.header = decode_header(self._exactly(offset, length))
+        allowed = self.header.window_bytes
+        self.window_bytes = allowed if window_bytes is None else min(allowed, window_bytes)
 
     def verify(self) -> None:
         """Check the end section against every byte before it."""
@@ -170,6 +174,8 @@ class Update:
         for kind, offset, length in self._sections:
             if kind != b"R":
                 continue
+            if length > 2 * _ROWS_LIMIT_BYTES:
+                raise BadManifest("A part of the update is larger than the format allows.")
             data = self._exactly(offset, length)
             if length < _RAW_SIZE.size:
                 raise BadManifest("A part of the update is too short.")
@@ -183,6 +189,9 @@ class Update:
         """The encoded groups of contents, one in memory at a time."""
         for kind, offset, length in self._sections:
             if kind == b"G":
+                # What compresses badly is carried raw, so no content outgrows itself.
+                if length > self.window_bytes + 2 * HEAD_LIMIT_BYTES:
+                    raise BadManifest("A group of the update is larger than its header promised.")
                 yield self._exactly(offset, length)
 
     def _exactly(self, offset: int, length: int) -> bytes:

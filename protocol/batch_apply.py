@@ -130,7 +130,7 @@ class Application:
                 yield from_row(row[:6])
 
     def _fill(self) -> None:
-        window = self._update.header.window_bytes
+        window = self._update.window_bytes
         carried = self._carried()
         entry: Entry | None = None
         written: int = 0

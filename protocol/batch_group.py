@@ -21,7 +21,9 @@ from protocol.tree_diff import Content
 
 Codec = Literal["raw", "zstd"]
 _HEAD = struct.Struct(">II")
-_HEAD_LIMIT_BYTES = 64 << 20
+HEAD_LIMIT_BYTES = 8 << 20
+#: Where planning stops: half, for the names' lengths are reckoned and not measured.
+_HEAD_PLANNED_BYTES = HEAD_LIMIT_BYTES // 2
 #: Below this saving a reference is not worth reading at every mirror.
 _WORTH = 0.95
 
@@ -70,25 +72,33 @@ def plan_groups(
     half = max(1, window_bytes // 2)
     outs: list[tuple[Part, Entry]] = []
     refs: dict[str, tuple[Part, Entry]] = {}
-    filled = referred = 0
+    filled = referred = named = 0
     for content in contents:
         entry = content.entry
         reference = content.reference if delta else None
         wanted = 0 if reference is None else reference.size_bytes
         large = entry.size_bytes > half or wanted > half
-        if outs and (large or filled + entry.size_bytes > half or referred + wanted > half):
+        crowded = filled + entry.size_bytes > half or referred + wanted > half
+        if outs and (large or crowded or named > _HEAD_PLANNED_BYTES):
             yield PlannedGroup(tuple(outs), tuple(refs.values()))
-            outs, refs, filled, referred = [], {}, 0, 0
+            outs, refs, filled, referred, named = [], {}, 0, 0, 0
         if large:
             yield from _cut(entry, reference, window_bytes)
             continue
         outs.append((Part(entry.path, 0, entry.size_bytes), entry))
         filled += entry.size_bytes
+        named += _name_bytes(entry.path)
         if reference is not None and wanted and reference.path not in refs:
             refs[reference.path] = (Part(reference.path, 0, wanted), reference)
             referred += wanted
+            named += _name_bytes(reference.path)
     if outs:
         yield PlannedGroup(tuple(outs), tuple(refs.values()))
+
+
+def _name_bytes(path: str) -> int:
+    """At most what a part with this path takes in a head (JSON may spell one letter in six)."""
+    return 40 + len(path) * (1 if path.isascii() and path.isprintable() else 6)
 
 
 def _cut(entry: Entry, reference: Entry | None, window_bytes: int) -> Iterator[PlannedGroup]:
@@ -151,7 +161,7 @@ def _decode_head(data: bytes, window_bytes: int) -> tuple[Group, bytes]:
     if len(data) < _HEAD.size:
         raise BadManifest("A group of the update is too short.")
     packed, raw = _HEAD.unpack_from(data)
-    if raw > _HEAD_LIMIT_BYTES or packed > len(data) - _HEAD.size:
+    if raw > HEAD_LIMIT_BYTES or packed > len(data) - _HEAD.size:
         raise BadManifest("The head of a group of the update is impossible.")
     head = unpack(data[_HEAD.size : _HEAD.size + packed], raw)
     try:

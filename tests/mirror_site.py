@@ -94,7 +94,7 @@ class Site:
 
 
 def transport_of(follower: Follower) -> FileTransport:
-    transport = follower._transport
+    transport = follower._bringer._transport
     assert isinstance(transport, FileTransport)
     return transport
 

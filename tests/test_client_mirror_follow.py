@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mirror_site import Site, described, edit, fill, transport_of
 
-from client.mirror import follow as follow_module
+from client.mirror import drift as drift_module
 from client.mirror.problem import MirrorProblem
 from client.mirror.stage import DiskStage
 from server.mirror.publish import PublishSettings
@@ -75,7 +75,7 @@ def test_without_news_a_round_reads_no_file_and_changes_nothing(
     def read(*_: object) -> None:
         raise AssertionError("a file was read")
 
-    monkeypatch.setattr(follow_module.LiveDisk, "digest", read)
+    monkeypatch.setattr(drift_module.LiveDisk, "digest", read)
     done = follower.once()
     assert (done.changed, done.fetched_bytes) == (False, 0)
 
@@ -333,7 +333,7 @@ def test_names_that_differ_in_case_only_need_a_file_system_that_tells(site: Site
     follower, old = two_versions(site)
     (site.tree / "PKG").mkdir()
     site.publish()
-    follower._case_blind = lambda folder: True
+    follower._builder._case_blind = lambda folder: True
     with pytest.raises(MirrorProblem, match="'PKG' and 'pkg'") as caught:
         follower.once()
     assert caught.value.code == "case-clash"

@@ -19,6 +19,7 @@ from protocol.tree_scan import Found, Stamp
 _FICLONE = 0x40049409
 _CHUNK_BYTES = 1 << 20
 _COPY_BYTES = 1 << 30
+_MOST_REMEMBERED = 10_000
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -30,7 +31,8 @@ class DiskStage:
     """`protocol.batch_apply.Stage` on a directory.
 
     `lost`: paths of the old tree whose content is wrong or gone. `touched`: those whose content
-    is right but not their attributes, so that they may be copied but not shared.
+    is right but not their attributes, so that they may be copied but not shared. No path an update
+    names is followed through a symbolic link, in either tree.
     """
 
     def __init__(self, new: Path, old: Path | None, lost: set[str], touched: set[str]) -> None:
@@ -38,12 +40,28 @@ class DiskStage:
         self._old = str(old) if old is not None else None
         self._lost = lost
         self._touched = touched
+        self._straight: dict[str, bool] = {}
 
     def _at(self, path: str) -> str:
         return f"{self._new}/{path}" if path else self._new
 
     def _before(self, path: str) -> str | None:
-        return None if self._old is None or path in self._lost else f"{self._old}/{path}"
+        """The old tree's file, if it can be trusted to be what its manifest says."""
+        if self._old is None or path in self._lost or not self._leads_inside(self._old, path):
+            return None
+        return f"{self._old}/{path}"
+
+    def _leads_inside(self, root: str, path: str) -> bool:
+        """Whether no folder on the way to `path` is a symbolic link."""
+        folder = f"{root}/{path}".rpartition("/")[0]
+        known = self._straight.get(folder)
+        if known is None:
+            if len(self._straight) >= _MOST_REMEMBERED:
+                self._straight.clear()
+            rest = folder[len(root) :]
+            known = os.path.realpath(folder) == os.path.realpath(root) + rest
+            self._straight[folder] = known
+        return known
 
     def make_dir(self, path: str) -> None:
         os.mkdir(self._at(path), 0o700)
@@ -76,7 +94,7 @@ class DiskStage:
             return False
         target = self._at(path)
         try:
-            source = os.open(before, _READ)
+            source = _open_file(before)
         except OSError:
             return False
         try:
@@ -90,7 +108,9 @@ class DiskStage:
         return True
 
     def copy_new(self, path: str, source: str) -> None:
-        handle = os.open(self._at(source), _READ)
+        if not self._leads_inside(self._new, source):
+            raise BadManifest(f"The update takes {source!r} through a symbolic link.")
+        handle = _open_file(self._at(source))
         try:
             os.unlink(self._at(path))
             _copy(handle, self._at(path))
@@ -98,9 +118,7 @@ class DiskStage:
             os.close(handle)
 
     def link_new(self, path: str, target: str) -> None:
-        folder = os.path.dirname(target)
-        real = os.path.realpath(self._new)
-        if os.path.realpath(self._at(folder)) != (f"{real}/{folder}" if folder else real):
+        if not self._leads_inside(self._new, target):
             raise BadManifest(f"The hard link {path!r} points through a symbolic link.")
         os.link(self._at(target), self._at(path), follow_symlinks=False)
 
@@ -123,7 +141,7 @@ class DiskStage:
         if before is None:
             return False
         try:
-            handle = os.open(before, _READ)
+            handle = _open_file(before)
         except OSError:
             return False
         try:
@@ -146,6 +164,15 @@ class DiskStage:
         if entry.kind != "l":
             os.chmod(path, entry.mode)
         os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
+
+
+def _open_file(path: str) -> int:
+    """Open a regular file to read; whatever else stands there is as good as nothing."""
+    handle = os.open(path, _READ)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return handle
 
 
 def _copy(source: int, target: str) -> None:
@@ -189,7 +216,12 @@ class LiveDisk:
             return
         with names:
             for name in names:
-                yield _found(name)
+                try:
+                    found = _found(name)
+                except FileNotFoundError:
+                    # Removed under our eyes.
+                    continue
+                yield found
 
     def digest(self, path: str, found: Found) -> tuple[Stamp, str]:
         try:
