@@ -614,7 +614,14 @@ class Download:
             self._start_over(source, "most mirrors have a copy of another size")
             return
         if not self._others(source):
-            self._start_over(source, "the file has another size than before")
+            if settled:
+                self._fail(
+                    Corrupt(
+                        f"{source.url.text} has {size} bytes where {self.size_limit} are promised"
+                    )
+                )
+            else:
+                self._start_over(source, "the file has another size than before")
             return
         self.drop(source, "its copy has another size")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -92,10 +93,10 @@ class FileTarget:
         self._backing = FileBacking(self._part)
         missing = identity.size_bytes - have.total
         if identity.size_bytes != UNKNOWN_SIZE and missing > self._backing.room_bytes():
+            room = self._backing.room_bytes()
             raise LocalProblem(
-                f"cannot write {self._final}: {missing} bytes are needed and "
-                f"{self._backing.room_bytes()} are free"
-            )
+                f"cannot write {self._final}: {missing} bytes are needed and {room} are free"
+            ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._final))
         if identity.size_bytes != UNKNOWN_SIZE:
             self._journal.start(identity, have, checked)
         self._sink = Sink(self._backing, identity.size_bytes, have=have)

@@ -255,6 +255,14 @@ def test_checked_pieces_are_not_read_again_after_a_crash(one: Run) -> None:
     assert one.right()
 
 
+def test_a_server_with_another_size_than_promised_sends_no_more_than_that(one: Run) -> None:
+    known = Metalink("out.bin", 500_000, SHA, None, ())
+    with running(Behaviour(DATA, rate=RATE)) as (mirror,):
+        with pytest.raises(Corrupt, match="2000000 bytes where 500000 are promised"):
+            one.get(mirror.url, metalink=known)
+    assert not one.path.exists()
+
+
 def test_mirrors_and_digest_told_by_the_server_are_used(one: Run) -> None:
     digest = base64.b64encode(SHA[1]).decode()
     with running(Behaviour(DATA, rate=RATE)) as (second,):

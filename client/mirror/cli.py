@@ -50,6 +50,7 @@ def _stop(*_: object) -> NoReturn:
 @click.option("--keep", default=1, show_default=True, help="Previous versions kept.")
 @click.option("--replace", is_flag=True, help="Put the mirror in place of what DIRECTORY holds.")
 @click.option("--paranoid", is_flag=True, help="Read every file each round, whatever its stamp.")
+@click.option("--pass", "pass_token", help="A preference pass given by the origin's operator.")
 @click.option("--multicast", is_flag=True, help="Join multicast when the origin offers it.")
 @click.option("--multicast-interface", metavar="ADDR", help="Address of the interface to join on.")
 @click.option(
@@ -79,6 +80,7 @@ def follow(
     keep: int,
     replace: bool,
     paranoid: bool,
+    pass_token: str | None,
     multicast: bool,
     multicast_interface: str | None,
     relay: Path | None,
@@ -97,6 +99,7 @@ def follow(
     from client.mirror.place import Place
     from client.mirror.problem import MirrorProblem, named
     from client.mirror.service import MirrorService, Reporting
+    from client.urls import BadUrl, parse
 
     if keep < 0:
         raise click.UsageError("--keep cannot be negative.")
@@ -113,11 +116,16 @@ def follow(
             relay=relay,
         )
         interval_s = parse_duration(interval)
-    except ProtocolError as fault:
+        parse(url)
+        parse(own_url or url)
+    except (ProtocolError, BadUrl) as fault:
         raise click.UsageError(str(fault)) from fault
     place = Place(directory, state)
     transport = HttpTransport(
-        place.home / "client", multicast=multicast, multicast_interface=multicast_interface
+        place.home / "client",
+        multicast=multicast,
+        multicast_interface=multicast_interface,
+        pass_token=pass_token,
     )
     follower = Follower(place, settings, transport, time.time)
     reporting = None
@@ -147,6 +155,7 @@ def follow(
         transport,
         time.time,
         time.sleep,
+        steady=time.monotonic,
         interval_s=interval_s,
         reporting=reporting,
         done=tell.done,
@@ -160,14 +169,18 @@ def follow(
 
 
 class _Teller:
-    """Says what happens: sentences, or one JSON object a line."""
+    """Says what happens: sentences, none twice in a row, or one JSON object a line."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
+        self._said = ""
 
     def line(self, event: str, text: str, *, err: bool = False, **fields: object) -> None:
         if self._as_json:
             text = json.dumps({"event": event, **fields})
+        elif text == self._said:
+            return
+        self._said = text
         click.echo(text, err=err and not self._as_json)
 
     def done(self, followed: Followed) -> None:

@@ -20,6 +20,7 @@ from client.mirror.problem import MirrorProblem, named
 from client.mirror.stage import ignores_case
 from client.mirror.transport import Transport
 from client.mirror.trust import Trust, Verified
+from client.urls import parse
 from protocol.channel import Edge, Version, route
 
 _MEMORY_PER_WINDOW = 4
@@ -172,7 +173,10 @@ class Follower:
     def _go_live(self, tree: Path, manifest_sha256: str, version: int) -> None:
         sync_filesystem(tree)
         self.place.save(
-            replace(self.place.state, channel=self.settings.channel, url=self.settings.url)
+            # Without a login that may stand in it.
+            replace(
+                self.place.state, channel=self.settings.channel, url=parse(self.settings.url).text
+            )
         )
         self.place.switch(tree, version, manifest_sha256)
         self.place.forget(self.settings.keep_previous)

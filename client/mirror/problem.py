@@ -85,8 +85,19 @@ def named() -> Iterator[None]:
         raise MirrorProblem(
             "unreachable", f"The origin did not answer: {fault}.", passing=True
         ) from fault
+    except MemoryError as fault:
+        raise MirrorProblem(
+            "too-little-memory",
+            "The machine has less memory free than --memory allows; give less there, or make room.",
+            passing=True,
+        ) from fault
     except OSError as fault:
-        if fault.errno not in _BY_ERRNO:
-            raise
-        code, text = _BY_ERRNO[fault.errno]
-        raise MirrorProblem(code, text.format(fault.filename or "")) from fault
+        if fault.errno in _BY_ERRNO:
+            code, text = _BY_ERRNO[fault.errno]
+            raise MirrorProblem(code, text.format(fault.filename or "")) from fault
+        raise MirrorProblem(
+            "disk-trouble",
+            f"{fault.filename or 'The disk'}: {fault.strerror or fault}. The mirror keeps its "
+            "version and tries again.",
+            passing=True,
+        ) from fault

@@ -1,22 +1,37 @@
-"""A follower as a service: rounds, waiting for news between them, reports to the origin."""
+"""A follower as a service: rounds, waiting for news between them, reports to the origin.
+
+Laws. No trouble ends it. It never asks faster than every few seconds, whatever it is told. Looking
+for drift takes at most a twentieth of its time, however large the tree is.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urljoin
+from random import Random
+from urllib.parse import quote, urljoin
 
 from tuf.api.exceptions import DownloadError
 
+from client.mirror.drift import ManifestFile
 from client.mirror.follow import Followed, Follower
 from client.mirror.problem import MirrorProblem
 from client.mirror.transport import Transport
+from protocol.errors import BadManifest
 from protocol.mirror_report import SIGNATURE_HEADER, Report, encode_report
 
 #: Longer than an origin holds a question for news.
 _NEWS_TIMEOUT_S = 60.0
 _FIRST_BACKOFF_S = 5.0
+#: An origin that has nothing to say answers after 25 s; one that answers at once is not holding.
+_SHORTEST_HOLD_S = 5.0
+_LOOKING_SHARE = 0.05
+#: The origin takes a mirror for silent after three minutes.
+_REPORT_EVERY_S = 60.0
+_SAMPLES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +44,10 @@ class Reporting:
 
 
 class MirrorService:
-    """Runs rounds for ever: `clock` is seconds since 1970, `sleep` may be cut short by a signal.
+    """Runs rounds for ever: `clock` is seconds since 1970, `steady` seconds that never jump.
 
-    `interval_s` is the longest time between rounds (a minute suits the origin's list).
+    `sleep` may be cut short by a signal. `interval_s` is the longest time between rounds, at most
+    a minute for one that reports.
     """
 
     def __init__(
@@ -41,64 +57,96 @@ class MirrorService:
         clock: Callable[[], float],
         sleep: Callable[[float], None],
         *,
+        steady: Callable[[], float] | None = None,
         interval_s: float = 60.0,
         reporting: Reporting | None = None,
         done: Callable[[Followed], None] = lambda followed: None,
         failed: Callable[[MirrorProblem], None] = lambda problem: None,
+        rng: Random | None = None,
     ) -> None:
         self._follower = follower
         self._transport = transport
         self._clock = clock
+        self._steady = steady or clock
         self._sleep = sleep
-        self._interval_s = interval_s
+        self._interval_s = interval_s if reporting is None else min(interval_s, _REPORT_EVERY_S)
         self._reporting = reporting
         self._done = done
         self._failed = failed
-        self._failures = 0
+        self._rng = rng or Random()
+        self._setbacks = 0
+        self._promised = 0
+        self._look_at = float("-inf")
 
     def run(self) -> None:
         """Follow until interrupted; troubles are told, reported, and tried again later."""
         while True:
-            if self.round() is None:
-                self._failures += 1
-                backoff_s = _FIRST_BACKOFF_S * 2 ** min(self._failures - 1, 10)
-                self._sleep(min(self._interval_s, backoff_s))
-            else:
-                self._failures = 0
-                self.wait_for_news()
+            self.turn()
+
+    def turn(self) -> None:
+        """One round, and the pause after it."""
+        followed = self.round()
+        if followed is not None and followed.latest >= self._promised:
+            self._setbacks = 0
+            self._promised = self.wait_for_news()
+            return
+        # It failed; or what the origin announced is not what it has signed, which may take a while
+        # behind a cache, and for ever at a liar.
+        pause_s = min(self._interval_s, _FIRST_BACKOFF_S * 2 ** min(self._setbacks, 10))
+        self._setbacks += 1
+        self._sleep(pause_s * (0.75 + self._rng.random() / 2))
 
     def round(self) -> Followed | None:
         """One round and its report; None when it failed."""
+        began = self._steady()
+        look = began >= self._look_at
         try:
-            followed = self._follower.once()
+            followed = self._follower.once(look=look)
         except MirrorProblem as problem:
             self._failed(problem)
             self.report(problem.code)
             return None
+        except Exception as fault:
+            # A fault of this program must not leave a mirror unattended.
+            logging.getLogger(__name__).exception("a round broke off")
+            self._failed(
+                MirrorProblem("internal", f"{type(fault).__name__}: {fault}", passing=True)
+            )
+            self.report("internal")
+            return None
+        if look:
+            ended = self._steady()
+            self._look_at = ended + (ended - began) / _LOOKING_SHARE
         self._done(followed)
         self.report("")
         return followed
 
-    def wait_for_news(self) -> None:
-        """Return when the origin says there is a newer version, or after the interval."""
-        settings = self._follower.settings
-        version = max(self._follower.place.state.version, self._follower.place.state.shunned)
+    def wait_for_news(self) -> int:
+        """Return when the origin names a newer version (which), or after the interval (0)."""
+        settings, state = self._follower.settings, self._follower.place.state
+        version = max(state.version, state.shunned)
         url = urljoin(settings.url, f"/-/mirrors/{settings.channel}/next?after={version}")
-        end = self._clock() + self._interval_s
-        while (left_s := end - self._clock()) > 0:
-            try:
-                answer = self._transport.request(
-                    "GET", url, timeout_s=min(_NEWS_TIMEOUT_S, max(1.0, left_s))
-                )
-                latest = json.loads(answer.body)["latest"] if answer.status == 200 else None
-            except (DownloadError, ValueError, TypeError, KeyError):
-                latest = None
+        end = self._steady() + self._interval_s
+        while (left_s := end - self._steady()) > 0:
+            asked = self._steady()
+            latest = self._latest(url, min(_NEWS_TIMEOUT_S, max(1.0, left_s)))
             if latest is None:
                 # A plain file server, or no answer within the interval.
-                self._sleep(max(0.0, end - self._clock()))
-                return
+                self._sleep(max(0.0, end - self._steady()))
+                return 0
             if latest > version:
-                return
+                return latest
+            if self._steady() - asked < _SHORTEST_HOLD_S:
+                self._sleep(min(left_s, _SHORTEST_HOLD_S * (1 + self._rng.random())))
+        return 0
+
+    def _latest(self, url: str, timeout_s: float) -> int | None:
+        try:
+            answer = self._transport.request("GET", url, timeout_s=timeout_s)
+            latest = json.loads(answer.body)["latest"] if answer.status == 200 else None
+        except (DownloadError, ValueError, TypeError, KeyError, RecursionError):
+            return None
+        return latest if type(latest) is int else None
 
     def report(self, trouble: str) -> None:
         """Tell the origin how this mirror is; an origin that does not listen is no trouble."""
@@ -149,7 +197,39 @@ class MirrorService:
         if answer.status != 200:
             return False, "not-serving"
         free = {"yes": True, "no": False}.get(answer.headers.get("tidegate-free", ""))
-        return free, ""
+        return free, self._offering(reporting.own_url)
+
+    def _offering(self, own_url: str) -> str:
+        """Whether it is this tree that is served there: some files must be there in their size."""
+        place = self._follower.place
+        if not place.state.version:
+            return ""
+        wrong = 0
+        for _ in range(_SAMPLES):
+            try:
+                entry = ManifestFile(place.manifest).some_file(self._rng)
+            except (OSError, BadManifest):
+                return ""
+            # Names that begin with a dot are mostly not served.
+            if entry is None or "/." in f"/{entry.path}":
+                continue
+            url = urljoin(own_url.rstrip("/") + "/", quote(os.fsencode(entry.path)))
+            try:
+                answer = self._transport.request("HEAD", url, timeout_s=5.0)
+            except DownloadError:
+                continue
+            length = answer.headers.get("content-length", "")
+            plain = "content-encoding" not in answer.headers
+            if answer.status == 404 or (
+                answer.status == 200
+                and plain
+                and length.isdigit()
+                and int(length) != entry.size_bytes
+            ):
+                wrong += 1
+            elif answer.status == 200:
+                return ""
+        return "serves-other-files" if wrong else ""
 
 
 def _detail(body: bytes) -> str:

@@ -16,6 +16,7 @@ from tuf.api.exceptions import DownloadHTTPError
 from tuf.api.metadata import TargetFile
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
+from client.mirror.place import write_whole
 from client.mirror.problem import MirrorProblem
 from client.mirror.transport import Transport
 from protocol.channel import Index, decode_index, index_path
@@ -25,7 +26,11 @@ _ROOTS = 256
 
 
 class _Fetcher(FetcherInterface):
-    """python-tuf's requests over our transport; timestamp.json is asked for conditionally."""
+    """python-tuf's requests over our transport; timestamp.json is asked for conditionally.
+
+    A validator counts only while the bytes it came with are the ones that were believed and kept:
+    what failed verification, or was lost before it was kept, is asked for again.
+    """
 
     def __init__(self, transport: Transport, folder: Path) -> None:
         self._transport = transport
@@ -33,23 +38,31 @@ class _Fetcher(FetcherInterface):
         self._etag_file = folder / "timestamp.etag"
 
     def _fetch(self, url: str) -> Iterator[bytes]:
-        headers: dict[str, str] = {}
-        conditional = url.endswith("/timestamp.json") and self._timestamp.exists()
-        if conditional and self._etag_file.exists():
-            headers["If-None-Match"] = self._etag_file.read_text()
+        news = url.endswith("/timestamp.json")
+        kept = self._kept() if news else None
+        headers = {"If-None-Match": kept[0]} if kept is not None else {}
         answer = self._transport.request(
             "GET", url, headers=headers, limit_bytes=_METADATA_LIMIT_BYTES
         )
-        if answer.status == 304 and headers:
-            yield self._timestamp.read_bytes()
+        if answer.status == 304 and kept is not None:
+            yield kept[1]
             return
         if answer.status != 200:
             raise DownloadHTTPError(f"{url} answered {answer.status}", answer.status)
-        if url.endswith("/timestamp.json"):
-            self._etag_file.unlink(missing_ok=True)
-            if etag := answer.headers.get("etag"):
-                self._etag_file.write_text(etag)
+        if news:
+            digest = hashlib.sha256(answer.body).hexdigest()
+            write_whole(self._etag_file, f"{digest} {answer.headers.get('etag', '')}".encode())
         yield answer.body
+
+    def _kept(self) -> tuple[str, bytes] | None:
+        """The validator of the timestamp kept here, and its bytes."""
+        try:
+            digest, _, etag = self._etag_file.read_bytes().decode("latin-1").partition(" ")
+            body = self._timestamp.read_bytes()
+        except FileNotFoundError:
+            return None
+        right = hashlib.sha256(body).hexdigest() == digest
+        return (etag, body) if right and etag.isprintable() and etag else None
 
 
 class Trust:
@@ -115,7 +128,7 @@ class Trust:
                 raise DownloadHTTPError(f"{url} answered {answer.status}", answer.status)
             target.verify_length_and_hashes(answer.body)
             data = answer.body
-            cached.write_bytes(data)
+            write_whole(cached, data)
         return Verified(decode_index(data), updater, self._url)
 
 

@@ -1,0 +1,191 @@
+"""The follower's requests against servers that drip, lie, redirect, queue and break off."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from tuf.api.exceptions import DownloadError
+
+from client.mirror.fetching import HttpTransport
+
+Script = Callable[[BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def server(script: Script) -> Iterator[str]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_one_request(self) -> None:
+            try:
+                super().handle_one_request()
+            except ConnectionError:
+                self.close_connection = True
+
+        def do_GET(self) -> None:
+            script(self)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    listener = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.server_port}/"
+    finally:
+        listener.shutdown()
+        thread.join()
+        listener.server_close()
+
+
+def answer(
+    handler: BaseHTTPRequestHandler,
+    status: int = 200,
+    body: bytes = b"",
+    length: int | None = None,
+    **fields: str,
+) -> None:
+    handler.send_response(status)
+    for name, value in fields.items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.send_header("Content-Length", str(len(body) if length is None else length))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def test_a_queue_is_waited_for_with_its_ticket() -> None:
+    seen: list[str | None] = []
+
+    def queue(handler: BaseHTTPRequestHandler) -> None:
+        seen.append(handler.headers["Tidegate-Ticket"])
+        if len(seen) < 3:
+            answer(handler, 503, Retry_After="7", Tidegate_Ticket=f"t{len(seen)}")
+        else:
+            answer(handler, body=b"now")
+
+    slept: list[float] = []
+    with server(queue) as url:
+        assert HttpTransport(sleep=slept.append).request("GET", url).body == b"now"
+    assert seen == [None, "t1", "t2"]
+    assert slept == [7.0, 7.0]
+
+
+def test_a_queue_without_end_is_left() -> None:
+    slept: list[float] = []
+    with server(lambda h: answer(h, 503, Retry_After="1000")) as url:
+        assert HttpTransport(sleep=slept.append).request("GET", url).status == 503
+    assert 3000 <= sum(slept) <= 4000
+
+
+def test_an_answer_that_ends_early_is_network_trouble_and_no_bad_metadata() -> None:
+    def cut(handler: BaseHTTPRequestHandler) -> None:
+        answer(handler, body=b'{"signed": ', length=1000)
+        handler.close_connection = True
+
+    with server(cut) as url, pytest.raises(DownloadError, match="ended early"):
+        HttpTransport().request("GET", url)
+
+
+def test_an_answer_that_drips_is_given_up() -> None:
+    now = [0.0]
+    ended = threading.Event()
+
+    def drip(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        while not ended.is_set():
+            handler.wfile.write(b".")
+
+    def clock() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    with server(drip) as url:
+        with pytest.raises(DownloadError, match="drips"):
+            HttpTransport(clock=clock).request("GET", url, timeout_s=5.0)
+        ended.set()
+
+
+def test_no_more_is_read_than_was_asked_for() -> None:
+    with server(lambda h: answer(h, body=b"x" * 100_000)) as url:
+        assert len(HttpTransport().request("GET", url, limit_bytes=10).body) == 10
+
+
+@pytest.mark.parametrize("aim", ["file:///etc/passwd", "data:,x"])
+def test_no_redirect_leads_off_the_web(aim: str) -> None:
+    with server(lambda h: answer(h, 302, Location=aim)) as url:
+        assert HttpTransport().request("GET", url).status == 302
+    with pytest.raises(DownloadError):
+        HttpTransport().request("GET", aim)
+
+
+def test_no_redirect_leads_to_another_protocol() -> None:
+    with server(lambda h: answer(h, 302, Location="ftp://127.0.0.1/x")) as url:
+        with pytest.raises(DownloadError, match="redirects to"):
+            HttpTransport().request("GET", url)
+
+
+def test_a_login_in_the_url_and_a_pass_go_to_that_server_only() -> None:
+    seen: list[tuple[str | None, str | None]] = []
+
+    def note(handler: BaseHTTPRequestHandler) -> None:
+        seen.append((handler.headers["Authorization"], handler.headers["Tidegate-Pass"]))
+        answer(handler)
+
+    with server(note) as other:
+
+        def move(handler: BaseHTTPRequestHandler) -> None:
+            seen.append((handler.headers["Authorization"], handler.headers["Tidegate-Pass"]))
+            answer(handler, 302, Location=other)
+
+        with server(move) as url:
+            HttpTransport(pass_token="vip").request("GET", url.replace("//", "//me:se%20cret@"))
+    login = "Basic " + base64.b64encode(b"me:se cret").decode()
+    assert seen == [(login, "vip"), (None, None)]
+
+
+def brought(tmp_path: Path, script: Script, length: int, content: bytes) -> bool:
+    """Whether the transport brought this content, from a server with such manners."""
+    path = tmp_path / "got"
+    digest = hashlib.sha256(content).hexdigest()
+    with server(script) as url:
+        HttpTransport(tmp_path / "data").download(url + "file", path, length, digest)
+    return path.exists() and path.read_bytes() == content
+
+
+def test_a_file_is_brought(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 500
+    assert brought(tmp_path, lambda h: answer(h, body=content), len(content), content)
+
+
+def test_an_endless_body_is_cut_off_at_the_signed_length(tmp_path: Path) -> None:
+    sent = [0]
+
+    def endless(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Connection", "close")
+        handler.end_headers()
+        while sent[0] < 1 << 30:
+            handler.wfile.write(bytes(1 << 16))
+            sent[0] += 1 << 16
+
+    assert not brought(tmp_path, endless, 5000, b"a" * 5000)
+    assert sent[0] < 1 << 28
+
+
+def test_a_huge_announcement_takes_no_room(tmp_path: Path) -> None:
+    assert not brought(tmp_path, lambda h: answer(h, length=1 << 44), 5000, b"a" * 5000)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("got")]
+
+
+def test_wrong_bytes_are_not_brought(tmp_path: Path) -> None:
+    assert not brought(tmp_path, lambda h: answer(h, body=b"b" * 5000), 5000, b"a" * 5000)
