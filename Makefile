@@ -78,3 +78,9 @@ lab-multicast: $(VENV)/.test
 .PHONY: lab-multicast-trials
 lab-multicast-trials: $(VENV)/.test
 	$(BIN)/python -m tidegate multicast lab --trials --rounds 1
+
+# Downloads from four rate-limited mirrors, ours beside aria2, axel and curl (root; Debian:
+# nginx aria2 axel curl iproute2 nftables gcc).
+.PHONY: lab-parallel
+lab-parallel: $(VENV)/.test
+	$(BIN)/python -m labs.parallel.lab

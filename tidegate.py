@@ -10,6 +10,12 @@ import importlib
 import sys
 from collections.abc import Mapping
 
+if sys.argv[1:2] == ["get"]:
+    # Before anything else is loaded: see there for why.
+    from client import early
+
+    early.begin(sys.argv[2:])
+
 import click
 
 #: Command (words as typed) -> (where it lives, one line of help).

@@ -68,7 +68,7 @@ def build(
         if metalink is not None and metalink.pieces is not None:
             window = max(window, 4 * metalink.pieces.length)
         holder: list[Download] = []
-        target = StreamTarget(output, network, window, lambda problem: holder[0].abandon(problem))
+        target = StreamTarget(output, network, window, lambda problem: holder[0].fail(problem))
         holder.append(Download(network, urls, target, options, emit, metalink))
         return holder[0]
     target = FileTarget(output)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from client.failures import UsageProblem
 from client.net import Endpoint
@@ -114,6 +111,8 @@ class Asking:
 
     @staticmethod
     def _basic(user: str, password: str) -> str:
+        import base64  # loading it delays the first request, and few need it
+
         return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
     def _proxy_login(self, proxy: Url) -> bytes:
@@ -132,14 +131,15 @@ class Asking:
     def _from_netrc(self, host: str) -> str | None:
         named = self._environ.get("NETRC")
         home = self._environ.get("HOME")
-        path = Path(named) if named else Path(home) / ".netrc" if home else None
-        if path is None or not path.is_file():
+        path = named or (os.path.join(home, ".netrc") if home else None)
+        if path is None or not os.path.isfile(path):
             return None
+        import contextlib
         import netrc
 
         found = None
         with contextlib.suppress(netrc.NetrcParseError, OSError, UnicodeDecodeError):
-            found = netrc.netrc(str(path)).authenticators(host)
+            found = netrc.netrc(path).authenticators(host)
         if found is None:
             return None
         return self._basic(found[0] or "", found[2] or "")

@@ -156,7 +156,9 @@ class Board:
 
     def claim(self, lane: int, start: int, end: int, now: float) -> Block:
         """The lane is already being sent [start, end): make that its block."""
-        return self._hand(self.lanes[lane], start, end, now)
+        block = self._hand(self.lanes[lane], start, end, now)
+        block.ask_at = start + (end - start) // 2
+        return block
 
     def want(self, start: int, end: int) -> None:
         """Those bytes are missing (again): a piece was wrong, or a mirror lied."""

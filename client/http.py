@@ -50,6 +50,8 @@ class Connection:
         self.served = 0
         self.open = False
         self.last_s = network.now()
+        #: How long before it was ours the connection had been asked.
+        self.asked_before_s = 0.0
         self._network = network
         self._owner = owner
         self._tunnel = tunnel
@@ -117,7 +119,9 @@ class Connection:
     def connected(self, transport: Transport) -> None:
         self._attempt = None
         self._transport = transport
-        self._rtt_s = self._network.now() - self._began_s
+        self.asked_before_s = transport.asked_before_s
+        took_s = self._network.now() - self._began_s
+        self._rtt_s = transport.connect_s if transport.connect_s is not None else took_s
         if self._tunnel is not None:
             _, authority, login = self._tunnel
             head = f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n".encode()

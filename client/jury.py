@@ -15,6 +15,11 @@ class Jury:
         self._said: dict[int, bytes] = {}
         self.heard: set[int] = set()
 
+    @property
+    def said(self) -> set[int]:
+        """Those that have answered."""
+        return set(self._said)
+
     def testify(self, source: int, data: bytes) -> None:
         self._said[source] = data
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from client import early
 from client.net import Cancellable, Endpoint, Readable, Receiver
 
 if TYPE_CHECKING:
@@ -163,6 +164,12 @@ class _Attempt:
 
     def start(self) -> None:
         host, port = self._endpoint.host, self._endpoint.port
+        if self._endpoint.tls_name is None:
+            found = early.take(host, port)
+            ready = found.take() if found is not None else None
+            if found is not None and ready is not None:
+                self._timers.append(self._loop.call_later(0.0, lambda: self._adopt(found, *ready)))
+                return
         for family in (socket.AF_INET, socket.AF_INET6):
             try:
                 socket.inet_pton(family, host)
@@ -174,6 +181,17 @@ class _Attempt:
         self._loop.in_thread(
             lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), self._resolved
         )
+
+    def _adopt(self, found: early.Early, sock: socket.socket, rtt_s: float) -> None:
+        self.cancel()
+        transport = _Stream(self._loop, sock, self._receiver, waiting=True)
+        transport.connect_s = rtt_s
+        transport.asked_before_s = max(0.0, self._loop.now() - found.asked_s)
+        transport.presented = found.request
+        self._receiver.connected(transport)
+        data = memoryview(found.buffer)[: found.length]
+        # Later, so that all connections that were started early have their takers first.
+        self._loop.call_later(0.0, lambda: transport.replay(data))
 
     def cancel(self) -> None:
         self._over = True
@@ -263,7 +281,9 @@ class _Attempt:
 class _Stream:
     """A connected socket, plain or inside TLS."""
 
-    def __init__(self, loop: Loop, sock: socket.socket, receiver: Receiver) -> None:
+    def __init__(
+        self, loop: Loop, sock: socket.socket, receiver: Receiver, *, waiting: bool = False
+    ) -> None:
         self._loop = loop
         self._sock = sock
         self._receiver = receiver
@@ -272,14 +292,36 @@ class _Stream:
         self._closed = False
         self._shaking = False
         self._tls: ssl.SSLSocket | None = None
+        self.connect_s: float | None = None
+        self.asked_before_s = 0.0
+        #: What has been sent already: the same, written now, is not sent again.
+        self.presented: bytes | None = None
+        self._mismatch = False
+        self._waiting = waiting
         self._interest()
 
     def write(self, data: bytes) -> None:
         if self._closed:
             return
+        if self.presented is not None:
+            known, self.presented = self.presented, None
+            if known.startswith(data):
+                self.presented = known[len(data) :] or None
+                return
+            # What is being answered is not what is wanted after all.
+            self._mismatch = True
+            self._loop.call_later(0.0, lambda: self._lose("the connection was closed"))
+            return
         self._out += data
         if not self._shaking:
             self._flush()
+
+    def replay(self, data: memoryview) -> None:
+        """What was read before there was a receiver."""
+        self._waiting = False
+        self._interest()
+        if len(data) and not self._closed and not self._mismatch:
+            self._receiver.received(data)
 
     def abort(self) -> None:
         if not self._closed:
@@ -315,7 +357,7 @@ class _Stream:
         if self._closed:
             return
         events = extra
-        if not self._paused and not self._shaking:
+        if not self._paused and not self._shaking and not self._waiting:
             events |= selectors.EVENT_READ
         if self._out and not self._shaking:
             events |= selectors.EVENT_WRITE

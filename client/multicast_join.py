@@ -118,7 +118,7 @@ class MulticastJoin:
         try:
             offer = decode_offer(body)
             self._check(offer)
-            source.etag = source.etag or offer.etag
+            source.validator = source.validator or offer.etag
             source.size_bytes = offer.size_bytes
             if download.board is None:
                 self._set_up(offer.size_bytes)
@@ -127,18 +127,18 @@ class MulticastJoin:
             self._decline(worker, str(error))
         except LocalProblem as problem:
             if download.sink is None:
-                download.abandon(problem)
+                download.fail(problem)
             else:
                 self._decline(worker, str(problem))
         except DownloadFailed as problem:
-            download.abandon(problem)
+            download.fail(problem)
 
     def _check(self, offer: Offer) -> None:
         download = self._download
         known = download.sink.size_bytes if download.sink is not None else UNKNOWN_SIZE
         if known not in (UNKNOWN_SIZE, offer.size_bytes):
             raise ProtocolError("the multicast offer is for a file of another size")
-        if self._source.etag is not None and self._source.etag != offer.etag:
+        if self._source.validator is not None and self._source.validator != offer.etag:
             raise ProtocolError("the multicast offer is for another version of the file")
 
     def _decline(self, worker: Worker, text: str) -> None:
@@ -240,7 +240,7 @@ class MulticastJoin:
             problem = outcome.problem
             if not isinstance(problem, DownloadFailed):
                 problem = LocalProblem(str(problem))
-            download.abandon(problem)
+            download.fail(problem)
             return
         counters = outcome.counters
         facts = f"{counters.datagrams} datagrams"

@@ -22,7 +22,11 @@ class Endpoint:
 
 
 class Transport(Protocol):
-    """An open connection."""
+    """An open connection; `connect_s` is how long its handshake took, where that is known better
+    than by watching the clock, `asked_before_s` how long ago its first request went out."""
+
+    connect_s: float | None
+    asked_before_s: float
 
     def write(self, data: bytes) -> None: ...
     def abort(self) -> None:

@@ -114,6 +114,8 @@ class _Stream(protocol.Protocol):
         self._receiver: Receiver | None = receiver
         self._tls_name = tls_name
         self._shaking = False
+        self.connect_s: float | None = None
+        self.asked_before_s = 0.0
 
     def connectionMade(self) -> None:
         # A TLS layer put in later announces itself here again; the owner is told once.

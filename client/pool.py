@@ -68,6 +68,8 @@ class _Shared:
         self._receiver: Receiver | None = receiver
         self._transport: Transport | None = None
         self._secured = False
+        self.connect_s: float | None = None
+        self.asked_before_s = 0.0
 
     def lend(self, receiver: Receiver) -> None:
         """A new borrower."""

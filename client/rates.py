@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,7 +33,7 @@ def client_id(folder: Path) -> str:
         found = path.read_text().strip()
         if len(found) == 32 and int(found, 16) >= 0:
             return found
-    made = secrets.token_hex(16)
+    made = os.urandom(16).hex()
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(f".{os.getpid()}")

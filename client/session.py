@@ -47,15 +47,15 @@ class Body:
     """The answer carries bytes [start, end) of a file of `size_bytes` (None: not told).
 
     `whole` is true for a 200: the server sends all of it, whatever range was asked for.
-    `etag` is a strong validator or None. `granted` goes to the visit.
+    `validator` may stand in If-Range: a strong ETag, else a Last-Modified that is old enough
+    (RFC 9110, 8.8.2.2), else None. `granted` goes to the visit.
     """
 
     start: int
     end: int | None
     size_bytes: int | None
     whole: bool
-    etag: str | None
-    modified: str | None
+    validator: str | None
     granted: Granted
 
 
@@ -156,8 +156,6 @@ def is_error(status: int) -> bool:
 def _body(
     fields: Fields, start: int, end: int | None, size: int | None, *, whole: bool
 ) -> Body | Failed:
-    etag = (fields.get("etag") or "").strip()
-    strong = etag if len(etag) >= 2 and etag.startswith('"') and etag.endswith('"') else None
     if (fields.get("content-type") or "").lower().startswith("multipart/byteranges") and not whole:
         return Failed("the server sent several ranges where one was asked for")
     return Body(
@@ -165,10 +163,18 @@ def _body(
         end,
         size,
         whole,
-        strong,
-        fields.get("last-modified"),
+        _validator(fields),
         _granted(fields),
     )
+
+
+def _validator(fields: Fields) -> str | None:
+    etag = (fields.get("etag") or "").strip()
+    if len(etag) >= 2 and etag.startswith('"') and etag.endswith('"'):
+        return etag
+    modified, date = fields.get("last-modified"), fields.get("date")
+    # Equal stamps mean: it may change once more within this second.
+    return modified if modified is not None and date is not None and modified != date else None
 
 
 def _granted(fields: Fields) -> Granted:

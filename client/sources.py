@@ -23,8 +23,7 @@ class Source:
     visit: Visit
     at: Url
     listed: bool = True
-    etag: str | None = None
-    modified: str | None = None
+    validator: str | None = None
     size_bytes: int | None = None
     answered: bool = False
     parts: bool = True

@@ -18,7 +18,10 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
-from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from random import Random
 
 TICKET_HEADER = "Tidegate-Ticket"
 WAIT_HEADER = "Tidegate-Wait"

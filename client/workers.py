@@ -34,6 +34,7 @@ class Worker:
         self.paused = False
         self._busy_since: float | None = None
         self._first_asked = False
+        self._opening: Opening | None = None
 
     # -- connecting ----------------------------------------------------------------------------
 
@@ -44,6 +45,7 @@ class Worker:
         download = self.download
         endpoint, tunnel = download.asking.route(self.source.at)
         self._first_asked = False
+        self._opening = None
         self.connection = Connection(
             download.network, endpoint, self, download.connect_timeout_s(self), tunnel
         )
@@ -67,7 +69,7 @@ class Worker:
             # An idle or limited keep-alive connection ends like this: simply open another.
             self.download.again(self)
         else:
-            self.download.failed(self, text, permanent)
+            self.download.troubles.failed(self, text, permanent)
 
     def hang_up(self) -> None:
         """Close the connection from our side; the blocks become free."""
@@ -99,8 +101,13 @@ class Worker:
         if board is None:
             if not self._first_asked:
                 self._first_asked = True
-                first = self.download.opening(self)
-                self._send(Opening(self, *first), *first)
+                *samples, first = self.download.first_spans(self)
+                for start, end in samples:
+                    if start is not None and end is not None:
+                        self.download.sampling.asked_early(self, start, end)
+                        self.sample(start, end)
+                self._opening = Opening(self, *first)
+                self._send(self._opening, *first)
             return
         if self.source.last_resort:
             if not connection.busy and not board.done:
@@ -110,6 +117,16 @@ class Worker:
             return
         while (block := board.ask(self.lane, self.download.network.now())) is not None:
             self._send(BlockTaker(self, block), block.start, block.end)
+
+    def reserve(self, size_bytes: int) -> None:
+        """The size is known: what this lane has asked for in the dark is its block, so that nobody
+        else is handed the same bytes."""
+        opening, self._opening = self._opening, None
+        if opening is None or opening.start is None or opening.stop is None:
+            return
+        if opening.block is None and opening.start < size_bytes and self.connection is not None:
+            stop = min(opening.stop, size_bytes)
+            opening.block = self.download.intake.claim(self, opening.start, stop)
 
     def sample(self, start: int, end: int) -> None:
         """Ask for a few bytes to compare with those of other mirrors."""
@@ -127,11 +144,14 @@ class Worker:
         fields = [*source.visit.headers(), *more]
         if start is not None:
             fields.append(("Range", f"bytes={start}-{'' if end is None else end - 1}"))
-            if source.etag is not None:
-                fields.append(("If-Range", source.etag))
+            if source.validator is not None:
+                fields.append(("If-Range", source.validator))
         source.requests += 1
         if self._busy_since is None:
-            self._busy_since = self.download.network.now()
+            before_s = self.connection.asked_before_s if self.connection is not None else 0.0
+            self._busy_since = self.download.network.now() - before_s
+            if self.connection is not None:
+                self.connection.asked_before_s = 0.0
         assert self.connection is not None
         self.connection.send(self.download.asking.request(source.at, source.url, fields), taker)
 
@@ -181,12 +201,12 @@ class RangeTaker:
         meaning = session.read(status, fields)
         if isinstance(meaning, Redirect | OutOfRange):
             # The answer's body says nothing of use; what follows it on this connection does.
-            self.worker.download.moved(self.worker, meaning, self)
+            self.worker.download.troubles.moved(self.worker, meaning, self)
             return
         if not isinstance(meaning, Body):
             self.refuse(meaning)
             return
-        if self.worker.download.accepts(self.worker, meaning, fields, self.start):
+        if self.worker.download.intake.accepts(self.worker, meaning, fields, self.start):
             self._useful = True
             self.begin(meaning, fields)
 
@@ -221,7 +241,7 @@ class RangeTaker:
     def refuse(self, meaning: Meaning) -> None:
         """The mirror will not or cannot: hand what it said to the download."""
         assert not isinstance(meaning, Body | Redirect | OutOfRange)
-        self.worker.download.told(self.worker, meaning)
+        self.worker.download.troubles.told(self.worker, meaning)
 
     def lost(self, text: str, permanent: bool, unanswered: bool) -> None:
         """Called by the connection; the worker hears of it too, and gives the blocks back."""
@@ -238,7 +258,7 @@ class BlockTaker(RangeTaker):
     def begin(self, body: Body, fields: Fields) -> None:
         download = self.worker.download
         if body.whole:
-            self.block = download.take_whole(self.worker, body)
+            self.block = download.intake.take_whole(self.worker, body)
             self._promised = body.end if body.end is not None else download.size_limit
         else:
             assert body.end is not None
@@ -253,7 +273,7 @@ class BlockTaker(RangeTaker):
             worker.download.broken_off(worker)
             return
         part = data[: block.end - block.position]
-        if not worker.download.arrived(worker, block, part):
+        if not worker.download.intake.arrived(worker, block, part):
             return
         if block.position >= block.end:
             if block.end < self._promised:
@@ -264,7 +284,7 @@ class BlockTaker(RangeTaker):
     def complete(self) -> None:
         download = self.worker.download
         if self.block is not None and self.block.live:
-            download.short(self.worker, self.block)
+            download.intake.short(self.worker, self.block)
 
 
 class Opening(BlockTaker):
@@ -281,7 +301,8 @@ class Opening(BlockTaker):
             return
         assert body.end is not None
         self._promised = body.end
-        self.block = self.worker.download.claim(self.worker, body.start, body.end)
+        if self.block is None:
+            self.block = self.worker.download.intake.claim(self.worker, body.start, body.end)
         self.worker.pump()
 
 
@@ -304,4 +325,5 @@ class SampleTaker(RangeTaker):
         assert self.start is not None
         assert self.stop is not None
         if len(self._data) == self.stop - self.start:
-            self.worker.download.sampled(self.worker, bytes(self._data))
+            download = self.worker.download
+            download.sampling.testified(self.worker, self.start, bytes(self._data))

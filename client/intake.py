@@ -1,0 +1,108 @@
+"""What the mirrors send: checked to be of our file, counted, and put in its place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from client.board import Block
+from client.failures import DownloadFailed, LocalProblem
+from client.session import Body, Fields
+from client.target import UNKNOWN_SIZE
+
+if TYPE_CHECKING:
+    from client.download import Download
+    from client.workers import Worker
+
+
+class Intake:
+    """The way from a worker to the sink and the board."""
+
+    def __init__(self, download: Download) -> None:
+        self._download = download
+
+    def accepts(self, worker: Worker, body: Body, fields: Fields, start: int | None) -> bool:
+        """Whether these bytes belong to our file; if not, the mirror has been dealt with."""
+        download, source = self._download, worker.source
+        troubles = download.troubles
+        if not body.whole and body.start != start:
+            troubles.drop(source, "it sends another part than was asked for")
+            return False
+        if source.validator is not None and body.validator != source.validator:
+            when = "during the download" if source.answered else "since the download was broken off"
+            troubles.changed(source, f"the file changed on the server {when}")
+            return False
+        size = body.size_bytes
+        if size is not None and download.size_limit < UNKNOWN_SIZE and size != download.size_limit:
+            troubles.disagrees(source, size)
+            return False
+        first = not source.answered
+        source.answered, source.validator = True, body.validator
+        source.size_bytes = size
+        source.redirects = 0
+        troubles.told(worker, body.granted)
+        if first:
+            download.learning.heard(source, fields, size)
+            if download.over:
+                return False
+        if body.whole and start is not None and download.others(source):
+            source.parts = False
+            troubles.drop(source, "it sends only the whole file")
+            return False
+        if download.board is None:
+            try:
+                download.set_up(size if size is not None else UNKNOWN_SIZE)
+            except DownloadFailed as problem:
+                download.fail(problem)
+                return False
+        return not download.over
+
+    def claim(self, worker: Worker, start: int, end: int) -> Block:
+        """The lane is being sent this already."""
+        download = self._download
+        assert download.board is not None
+        return download.board.claim(worker.lane, start, end, download.network.now())
+
+    def take_whole(self, worker: Worker, body: Body) -> Block:
+        """The mirror sends everything from the start: take it."""
+        download = self._download
+        assert download.board is not None
+        now = download.network.now()
+        download.board.leave(worker.lane, now)
+        download.joined(worker)
+        return download.board.claim(worker.lane, 0, download.size_limit, now)
+
+    def arrived(self, worker: Worker, block: Block, data: memoryview) -> bool:
+        """Bytes at the block's position; False when the download is over because of them."""
+        download = self._download
+        assert download.sink is not None
+        assert download.board is not None
+        now = download.network.now()
+        try:
+            download.sink.write_at(block.position, data, worker.source.number)
+        except LocalProblem as problem:
+            download.fail(problem)
+            return False
+        if download.first_byte_s is None:
+            download.first_byte_s = now
+        count = len(data)
+        worker.source.received_bytes += count
+        download.board.received(block, count, now)
+        if download.options.limit_bytes_s is not None:
+            download.watch.spend(count, now)
+        if download.board.limit is not None:
+            download.watch.near_edge(worker, block)
+        if download.board.done:
+            download.wake()
+        return not download.over
+
+    def short(self, worker: Worker, block: Block) -> None:
+        """An answer ended before its block did."""
+        download = self._download
+        assert download.board is not None
+        assert download.sink is not None
+        if download.size_limit == UNKNOWN_SIZE:
+            download.sink.settle(block.position)
+            download.board.filled(block.position, UNKNOWN_SIZE)
+            download.wake()
+            return
+        download.board.ended(block, download.network.now())

@@ -1,0 +1,243 @@
+"""What a mirror's fault means for the download: wait, try again, drop it, or start over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from client.failures import (
+    AccessRefused,
+    Corrupt,
+    DownloadFailed,
+    NetworkProblem,
+    NotFound,
+    WaitedTooLong,
+)
+from client.session import OutOfRange, Redirect
+from client.sources import Source
+from client.urls import BadUrl
+from client.visit import Answer, Ask, Failed, GiveUp, HoldOn, Reason, WaitUntil
+
+if TYPE_CHECKING:
+    from client.download import Download
+    from client.workers import RangeTaker, Worker
+
+_FAILURES: Mapping[Reason, type[DownloadFailed]] = {
+    Reason.NOT_FOUND: NotFound,
+    Reason.REFUSED: AccessRefused,
+    Reason.NETWORK: NetworkProblem,
+    Reason.PROTOCOL: NetworkProblem,
+    Reason.WAITED_TOO_LONG: WaitedTooLong,
+}
+#: When mirrors failed for several reasons, the first of these is what the user is told.
+_TELLING = (Reason.WAITED_TOO_LONG, Reason.REFUSED, Reason.NETWORK, Reason.PROTOCOL)
+_MOST_RESTARTS = 3
+
+
+class Troubles:
+    """One download's book of faults."""
+
+    def __init__(self, download: Download) -> None:
+        self._download = download
+        self._restarts = 0
+        self._reasons: list[tuple[Reason, str]] = []
+
+    # -- heard from the workers ----------------------------------------------------------------
+
+    def failed(self, worker: Worker, text: str, permanent: bool) -> None:
+        """The connection broke, or never came."""
+        source = worker.source
+        if worker.lane != source.lanes[0]:
+            source.lanes.remove(worker.lane)
+            self._download.expect()
+            return
+        if permanent:
+            self._reasons.append((Reason.NETWORK, text))
+            self.drop(source, text)
+            return
+        self.told(worker, Failed(text))
+
+    def told(self, worker: Worker, answer: Answer) -> None:
+        """A mirror said no, later, or nothing; or (Granted) yes."""
+        download, source = self._download, worker.source
+        action = source.visit.answered(download.network.now(), answer)
+        match action:
+            case HoldOn(connections):
+                source.max_lanes = connections
+            case Ask():
+                worker.hang_up()
+                download.again(worker)
+            case WaitUntil():
+                self._wait(source, action)
+            case GiveUp(reason, text):
+                self._reasons.append((reason, text))
+                self.drop(source, text)
+
+    def _wait(self, source: Source, action: WaitUntil) -> None:
+        download, told = self._download, action.told
+        source.retries += 1
+        source.wait_until = action.at
+        source.waiting_text = action.text
+        source.place = told.place if told is not None else None
+        for lane in source.lanes:
+            download.workers[lane].hang_up()
+        wait_s = action.at - download.network.now()
+        download.emit(
+            "wait" if told is not None else "retry",
+            {
+                "url": source.url.text,
+                "text": action.text,
+                "seconds": round(wait_s, 3),
+                "place": source.place,
+                "expected_s": told.expected_s if told is not None else None,
+                "p90_s": told.p90_s if told is not None else None,
+                "ready": told.ready if told is not None else False,
+            },
+        )
+        download.network.call_later(wait_s, lambda: self._due(source, action.at))
+        download.wake()
+
+    def _due(self, source: Source, at: float) -> None:
+        download = self._download
+        if download.over or source.wait_until != at:
+            return
+        source.wait_until = None
+        source.visit.due(download.network.now())
+        for lane in source.lanes:
+            download.workers[lane].connect()
+
+    def moved(self, worker: Worker, meaning: Redirect | OutOfRange, taker: RangeTaker) -> None:
+        """A redirect, or a range outside the file."""
+        download, source = self._download, worker.source
+        if isinstance(meaning, OutOfRange):
+            if download.board is None:
+                # Asked in the dark for a part of a small file: the first mirror will tell.
+                if download.sources[0].dropped is not None and meaning.size_bytes is not None:
+                    download.set_up(meaning.size_bytes)
+            elif taker.start is not None and taker.start < download.size_limit:
+                self.disagrees(source, meaning.size_bytes)
+            return
+        source.redirects += 1
+        try:
+            if source.redirects > download.options.max_redirects:
+                raise BadUrl("it redirects in circles")
+            aim = source.at.join(meaning.location)
+            if source.at.scheme == "https" and aim.scheme == "http":
+                raise BadUrl("it redirects from https to http")
+        except BadUrl as error:
+            self._reasons.append((Reason.PROTOCOL, str(error)))
+            self.drop(source, str(error))
+            return
+        source.at = aim
+        for lane in source.lanes:
+            download.workers[lane].hang_up()
+            download.again(download.workers[lane])
+
+    # -- mirrors that are dropped --------------------------------------------------------------
+
+    def drop(self, source: Source, text: str) -> None:
+        """The mirror is out of the game."""
+        download = self._download
+        if source.dropped is not None or download.over:
+            return
+        source.dropped = text
+        source.wait_until = None
+        for lane in source.lanes:
+            download.workers[lane].hang_up()
+        download.emit("mirror", {"url": source.url.text, "state": "dropped", "text": text})
+        download.expect()
+        if all(s.dropped is not None for s in download.sources):
+            self._last_hope(text)
+        else:
+            download.wake()
+
+    def _last_hope(self, text: str) -> None:
+        download = self._download
+        whole = [s for s in download.sources if not s.parts and not s.last_resort]
+        if whole:
+            source = whole[0]
+            source.dropped, source.last_resort = None, True
+            download.expect()
+            download.again(download.workers[source.lanes[0]])
+            return
+        if self._reasons and len(download.sources) == 1:
+            reason, text = self._reasons[-1]
+        else:
+            ranked = sorted(
+                self._reasons,
+                key=lambda r: _TELLING.index(r[0]) if r[0] in _TELLING else len(_TELLING),
+            )
+            reason, text = ranked[0] if ranked else (Reason.NETWORK, text)
+        download.fail(_FAILURES[reason](f"{download.names}: {text}"))
+
+    def convict(self, source: Source, text: str) -> None:
+        """The mirror gave wrong bytes: what it gave and nobody vouched for is missing again."""
+        download = self._download
+        sink, board = download.sink, download.board
+        assert sink is not None
+        assert board is not None
+        pieces = sink.pieces
+        for start, end, giver in sink.sources(0, sink.size_bytes):
+            if giver != source.number:
+                continue
+            doubtful = [(start, end)]
+            if pieces is not None:
+                doubtful = [
+                    (max(start, a), min(end, b))
+                    for index in range(start // pieces.length, -(-end // pieces.length))
+                    if index not in sink.checked
+                    for a, b in [pieces.span(index, sink.size_bytes)]
+                ]
+            for a, b in doubtful:
+                sink.forget(a, b)
+                board.want(a, b)
+        download.notes.append(f"{source.url.text} was dropped: {text}")
+        sink.culprits.add(source.number)
+        self._reasons.append((Reason.PROTOCOL, text))
+        if all(s.dropped is not None or s is source for s in download.sources):
+            download.fail(
+                Corrupt(f"{source.url.text} gives wrong bytes, and no other mirror is left")
+            )
+            return
+        self.drop(source, text)
+
+    # -- copies that differ --------------------------------------------------------------------
+
+    def changed(self, source: Source, text: str) -> None:
+        """The mirror has another file under the name now."""
+        if self._download.others(source):
+            self.drop(source, text)
+        else:
+            self.start_over(source, text)
+
+    def disagrees(self, source: Source, size: int | None) -> None:
+        """A mirror has a copy of another size: the majority of those asked decides."""
+        download = self._download
+        source.size_bytes = size
+        sizes = [s.size_bytes for s in download.sources if s.size_bytes is not None]
+        ours = sizes.count(download.size_limit)
+        if not download.size_is_certain and size is not None and sizes.count(size) > ours:
+            for other in download.sources:
+                if other.size_bytes == size and other.dropped is not None:
+                    other.dropped = None
+                elif other.size_bytes not in (size, None):
+                    self.drop(other, "its copy has another size")
+            self.start_over(source, "most mirrors have a copy of another size")
+        elif not download.others(source):
+            if download.size_is_certain:
+                promised = f"where {download.size_limit} are promised"
+                download.fail(Corrupt(f"{source.url.text} has {size} bytes {promised}"))
+                return
+            self.start_over(source, "the file has another size than before")
+        else:
+            self.drop(source, "its copy has another size")
+
+    def start_over(self, source: Source, text: str) -> None:
+        """Nothing of what arrived can be trusted."""
+        download = self._download
+        self._restarts += 1
+        if self._restarts > _MOST_RESTARTS:
+            download.fail(NetworkProblem(f"{source.url.text}: {text}, again and again"))
+            return
+        download.emit("retry", {"url": source.url.text, "text": f"{text}; starting over"})
+        download.restart()
