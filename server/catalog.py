@@ -27,6 +27,8 @@ _log = Logger()
 _READ_BYTES = 1 << 20
 #: Files up to this size are hashed at once, on the reactor, when a client wants the digest.
 _AT_ONCE_BYTES = 256 * 1024
+#: Up to this size, hashing again is cheaper than asking the store.
+_NOT_KEPT_BYTES = 128 * 1024
 
 
 class DigestCache(Protocol):
@@ -60,8 +62,15 @@ class FileChanged(Exception):
     """The file was written to while its digest was computed."""
 
 
-def digest_file(file: OpenFile) -> FileDigests:
-    """Read and hash a whole file. Raises FileChanged when it did not stay as it was opened."""
+class Stopped(FileChanged):
+    """The server ended before the digest was computed."""
+
+
+def digest_file(file: OpenFile, stopped: Callable[[], bool] = lambda: False) -> FileDigests:
+    """Read and hash a whole file. Raises FileChanged when it did not stay as it was opened.
+
+    `stopped` is asked after each MiB; once it says True, Stopped is raised.
+    """
     size = file.rep.size_bytes
     piece_length = piece_length_for(size)
     whole = hashlib.sha256()
@@ -74,6 +83,8 @@ def digest_file(file: OpenFile) -> FileDigests:
             data = os.pread(file.fd, min(_READ_BYTES, piece_end - offset), offset)
             if not data:
                 raise FileChanged
+            if stopped():
+                raise Stopped
             whole.update(data)
             piece.update(data)
             offset += len(data)
@@ -160,11 +171,12 @@ class Catalog:
             except (FileChanged, OSError):
                 return None
             self._learn(key, known)
-            self._cache.keep(key, known)
+            if key.size_bytes > _NOT_KEPT_BYTES:
+                self._cache.keep(key, known)
         return known
 
     def stop(self) -> None:
-        """Stop the threads; wishes that are left fail."""
+        """Stop the threads, also in the midst of a file; wishes that are left fail."""
         self._stopped = True
         for wish in (*self._line.values(), *self._active.values()):
             for waiting in wish.waiting:
@@ -186,7 +198,10 @@ class Catalog:
         while self._line and len(self._active) < max(1, self._threads) and not self._stopped:
             key = max(self._line, key=lambda k: self._line[k].hits)
             self._active[key] = self._line.pop(key)
-            found = self._cache.find(key)
+            if key.size_bytes <= _NOT_KEPT_BYTES:
+                found: defer.Deferred[FileDigests | None] = defer.succeed(None)
+            else:
+                found = self._cache.find(key)
             found.addCallback(self._found, key)
             found.addErrback(self._failed, key)
 
@@ -198,17 +213,23 @@ class Catalog:
             return None
         file = self._active[key].file
         if self._threads == 0:
-            work = defer.execute(digest_file, file)
+            work = defer.execute(digest_file, file, self._has_stopped)
         else:
             if self._pool is None:
                 self._pool = ThreadPool(0, self._threads, "digests")
                 self._pool.start()
-            work = threads.deferToThreadPool(self._reactor, self._pool, digest_file, file)
+            work = threads.deferToThreadPool(
+                self._reactor, self._pool, digest_file, file, self._has_stopped
+            )
         return work.addCallback(self._computed, key)
+
+    def _has_stopped(self) -> bool:
+        return self._stopped
 
     def _computed(self, digests: FileDigests, key: FileKey) -> None:
         if not self._stopped:
-            self._cache.keep(key, digests)
+            if key.size_bytes > _NOT_KEPT_BYTES:
+                self._cache.keep(key, digests)
             self._done(key, digests)
 
     def _learn(self, key: FileKey, digests: FileDigests) -> None:

@@ -7,6 +7,7 @@ waits for them inside its request for a while, and is then told when to come bac
 from __future__ import annotations
 
 import hashlib
+import html
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,7 @@ from protocol.manifest import (
 )
 from server.catalog import Catalog, FileChanged
 from server.files import IsDirectory, NotHere, Tree, url_of
+from server.folders import REUSE_FACTOR
 from server.http.request import Request
 from server.preconditions import verdict
 from server.site import Site
@@ -35,9 +37,19 @@ _METALINK = b".meta4"
 _MANIFEST = b".manifest.json"
 _INDEX = b"index.meta4"
 _WAIT_S = 10.0
+_MOST_KEPT = 16
+#: Stands in kept bodies for how the server was called; `.invalid` is nobody's name (RFC 2606).
+_SOME_ORIGIN = "http://this-server.invalid"
 
 _log = Logger()
 _Digested = list[tuple[bytes, FileDigests]]
+#: Makes a content type and a body out of a directory's path and its files' digests.
+_Maker = Callable[[list[bytes], _Digested], tuple[bytes, bytes]]
+
+
+def _at_origin(body: bytes, request: Request) -> bytes:
+    """The body with the addresses of this server as the client calls it."""
+    return body.replace(_SOME_ORIGIN.encode("ascii"), html.escape(request.origin.decode()).encode())
 
 
 def _described_by(folder: list[bytes], name: bytes) -> list[bytes]:
@@ -57,6 +69,7 @@ class Generated:
         self._catalog: Catalog = site.catalog
         self._reactor = reactor
         self._wait_s = wait_s
+        self._kept: dict[tuple[_Maker, bytes], tuple[float, bytes, bytes]] = {}
         self._running: dict[bytes, list[defer.Deferred[_Digested]]] = {}
 
     def answer(self, request: Request, parts: list[bytes]) -> bool:
@@ -68,11 +81,9 @@ class Generated:
             return False
         try:
             if name == SUMS:
-                self._tree.entries(folder)
-                self._when_digested(request, folder, self._sums)
+                self._whole_folder(request, folder, self._sums)
             elif name == _INDEX:
-                self._tree.entries(folder)
-                self._when_digested(request, folder, self._metalink_of(folder))
+                self._whole_folder(request, folder, self._metalink_of)
             elif name.endswith(_METALINK) and name != _METALINK:
                 self._metalink(request, [*folder, name[: -len(_METALINK)]])
             elif name.endswith(_MANIFEST) and name != _MANIFEST:
@@ -85,55 +96,71 @@ class Generated:
 
     # -- what is answered -------------------------------------------------------------------
 
-    def _sums(self, request: Request, digested: _Digested) -> None:
-        body = encode_sums((name, digests.sha256) for name, digests in digested)
-        self._answer(request, b"text/plain; charset=utf-8", body)
+    def _whole_folder(self, request: Request, folder: list[bytes], make: _Maker) -> None:
+        """Answer about all files directly in a directory; kept as long as it was dear to make."""
+        key = (make, b"/".join(folder))
+        kept = self._kept.get(key)
+        if kept is not None and self._reactor.seconds() < kept[0]:
+            self._answer(request, kept[1], _at_origin(kept[2], request))
+            return
+        self._site.folders.entries(folder)
 
-    def _metalink_of(self, folder: list[bytes]) -> Callable[[Request, _Digested], None]:
         def answer(request: Request, digested: _Digested) -> None:
-            files = [self._described(request, folder, name, d) for name, d in digested]
-            self._answer(
-                request,
-                METALINK_TYPE.encode("ascii"),
-                encode_metalink(files, origin=self._origin(request)),
-            )
+            began_s = self._reactor.seconds()
+            content_type, body = make(folder, digested)
+            cost_s = self._reactor.seconds() - began_s
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = (began_s + cost_s * REUSE_FACTOR, content_type, body)
+            self._answer(request, content_type, _at_origin(body, request))
 
-        return answer
+        self._when_digested(request, folder, answer)
+
+    def _sums(self, folder: list[bytes], digested: _Digested) -> tuple[bytes, bytes]:
+        body = encode_sums((name, digests.sha256) for name, digests in digested)
+        return b"text/plain; charset=utf-8", body
+
+    def _metalink_of(self, folder: list[bytes], digested: _Digested) -> tuple[bytes, bytes]:
+        files = [self._described(_SOME_ORIGIN, folder, name, d) for name, d in digested]
+        origin = _SOME_ORIGIN + url_of(b"/".join([*folder, _INDEX]))
+        return METALINK_TYPE.encode("ascii"), encode_metalink(files, origin=origin)
 
     def _metalink(self, request: Request, parts: list[bytes]) -> None:
         try:
             file = self._tree.open(parts)
         except IsDirectory:
-            self._when_digested(request, parts, self._metalink_of(parts))
+            self._whole_folder(request, parts, self._metalink_of)
             return
-        folder, name = parts[:-1], parts[-1]
-        self._wait(
-            request,
-            self._catalog.want(file),
-            lambda digests: self._metalink_of(folder)(request, [(name, digests)]),
-        )
+
+        def answer(digests: FileDigests) -> None:
+            described = self._described(self._origin(request), parts[:-1], parts[-1], digests)
+            origin = self._origin(request) + request.path.decode("latin-1")
+            body = encode_metalink([described], origin=origin)
+            self._answer(request, METALINK_TYPE.encode("ascii"), body)
+
+        self._wait(request, self._catalog.want(file), answer)
 
     def _manifest(self, request: Request, parts: list[bytes]) -> None:
         file = self._tree.open(parts)
 
         def answer(digests: FileDigests) -> None:
-            described = self._described(request, parts[:-1], parts[-1], digests)
+            described = self._described(self._origin(request), parts[:-1], parts[-1], digests)
             self._answer(request, b"application/json", encode_json(described))
 
         self._wait(request, self._catalog.want(file), answer)
 
     def _described(
-        self, request: Request, folder: list[bytes], name: bytes, digests: FileDigests
+        self, origin: str, folder: list[bytes], name: bytes, digests: FileDigests
     ) -> FileManifest:
         url = url_of(b"/".join([*folder, name]))
         sources = self._site.sources_of(url)
         last = max((source.priority for source in sources), default=0)
-        sources.append(Source(request.origin.decode("latin-1") + url, last + 1))
+        sources.append(Source(origin + url, last + 1))
         return FileManifest.of(name.decode("utf-8", "replace"), digests, sources)
 
     @staticmethod
     def _origin(request: Request) -> str:
-        return (request.origin + request.path).decode("latin-1")
+        return request.origin.decode("latin-1")
 
     def _answer(self, request: Request, content_type: bytes, body: bytes) -> None:
         tag = hashlib.blake2b(body, digest_size=12).hexdigest()
@@ -168,7 +195,7 @@ class Generated:
 
     async def _digest_all(self, folder: list[bytes]) -> _Digested:
         digested: _Digested = []
-        for entry in self._site.visible_entries(folder):
+        for entry in self._site.folders.entries(folder):
             if entry.is_directory or entry.name == SUMS:
                 continue
             known = self._catalog.known(entry.key)

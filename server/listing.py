@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, quote_from_bytes
 
 from server.catalog import Catalog
 from server.files import Entry, IsDirectory, NotHere, Tree, url_of
+from server.folders import REUSE_FACTOR
 from server.http.answers import HTML
 from server.http.request import Request
 from server.pages import SECURITY_HEADERS, Pages
@@ -37,10 +38,12 @@ _COMPANIONS = (
 )
 #: pip checks the digest that an address carries behind `#` when the file is one it installs.
 _PIP_READS = (".whl", ".tar.gz", ".zip")
-#: A rendered listing is reused for this many times what it cost, so it never costs more than 5 %.
-_REUSE_FACTOR = 20.0
 _MOST_KEPT = 64
-_SHELL_SAFE = re.compile(r"https?://[A-Za-z0-9.:\[\]_-]+")
+#: Rows of one page; a directory with more has several.
+_ROWS = 1000
+#: Stands in kept pages for how the server was called; `.invalid` is nobody's name (RFC 2606).
+_SOME_ORIGIN = b"http://this-server.invalid"
+_SHELL_SAFE = re.compile(rb"https?://[A-Za-z0-9.:\[\]_-]+")
 
 
 def size_text(size_bytes: int) -> str:
@@ -76,12 +79,15 @@ class Listings:
         self._pages = pages
         self._clock = clock
         self._served_as = served_as
-        self._kept: dict[tuple[bytes, ...], tuple[float, bytes, bytes]] = {}
+        site.folders.keep_time(clock)
+        self._kept: dict[tuple[object, ...], tuple[float, bytes, bytes]] = {}
 
     def answer(self, request: Request, parts: list[bytes]) -> bool:
         """Answer for a directory; False when there is none."""
         query = parse_qs(request.query.decode("latin-1"), max_num_fields=10)
         form = self._form(request, query)
+        page = query.get("page", ["1"])[0]
+        number = min(int(page), 1_000_000) if page.isascii() and page.isdigit() else 1
         sort = query.get("sort", ["name"])[0]
         order = query.get("order", [""])[0]
         sort = sort if sort in _SORTS else "name"
@@ -94,29 +100,34 @@ class Listings:
                     return True
             except (IsDirectory, NotHere):
                 pass
-        key = (form.encode(), sort.encode(), b"d" if falling else b"a", request.origin, *parts)
+        key = (form, sort, falling, number if form == "html" else 1, *parts)
         now = self._clock.seconds()
         kept = self._kept.get(key)
         if kept is None or kept[0] <= now:
             try:
-                entries = self._site.visible_entries(parts)
+                entries = self._site.folders.entries(parts)
             except NotHere:
                 return False
             if form == "json":
                 kind, body = b"application/json", self._json(parts, entries)
             else:
-                kind, body = HTML, self._html(request, parts, entries, sort, falling)
+                kind, body = HTML, self._html(parts, entries, sort, falling, max(1, number))
             cost_s = self._clock.seconds() - now
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            kept = self._kept[key] = (now + cost_s * _REUSE_FACTOR, kind, body)
+            kept = self._kept[key] = (now + cost_s * REUSE_FACTOR, kind, body)
         fields = [
             (b"Content-Type", kept[1]),
             (b"Cache-Control", b"no-cache"),
             (b"Vary", b"Accept"),
             *SECURITY_HEADERS,
         ]
-        request.respond(200, fields, kept[2])
+        body = kept[2]
+        if form == "html":
+            origin = request.origin
+            safe = origin if _SHELL_SAFE.fullmatch(origin) else b"http://SERVER"
+            body = body.replace(_SOME_ORIGIN, safe)
+        request.respond(200, fields, body)
         return True
 
     @staticmethod
@@ -145,12 +156,13 @@ class Listings:
         return json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
 
     def _html(
-        self, request: Request, parts: list[bytes], entries: list[Entry], sort: str, falling: bool
+        self, parts: list[bytes], entries: list[Entry], sort: str, falling: bool, number: int
     ) -> bytes:
+        pages = max(1, -(-len(entries) // _ROWS))
+        number = min(number, pages)
         ordered = self._ordered(entries, sort, falling)
         rows = []
-        total = 0
-        for entry in ordered:
+        for entry in ordered[(number - 1) * _ROWS : number * _ROWS]:
             row = self._described(parts, entry)
             row["href"] = quote_from_bytes(entry.name, safe="") + (
                 "/" if entry.is_directory else ""
@@ -164,8 +176,7 @@ class Listings:
             row["companion"] = lower.endswith(_COMPANIONS)
             row["date"] = row["modified"][:10]
             rows.append(row)
-            total += 0 if entry.is_directory else entry.size_bytes
-        files = sum(not entry.is_directory for entry in entries)
+        sizes = [entry.size_bytes for entry in entries if not entry.is_directory]
         crumbs = []
         for depth, part in enumerate(parts, 1):
             crumbs.append(
@@ -176,8 +187,6 @@ class Listings:
             )
         wanted = [r for r in rows if r["type"] == "file" and not r["companion"]]
         example = max(wanted, key=lambda r: int(r["size_bytes"]), default=None)
-        origin = request.origin.decode("latin-1")
-        typed = _SHELL_SAFE.fullmatch(origin) is not None
         return self._pages.render(
             "listing.html",
             served_as=self._served_as,
@@ -185,9 +194,11 @@ class Listings:
             rows=rows,
             sort=sort,
             falling=falling,
-            files=files,
-            total=size_text(total),
-            example_url=origin + example["typed_url"] if example and typed else None,
+            files=len(sizes),
+            total=size_text(sum(sizes)),
+            number=number,
+            pages=pages,
+            example_url=_SOME_ORIGIN.decode() + example["typed_url"] if example else None,
             directory_url=url_of(b"/".join(parts)) + ("/" if parts else ""),
         )
 

@@ -23,7 +23,8 @@ from protocol.headers import (
 from protocol.manifest import FileDigests, Source
 from protocol.ranges import ContentRange, multipart_pieces, parse_range
 from server.catalog import Catalog
-from server.files import Entry, IsDirectory, NotHere, OpenFile, Tree, split_path, url_of
+from server.files import IsDirectory, NotHere, OpenFile, Tree, split_path, url_of
+from server.folders import Folders
 from server.http.answers import Header, header_block
 from server.http.request import Request
 from server.mediatypes import content_type_of
@@ -103,6 +104,7 @@ class Site:
         self.hidden: Callable[[str], bool] = lambda url_path: False
         #: Answers a request for a hidden file that one may register for; False: there is none.
         self.register: Callable[[Request, Representation], bool] = lambda request, rep: False
+        self.folders = Folders(tree, lambda url_path: self.hidden(url_path))
         self.listing: Finder | None = None
         self.generated: Finder | None = None
         self.wall = wall
@@ -163,15 +165,6 @@ class Site:
             request.refuse(
                 405, "method-not-allowed", "Only GET and HEAD are served here.", [_ALLOW]
             )
-
-    def visible_entries(self, parts: list[bytes]) -> list[Entry]:
-        """What a directory shows to everybody. Raises NotHere."""
-        folder = b"".join(part + b"/" for part in parts)
-        return [
-            entry
-            for entry in self.tree.entries(parts)
-            if not self.hidden(url_of(folder + entry.name))
-        ]
 
     # -- finding ----------------------------------------------------------------------------
 
@@ -461,6 +454,7 @@ class Site:
     def forget_all(self) -> None:
         """Drop every ready answer: what is said of files (mirrors, links) has changed."""
         self._said += 1
+        self.folders.forget()
         self._small.clear()
         self._targets.clear()
         self._small_bytes = 0
