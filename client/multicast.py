@@ -27,10 +27,9 @@ from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from protocol.session import HASH_BYTES, Offer
 from protocol.session_report import Report, decode_answer, encode_report
 
-_BUFFER_BYTES = 1 << 16
 #: After draining the socket it is left alone for so long: one wake-up serves many datagrams.
-_NAP_S = 0.005
-_MOST_A_TURN = 512
+_NAP_S = 0.01
+_MOST_READS_A_TURN = 16
 #: Repair by unicast inside the session pays only for little; the rest is the download's.
 _REPAIR_SHARE = 0.25
 _REPAIR_BYTES = 256 * 1024
@@ -84,7 +83,6 @@ class Reception:
         paper = offer.fec.scheme == "paper"
         header_bytes = PAPER_HEADER_BYTES if paper else PAYLOAD_OFFSET
         self._size = header_bytes + offer.fec.symbol_bytes
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         per_second = max(1.0, offer.rate_bytes_s / self._size)
         self._nap_s = min(_NAP_S, 0.25 * self._socket.room_datagrams / per_second)
         self._over = False
@@ -120,12 +118,9 @@ class Reception:
         paper = self._offer.fec.scheme == "paper"
         receiver_class = PaperReceiver if paper else MulticastReceiver
         now = self._network.now()
-        receiver = receiver_class(
+        return receiver_class(
             self._offer, hashes, self._write, self._rng, now, self._have, self._space
         )
-        if not paper:
-            receiver.arrived_us = self._socket.arrived_us
-        return receiver
 
     def _begin(self, hashes: tuple[bytes, ...]) -> None:
         self.receiver = self._make(hashes)
@@ -164,18 +159,21 @@ class Reception:
             self._look()
 
     def _drain(self) -> None:
-        recv_into, buffer, size = self._socket.recv_into, self._buffer, self._size
-        take, now = self.receiver.take, self._network.now()
+        read, size = self._socket.read, self._size
+        receiver, take, now = self.receiver, self.receiver.take, self._network.now()
         try:
-            for _ in range(_MOST_A_TURN):
-                length = recv_into(buffer)
-                if length <= size:
-                    take(buffer[:length], now)
-                    continue
-                for at in range(0, length, size):
-                    take(buffer[at : min(length, at + size)], now)
-        except BlockingIOError:
-            pass
+            for _ in range(_MOST_READS_A_TURN):
+                batch = read()
+                if not batch:
+                    break
+                for datagram in batch:
+                    if len(datagram) <= size:
+                        take(datagram, now)
+                        continue
+                    # Several of equal size, joined by the kernel (GRO).
+                    for at in range(0, len(datagram), size):
+                        take(datagram[at : at + size], now)
+                receiver.sample_delay(self._socket.arrived_us(), now)
         except OSError as error:
             # Of the socket (interface gone) or of the disk below `write` and the block space.
             self.receiver.given_up = f"receiving failed: {error.strerror}"

@@ -41,8 +41,6 @@ _SYMBOL_KIND = VERSION << 4 | PacketType.SYMBOL
 _MARK_KIND = VERSION << 4 | PacketType.MARK
 _UNPACK = HEADER.unpack_from
 _MASK, _HALF = 0xFFFFFFFF, 1 << 31
-#: The one-way delay is looked at once in so many datagrams, less one.
-_MEASURE_EVERY = 31
 #: Cohorts whose reports are spread over more than this let a new pass overtake them.
 _SUPPRESS_WINDOW_S = 0.25
 #: A report stays below the 64 KiB a server takes; the rest is asked for after the next pass.
@@ -152,8 +150,6 @@ class MulticastReceiver:
         self._space: Space = space or HeapSpace()
         self._rng = rng
         self._fresh_tag = PacketSealer(offer.key).fresh
-        #: When the datagram in hand reached this host, in microseconds of any clock; None: unknown.
-        self.arrived_us: Callable[[], int | None] | None = None
         self._session, self._object = offer.session, offer.object
         self._silence_s = offer.silence_s
         self._symbol_bytes = offer.fec.symbol_bytes
@@ -182,6 +178,8 @@ class MulticastReceiver:
         self._first_sequence = 0
         self._last_sequence = 0
         self._delays = DelayWatch()
+        #: Of the newest datagram; None in a mode that does not say.
+        self._sent_us: int | None = None
         self.silent_at = now + offer.start_in_s + offer.silence_s
         self.heard = False
 
@@ -216,8 +214,9 @@ class MulticastReceiver:
         counters.datagrams += 1
         if (sequence - self._last_sequence) & _MASK < _HALF:
             self._last_sequence = sequence
-        if not sequence & _MEASURE_EVERY or not self.heard:
-            self._measure(sequence, sent, now)
+            self._sent_us = sent
+        if not self.heard:
+            self._hear(sequence, now)
         self.silent_at = now + self._silence_s
         if pass_number != self._pass and newer(pass_number, self._pass, 8):
             self._pass_ended(self._pass, now)
@@ -241,15 +240,16 @@ class MulticastReceiver:
         if flags:
             self._take_flags(pass_number, flags, now)
 
-    def _measure(self, sequence: int, sent_us: int, now: float) -> None:
-        if not self.heard:
-            self.heard = True
-            self._first_sequence = self._last_sequence = sequence
-            if self._every_s:
-                self._ask_at = now + self._every_s * (0.5 + self._rng.random() / 2)
-        arrived_us = self.arrived_us() if self.arrived_us is not None else int(now * 1e6)
-        if arrived_us is not None:
-            self._delays.add((arrived_us - sent_us) & _MASK, now)
+    def _hear(self, sequence: int, now: float) -> None:
+        self.heard = True
+        self._first_sequence = self._last_sequence = sequence
+        if self._every_s:
+            self._ask_at = now + self._every_s * (0.5 + self._rng.random() / 2)
+
+    def sample_delay(self, arrived_us: int | None, now: float) -> None:
+        """When the datagram taken last reached this host, by any clock in microseconds."""
+        if arrived_us is not None and self._sent_us is not None:
+            self._delays.add((arrived_us - self._sent_us) & _MASK, now)
 
     def _take_symbol(
         self, k: int, block: int, symbol: int, payload: memoryview, now: float

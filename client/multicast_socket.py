@@ -14,6 +14,7 @@ import socket
 import struct
 
 from client.failures import LocalProblem
+from client.multicast_batch import BatchReader
 from protocol.session import Offer
 
 _SOL_UDP = 17
@@ -61,7 +62,7 @@ class GroupSocket:
             ) from error
         with contextlib.suppress(OSError):
             self._socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
-        self.recv_into = self._socket.recv_into
+        self.read = BatchReader(self._socket.fileno(), self._socket.recv_into).read
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -67,6 +67,8 @@ class Bench:
         self.release.mkdir()
         self.file = self.release / "obj.bin"
         self.file.write_bytes(os.urandom(int(mib * (1 << 20))))
+        #: Whether a second server, without multicast, runs on the network's other host.
+        self.second = False
         self.digest = hashlib.sha256(self.file.read_bytes()).digest()
 
     def close(self) -> None:
@@ -142,6 +144,13 @@ class Bench:
         log = scratch / "server.log"
         words = self.serve_words(network.receivers, scratch / "state")
         server = network.start(network.sender(), words, log, scratch, env)
+        if self.second:
+            other = [sys.executable, "-m", "tidegate", "serve", str(self.release), "--admin", "off"]
+            other += ["--listen", f"{network.second_address}:{PORT}"]
+            other += ["--state", str(scratch / "state2")]
+            log2 = scratch / "second.log"
+            network.start(network.second_sender(), other, log2, scratch, env)
+            _until(lambda: b"ready http" in log2.read_bytes(), "the second server")
         url = f"http://{SENDER_ADDRESS}:{PORT}/obj.bin"
         go = scratch / "go"
         processes = []

@@ -40,6 +40,12 @@ class Network:
     losses: Sequence[float] | None = None
     receiver_rates_mbit: dict[int, float] = field(default_factory=dict)
     tcp_loss: bool = False
+    #: So many datagrams in a row are lost of each so many.
+    bursts: tuple[int, int] | None = None
+    #: One of fifty datagrams has some bits changed on the way.
+    mangled: bool = False
+    #: Another host, for a mirror.
+    second: bool = False
 
     def __post_init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -57,9 +63,20 @@ class Network:
         """A receiver's address."""
         return f"10.77.0.{11 + number}"
 
+    @property
+    def second_address(self) -> str:
+        """The other mirror's address."""
+        return "10.77.0.2"
+
+    def second_sender(self) -> str:
+        """Name of the other mirror's namespace."""
+        return f"{self.prefix}-m"
+
     def _names(self) -> list[str]:
-        bridge = f"{self.prefix}-b"
-        return [self.sender(), bridge, *(self.receiver(i) for i in range(self.receivers))]
+        names = [self.sender(), f"{self.prefix}-b"]
+        if self.second:
+            names.append(self.second_sender())
+        return [*names, *(self.receiver(i) for i in range(self.receivers))]
 
     def __enter__(self) -> Network:
         try:
@@ -80,12 +97,20 @@ class Network:
         self._port(self.sender(), SENDER_ADDRESS)
         shape = f"root tbf rate {self.rate_mbit}mbit burst 32kb latency 50ms"
         self._shape(self.sender(), "eth0", shape)
+        if self.second:
+            self._port(self.second_sender(), self.second_address)
+            self._shape(self.second_sender(), "eth0", shape)
         for number in range(self.receivers):
             name = self.receiver(number)
             self._port(name, self.address(number))
             loss = self.losses[number] if self.losses else self.loss_percent
             if loss:
                 self.set_loss(number, loss)
+            if self.bursts:
+                self._rule(number, f"numgen inc mod {self.bursts[1]} < {self.bursts[0]} drop")
+            if self.mangled:
+                # The checksum follows the change, so the datagram is delivered.
+                self._rule(number, "udp length > 1000 numgen random mod 50 == 0 @th,4000,8 set 90")
             if number in self.receiver_rates_mbit:
                 rate = self.receiver_rates_mbit[number]
                 self._shape(bridge, name, f"root tbf rate {rate}mbit burst 32kb latency 50ms")
@@ -107,10 +132,12 @@ class Network:
     def set_loss(self, number: int, percent: float) -> None:
         """Independent loss of what arrives at one receiver."""
         what = "{ udp, tcp }" if self.tcp_loss else "udp"
+        self._rule(number, f"numgen random mod 10000 < {round(percent * 100)} drop", what)
+
+    def _rule(self, number: int, rule: str, what: str = "udp") -> None:
         rules = (
             "add table inet lab; add chain inet lab in { type filter hook input priority 0; }; "
-            f"add rule inet lab in meta l4proto {what} numgen random mod 10000 "
-            f"< {round(percent * 100)} counter drop"
+            f"add rule inet lab in meta l4proto {what} {rule}"
         )
         run("ip", "netns", "exec", self.receiver(number), "nft", rules)
 

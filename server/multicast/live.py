@@ -188,7 +188,9 @@ class LiveSession:
         action = self.carousel.report(report, now)
         if report.expected:
             self.counters.losses[report.member] = report.loss
-            self.rate.report(report.loss, report.queue_ms, now)
+            self.rate.report(report.member, report.expected, report.received, report.queue_ms, now)
+        if action != "continue":
+            self.rate.forget(report.member)
         if report.state == "done":
             self.counters.done = self.carousel.done_members
         self._adapt()

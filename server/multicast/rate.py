@@ -1,9 +1,11 @@
 """How fast a session may send: the configured rate, bent to its worst acceptable receiver. Pure.
 
-Loss alone says nothing (a radio link loses at any rate); loss together with a growing one-way
-delay says that a queue on the way is full. Then the session goes down to what that receiver gets
-through, never below the floor; without such reports it comes back, slowly. Receivers that cannot
-even take the floor are for unicast.
+Loss alone says nothing (a radio link loses at any rate). Loss together with a queue that stands on
+the way says that the line may be too slow for us: then the session goes down to what that receiver
+gets through, and looks whether its loss falls. If it does, the lower rate stays (and comes back
+slowly once nobody complains); if not, the loss has other causes, the step is undone, and that
+receiver's word on it counts no more. Never below the floor: receivers that cannot even take that
+are for unicast.
 """
 
 from __future__ import annotations
@@ -13,13 +15,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RateSettings:
-    """`floor_share`: of the configured rate; below it a receiver is told to use unicast."""
+    """`floor_share`: of the configured rate; below it a receiver is told to use unicast.
+
+    A loss is judged over at least `judged_datagrams`; `better_share` of the loss before must be
+    left at most for a step down to have helped.
+    """
 
     floor_share: float = 0.25
     congested_loss: float = 0.05
-    congested_queue_ms: int = 20
+    congested_queue_ms: int = 30
+    judged_datagrams: int = 200
+    better_share: float = 0.6
     step_every_s: float = 0.5
     recover_share: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """A step down, and for whom."""
+
+    member: str
+    loss: float
+    share_before: float
+    since: float
 
 
 class RateControl:
@@ -30,6 +48,11 @@ class RateControl:
         self._configured = configured_bytes_s
         self._share = 1.0
         self._changed_at = float("-inf")
+        self._trial: _Trial | None = None
+        #: What each member had been sent and had received at its last judged report.
+        self._counts: dict[str, tuple[int, int]] = {}
+        #: Losses that a slower rate did not help.
+        self._hopeless: dict[str, float] = {}
 
     @property
     def floor_bytes_s(self) -> float:
@@ -49,15 +72,49 @@ class RateControl:
         wanted = min(self._configured * self._share, slowest_declared_bytes_s)
         return max(wanted, self.floor_bytes_s)
 
-    def report(self, loss: float, queue_ms: int, now: float) -> None:
-        """A receiver tells how it fares."""
+    def report(self, member: str, expected: int, received: int, queue_ms: int, now: float) -> None:
+        """A receiver tells how many datagrams there were so far, and how many it got."""
         settings = self._settings
+        before = self._counts.get(member, (0, 0))
+        sent = expected - before[0]
+        if sent < settings.judged_datagrams:
+            return
+        self._counts[member] = (expected, received)
+        loss = max(0.0, 1 - (received - before[1]) / sent)
         if now - self._changed_at < settings.step_every_s:
             return
-        if loss >= settings.congested_loss and queue_ms >= settings.congested_queue_ms:
-            self._share = max(settings.floor_share, self._share * max(0.5, 1 - loss))
+        if self._trial is not None:
+            self._judge(self._trial, member, loss, now)
+        elif self._complains(member, loss, queue_ms):
+            share = max(settings.floor_share, self._share * max(0.5, 1 - loss))
+            if share < self._share:
+                self._trial = _Trial(member, loss, self._share, now)
+                self._change(share, now)
         elif self._share < 1.0:
-            self._share = min(1.0, self._share + settings.recover_share)
-        else:
+            self._change(min(1.0, self._share + settings.recover_share), now)
+
+    def forget(self, member: str) -> None:
+        """The receiver is gone."""
+        self._counts.pop(member, None)
+        self._hopeless.pop(member, None)
+        if self._trial is not None and self._trial.member == member:
+            self._trial = None
+
+    def _complains(self, member: str, loss: float, queue_ms: int) -> bool:
+        settings = self._settings
+        known = 1.5 * self._hopeless.get(member, 0.0)
+        return loss >= max(settings.congested_loss, known) and (
+            queue_ms >= settings.congested_queue_ms
+        )
+
+    def _judge(self, trial: _Trial, member: str, loss: float, now: float) -> None:
+        if member != trial.member:
             return
+        self._trial = None
+        if loss > self._settings.better_share * trial.loss:
+            self._hopeless[member] = max(loss, trial.loss)
+            self._change(trial.share_before, now)
+
+    def _change(self, share: float, now: float) -> None:
+        self._share = share
         self._changed_at = now

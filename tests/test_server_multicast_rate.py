@@ -1,0 +1,85 @@
+"""The rate bends to a line that is too slow, and only to that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from server.multicast.rate import RateControl
+
+RATE = 12_500_000.0
+
+
+class Cohort:
+    """Reports every 0.2 s from members whose loss is a function of the rate."""
+
+    def __init__(self, control: RateControl) -> None:
+        self.control = control
+        self.now = 0.0
+        self.counts: dict[str, list[int]] = {}
+        self.rates: list[float] = []
+
+    def run(self, seconds: float, **losses: Callable[[float], tuple[float, int]]) -> float:
+        for _ in range(int(seconds / 0.2)):
+            self.now += 0.2
+            rate = self.control.rate_bytes_s(float("inf"))
+            self.rates.append(rate)
+            for member, judge in losses.items():
+                loss, queue_ms = judge(rate)
+                count = self.counts.setdefault(member, [0, 0])
+                datagrams = int(rate * 0.2 / 1500)
+                count[0] += datagrams
+                count[1] += round(datagrams * (1 - loss))
+                self.control.report(member, *count, queue_ms, self.now)
+        return self.control.rate_bytes_s(float("inf"))
+
+
+def line(limit: float) -> Callable[[float], tuple[float, int]]:
+    """A line with a queue: what is too much is lost."""
+    return lambda rate: (max(0.0, 1 - limit / rate), 50 if rate > limit else 0)
+
+
+def radio(loss: float, queue_ms: int = 0) -> Callable[[float], tuple[float, int]]:
+    """Loses as much at any rate."""
+    return lambda rate: (loss, queue_ms)
+
+
+def test_a_slow_line_brings_the_rate_down_to_what_it_carries() -> None:
+    cohort = Cohort(RateControl(RATE))
+    cohort.run(20, slow=line(8e6), fast=radio(0.0))
+    late = cohort.rates[50:]
+    assert 6.5e6 < sum(late) / len(late) < 9.5e6
+
+
+def test_a_lossy_link_alone_changes_nothing() -> None:
+    cohort = Cohort(RateControl(RATE))
+    assert cohort.run(10, a=radio(0.2), b=radio(0.0, 100)) == RATE
+
+
+def test_a_loss_that_a_slower_rate_does_not_help_is_believed_once() -> None:
+    cohort = Cohort(RateControl(RATE))
+    assert cohort.run(20, a=radio(0.2, 100)) == RATE
+    slowed = sum(rate < RATE for rate in cohort.rates)
+    assert 0 < slowed <= 5
+
+
+def test_it_comes_back_when_the_line_is_free_again() -> None:
+    cohort = Cohort(RateControl(RATE))
+    cohort.run(10, a=line(6e6))
+    assert cohort.run(20, a=radio(0.0)) == RATE
+
+
+def test_there_is_a_floor() -> None:
+    control = RateControl(RATE)
+    cohort = Cohort(control)
+    assert cohort.run(30, a=line(1e6)) >= control.floor_bytes_s
+    assert not control.acceptable(1e6)
+    assert control.rate_bytes_s(1e6) == control.floor_bytes_s
+    assert control.rate_bytes_s(5e6) == 5e6
+
+
+def test_one_who_left_no_longer_holds_a_trial() -> None:
+    control = RateControl(RATE)
+    cohort = Cohort(control)
+    cohort.run(0.8, a=line(6e6))
+    control.forget("a")
+    assert cohort.run(10, b=radio(0.0)) == RATE
