@@ -32,7 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "mirror publish": ("server.mirror.cli:publish", "Generate one update for all mirrors."),
     "mirror follow": ("client.mirror.cli:follow", "Keep a directory in step with a channel."),
     "mirror status": ("client.mirror.cli:status", "Show which mirrors are current."),
-    "admin": ("client.cli_admin:admin", "Ask or steer a running server."),
+    "admin": ("client.admin.cli:admin", "Ask or steer a running server."),
 }
 GROUPS: Mapping[str, str] = {
     "mirror": "Keep mirrors in step with one origin.",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import requests
+from requests.adapters import HTTPAdapter
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
 from selenium.webdriver.chrome.options import Options
@@ -24,6 +25,18 @@ _FLAGS = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 _CSRF = re.compile(r'name="csrf" value="([^"]+)"')
+
+
+class From(HTTPAdapter):
+    """Visits from an address of its own."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        super().__init__()
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> Any:
+        kwargs["source_address"] = (self._address, 0)
+        return super().init_poolmanager(*args, **kwargs)
 
 
 class AdminVisit:

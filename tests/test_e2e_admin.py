@@ -10,11 +10,11 @@ from typing import Any
 import pyotp
 import pytest
 import requests
-from requests.adapters import HTTPAdapter
 from selenium.webdriver.common.by import By
 
 from tests.admin_browser import (
     AdminVisit,
+    From,
     chromium,
     click,
     complaints,
@@ -35,18 +35,6 @@ PAGES = (
 EVIL = "<img src=x onerror=document.title='owned'>.bin"
 PRIMARY = "form.card button.primary"
 GRAVE = "form button.grave"
-
-
-class From(HTTPAdapter):
-    """Visits from an address of its own."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-        super().__init__()
-
-    def init_poolmanager(self, *args: Any, **kwargs: Any) -> Any:
-        kwargs["source_address"] = (self._address, 0)
-        return super().init_poolmanager(*args, **kwargs)
 
 
 @pytest.fixture(scope="module")

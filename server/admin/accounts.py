@@ -23,7 +23,9 @@ from argon2.exceptions import Argon2Error, InvalidHashError
 
 from server.admin.context import Off
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}\Z")
+#: What a user may be called.
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
+_NAME = re.compile(NAME[1:-1] + r"\Z")
 _TOKEN_PREFIX = "tga_"
 _LAST_USED_GRAIN_S = 60.0
 PASSWORD_MIN = 10

@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import Any
 
 from policies.settings import PolicySettings
-from server.admin.context import AdminContext, Block, PassView, Revision, Rule
+from server.admin.context import AdminContext, Block, PassView, Revision, Rule, WaitingLook
 from server.admin.forms import diff
 from server.admin.web import Problem
 
 PASSES_AT_ONCE = 10_000
+LOGO_MAX_BYTES = 256 * 1024
 RULES_MAX = 500
 
 
@@ -44,7 +45,7 @@ def network_of(text: str) -> str:
     try:
         return str(ipaddress.ip_network(text.strip(), strict=False))
     except ValueError:
-        raise _wrong(
+        raise wrong(
             "network", f"{text!r} is neither an address nor a network such as 192.0.2.0/24."
         ) from None
 
@@ -79,7 +80,7 @@ def apply(
     """Make a policy current; raises StaleRevision when somebody else was faster."""
     if policy not in context.policies():
         known = ", ".join(context.policies())
-        raise _wrong("policy", f"There is no policy {policy!r}; choose one of {known}.")
+        raise wrong("policy", f"There is no policy {policy!r}; choose one of {known}.")
     old = context.current()
     revision = context.apply(policy, settings, who, note, expected, restored_from)
     changes = diff(old.policy, old.settings, revision.policy, revision.settings)
@@ -111,12 +112,12 @@ def check_rule(rule: Rule) -> Rule:
     """The rule in its canonical form; raises Problem naming the field."""
     path = rule.path.strip()
     if not path.startswith("/"):
-        raise _wrong("path", "A pattern starts with / and may hold * and ?.")
+        raise wrong("path", "A pattern starts with / and may hold * and ?.")
     if rule.treat_as not in ("", "small", "large"):
-        raise _wrong("treat_as", "This is small, large or empty.")
+        raise wrong("treat_as", "This is small, large or empty.")
     opens, registers = rule.hidden_until_s, rule.prequeue_from_s
     if registers is not None and (opens is None or registers >= opens):
-        raise _wrong("prequeue_from_s", "A pre-queue opens before the release, which needs a time.")
+        raise wrong("prequeue_from_s", "A pre-queue opens before the release, which needs a time.")
     return replace(rule, path=path)
 
 
@@ -126,7 +127,7 @@ def put_rule(context: AdminContext, who: str, rule: Rule) -> Rule:
     rules = list(context.rules())
     at = next((i for i, other in enumerate(rules) if other.path == rule.path), len(rules))
     if at == RULES_MAX:
-        raise _wrong("path", f"There can be at most {RULES_MAX} rules.")
+        raise wrong("path", f"There can be at most {RULES_MAX} rules.")
     rules[at : at + 1] = [rule]
     context.set_rules(rules)
     context.log("rule", who, f"set the rule for {rule.path}")
@@ -163,13 +164,11 @@ def issue_passes(
     known = context.current().settings.get("class_weights", {})
     if kind not in known:
         names = ", ".join(known) or "none is set up on the policy page"
-        raise _wrong("kind", f"There is no class {kind!r}; known: {names}.")
+        raise wrong("kind", f"There is no class {kind!r}; known: {names}.")
     if not 1 <= count <= PASSES_AT_ONCE:
-        raise _wrong(
-            "count", f"1 to {PASSES_AT_ONCE:,} at once.", minimum=1, maximum=PASSES_AT_ONCE
-        )
+        raise wrong("count", f"1 to {PASSES_AT_ONCE:,} at once.", minimum=1, maximum=PASSES_AT_ONCE)
     if expires_s <= not_before_s:
-        raise _wrong("expires_s", "The end must be after the start.")
+        raise wrong("expires_s", "The end must be after the start.")
     found = context.issue_passes(count, kind, path, not_before_s, expires_s, max_uses, note, who)
     context.log("passes", who, f"issued {len(found)} tickets of class {kind} for {path}")
     return found
@@ -181,7 +180,36 @@ def revoke_pass(context: AdminContext, who: str, serial: str) -> None:
     context.log("passes", who, f"revoked ticket {serial}")
 
 
-def _wrong(field: str, message: str, **bounds: Any) -> Problem:
+def set_look(
+    context: AdminContext, who: str, title: str, text: str, logo: bytes | None
+) -> WaitingLook:
+    """Change the waiting page; a `logo` of None stays, an empty one is removed."""
+    old = context.waiting_look()
+    kind = old.logo_type
+    if logo:
+        kind = _picture_kind(logo)
+        if not kind or len(logo) > LOGO_MAX_BYTES:
+            most = LOGO_MAX_BYTES // 1024
+            raise wrong("logo", f"The logo is a PNG, JPEG or WebP of at most {most} KiB.")
+    elif logo is not None:
+        kind = ""
+    look = WaitingLook(title, text, old.logo if logo is None else logo, kind)
+    context.set_waiting_look(look)
+    context.log("waiting-page", who, "changed the waiting page's look")
+    return look
+
+
+def _picture_kind(data: bytes) -> str:
+    """The media type of a raster picture, by its first bytes; no SVG, since it may hold script."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else ""
+
+
+def wrong(field: str, message: str, **bounds: Any) -> Problem:
+    """One bad field, its message and its bounds."""
     return Problem(
         422,
         f"{field}: {message}",

@@ -1,6 +1,7 @@
-"""The JSON API: the state, the queue, what is released; and the document that describes it all.
+"""The JSON API: the state, the queue, the log; and the document that describes it all.
 
-Every operation is one small coroutine here or in `api_policy`; `router` checks what comes in.
+Every operation is one small coroutine here or in `api_policy`, `api_release` or `api_account`;
+`router` checks what comes in.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ import json
 from dataclasses import asdict, replace
 from typing import Any
 
-from server.admin import acts, api_policy, schema
-from server.admin.accounts import ApiToken, Role
+from server.admin import acts, api_account, api_policy, api_release, schema
+from server.admin.accounts import Role
 from server.admin.app import Admin
-from server.admin.context import Rule
 from server.admin.router import Asked, Operation, openapi
-from server.admin.web import Answer, Problem, json_answer
+from server.admin.web import Answer, json_answer
 from server.admin.words import state_of
 
 _V1 = "/api/v1"
@@ -142,68 +142,7 @@ class Api:
         acts.unblock(self.context, asked.who, asked.query.network)
         return Answer(204)
 
-    # -- what is released
-    async def files(self, asked: Asked) -> Answer:
-        query = asked.query
-        page = await self.context.files(query.q, query.sort, query.offset, query.limit)
-        rows = [schema.FileOut(**asdict(row)) for row in page.rows]
-        return json_answer(schema.FilesOut(total=page.total, files=rows))
-
-    async def rules(self, asked: Asked) -> Answer:
-        rows = [schema.RuleIn(**asdict(rule)) for rule in self.context.rules()]
-        return json_answer(schema.RulesOut(rules=rows))
-
-    async def rule_put(self, asked: Asked) -> Answer:
-        rule = acts.put_rule(self.context, asked.who, Rule(**asked.body.model_dump()))
-        return json_answer(schema.RuleIn(**asdict(rule)))
-
-    async def rule_drop(self, asked: Asked) -> Answer:
-        acts.drop_rule(self.context, asked.who, asked.query.path)
-        return Answer(204)
-
-    async def prequeues(self, asked: Asked) -> Answer:
-        rows = [schema.PrequeueOut(**asdict(one)) for one in self.context.prequeues()]
-        return json_answer(schema.PrequeuesOut(prequeues=rows))
-
-    async def passes(self, asked: Asked) -> Answer:
-        query = asked.query
-        rows, total = await self.context.passes(query.q, query.offset, query.limit)
-        found = [schema.PassOut(**asdict(one)) for one in rows]
-        return json_answer(schema.PassesOut(total=total, passes=found))
-
-    async def passes_issue(self, asked: Asked) -> Answer:
-        body = asked.body
-        start = asked.call.now if body.not_before_s is None else body.not_before_s
-        found = acts.issue_passes(
-            self.context,
-            asked.who,
-            count=body.count,
-            kind=body.kind,
-            path=body.path,
-            not_before_s=start,
-            expires_s=body.expires_s,
-            max_uses=body.max_uses,
-            note=body.note,
-        )
-        rows = [schema.PassOut(**asdict(one)) for one in found]
-        return json_answer(schema.PassesOut(total=len(rows), passes=rows), 201)
-
-    async def pass_revoke(self, asked: Asked) -> Answer:
-        acts.revoke_pass(self.context, asked.who, asked.params.serial)
-        return Answer(204)
-
-    async def look(self, asked: Asked) -> Answer:
-        look = self.context.waiting_look()
-        return json_answer(schema.LookIn(title=look.title, text=look.text))
-
-    async def look_put(self, asked: Asked) -> Answer:
-        old, body = self.context.waiting_look(), asked.body
-        kept = type(old)(body.title, body.text, old.logo, old.logo_type)
-        self.context.set_waiting_look(kept)
-        self.context.log("waiting-page", asked.who, "changed the waiting page's words")
-        return json_answer(body)
-
-    # -- neighbours, log, tokens
+    # -- neighbours and log
     async def mirrors(self, asked: Asked) -> Answer:
         return self._rows(self.context.mirrors())
 
@@ -223,60 +162,9 @@ class Api:
         rows = [schema.EventOut(**asdict(event)) for event in found]
         return json_answer(schema.EventsOut(events=rows))
 
-    async def tokens(self, asked: Asked) -> Answer:
-        mine = _owner(asked)
-        every = asked.call.who is not None and asked.call.who.role is Role.OPERATOR
-        held = self.admin.accounts.tokens.values()
-        rows = [_token(t) for t in held if every or t.owner == mine]
-        return json_answer(schema.TokensOut(tokens=rows))
-
-    async def token_issue(self, asked: Asked) -> Answer:
-        body, who = asked.body, asked.call.who
-        role = Role(body.role)
-        if who is None or not who.role.may(role):
-            raise Problem(403, "A token cannot do more than you.")
-        now = asked.call.now
-        expires = None if body.days is None else now + body.days * 86_400.0
-        secret, token = self.admin.accounts.issue_token(
-            body.label, role, _owner(asked), now, expires
-        )
-        self.context.log("account", asked.who, f"issued API token {token.serial} ({body.label})")
-        return json_answer(_token(token, secret), 201)
-
-    async def token_drop(self, asked: Asked) -> Answer:
-        serial, who = asked.params.serial, asked.call.who
-        found = next((t for t in self.admin.accounts.tokens.values() if t.serial == serial), None)
-        every = who is not None and who.role is Role.OPERATOR
-        if found is None or not (every or found.owner == _owner(asked)):
-            raise Problem(404, f"There is no API token {serial}.")
-        self.admin.accounts.drop_token(serial)
-        self.context.log("account", asked.who, f"revoked API token {serial}")
-        return Answer(204)
-
     async def document(self, asked: Asked) -> Answer:
         found = openapi(self.admin.api.routes, self.context.health().version)
         return Answer(200, json.dumps(found).encode(), (("content-type", "application/json"),))
-
-
-def _owner(asked: Asked) -> str:
-    """The user behind the call; for a token `owner/label` its owner."""
-    who = asked.call.who
-    if who is None:
-        return ""
-    return who.user.name if who.user else who.name.partition("/")[0]
-
-
-def _token(token: ApiToken, secret: str | None = None) -> schema.TokenOut:
-    return schema.TokenOut(
-        serial=token.serial,
-        label=token.label,
-        role=token.role,
-        owner=token.owner,
-        created_s=token.created_s,
-        expires_s=token.expires_s,
-        used_s=token.used_s,
-        secret=secret,
-    )
 
 
 def operations(admin: Admin) -> list[Operation]:
@@ -344,72 +232,6 @@ def operations(admin: Admin) -> list[Operation]:
             **gone,
         ),
         Operation(
-            *("listFiles", "GET", "/files", "What is served.", api.files),
-            tag="release",
-            query=s.FileQuery,
-            answer=s.FilesOut,
-        ),
-        Operation(
-            *("listRules", "GET", "/rules", "Rules for files.", api.rules),
-            tag="release",
-            answer=s.RulesOut,
-        ),
-        Operation(
-            *(
-                "putRule",
-                "PUT",
-                "/rules",
-                "Add or replace the rule of a pattern.",
-                api.rule_put,
-                op,
-            ),
-            tag="release",
-            body=s.RuleIn,
-            answer=s.RuleIn,
-        ),
-        Operation(
-            *("removeRule", "DELETE", "/rules", "Remove the rule of a pattern.", api.rule_drop),
-            tag="release",
-            query=s.PathQuery,
-            **gone,
-        ),
-        Operation(
-            *("listPrequeues", "GET", "/prequeues", "Pre-queues and their draws.", api.prequeues),
-            tag="release",
-            answer=s.PrequeuesOut,
-        ),
-        Operation(
-            *("listPasses", "GET", "/passes", "Issued preference tickets.", api.passes),
-            tag="release",
-            query=s.ListQuery,
-            answer=s.PassesOut,
-        ),
-        Operation(
-            *("issuePasses", "POST", "/passes", "Issue preference tickets.", api.passes_issue, op),
-            tag="release",
-            body=s.PassesIn,
-            answer=s.PassesOut,
-            status=201,
-        ),
-        Operation(
-            *("revokePass", "DELETE", "/passes/{serial}"),
-            *("Make a preference ticket worthless.", api.pass_revoke),
-            tag="release",
-            params=s.SerialPath,
-            **gone,
-        ),
-        Operation(
-            *("getWaitingPage", "GET", "/waiting-page", "The operator's words.", api.look),
-            tag="release",
-            answer=s.LookIn,
-        ),
-        Operation(
-            *("putWaitingPage", "PUT", "/waiting-page", "Change the words.", api.look_put, op),
-            tag="release",
-            body=s.LookIn,
-            answer=s.LookIn,
-        ),
-        Operation(
             *("listMirrors", "GET", "/mirrors", "Mirrors as they stand.", api.mirrors),
             answer=s.RowsOut,
         ),
@@ -423,29 +245,13 @@ def operations(admin: Admin) -> list[Operation]:
             answer=s.EventsOut,
         ),
         Operation(
-            *("listTokens", "GET", "/tokens", "API tokens.", api.tokens),
-            tag="account",
-            answer=s.TokensOut,
-        ),
-        Operation(
-            *("issueToken", "POST", "/tokens", "Issue an API token.", api.token_issue),
-            tag="account",
-            body=s.TokenIn,
-            answer=s.TokenOut,
-            status=201,
-        ),
-        Operation(
-            *("revokeToken", "DELETE", "/tokens/{serial}", "Revoke an API token.", api.token_drop),
-            tag="account",
-            params=s.SerialPath,
-            status=204,
-        ),
-        Operation(
             *("getOpenApi", "GET", "/openapi.json", "This document.", api.document),
             tag="account",
             public=True,
         ),
         *api_policy.operations(admin),
+        *api_release.operations(admin),
+        *api_account.operations(admin),
     ]
     return [_placed(operation) for operation in found]
 

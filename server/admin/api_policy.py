@@ -11,7 +11,7 @@ from server.admin import acts, forms, schema
 from server.admin.accounts import Role
 from server.admin.app import Admin, stale
 from server.admin.context import Revision
-from server.admin.pages_policy import begin_preview, compared
+from server.admin.pages_policy import begin_preview, compared, picture_answer
 from server.admin.preview import Preview
 from server.admin.router import Asked, Operation
 from server.admin.web import Answer, Problem, invalid, json_answer
@@ -114,6 +114,13 @@ class PolicyApi:
             raise Problem(404, "This preview is gone; make it again.")
         return json_answer(_preview(found))
 
+    async def picture(self, asked: Asked) -> Answer:
+        found = self.admin.previews.by_key.get(asked.params.key)
+        side = getattr(found, asked.params.side, None)
+        if side is None or not side.picture_svg:
+            raise Problem(404, "There is no such picture (yet).")
+        return picture_answer(side.picture_svg)
+
 
 def _revision(revision: Revision) -> schema.RevisionOut:
     return schema.RevisionOut(**{**asdict(revision), "settings": dict(revision.settings)})
@@ -199,5 +206,12 @@ def operations(admin: Admin) -> list[Operation]:
             tag="policy",
             params=s.KeyPath,
             answer=s.PreviewOut,
+        ),
+        Operation(
+            *("getPreviewPicture", "GET", "/previews/{key}/{side}"),
+            *("The chronology of one side of a preview.", api.picture),
+            tag="policy",
+            params=s.SidePath,
+            media="image/svg+xml",
         ),
     ]

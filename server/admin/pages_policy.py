@@ -227,10 +227,14 @@ async def picture(admin: Admin, call: Call) -> Answer:
     side = {"before.svg": found.before, "after.svg": found.after}.get(call.params["side"])
     if side is None or not side.picture_svg:
         raise Problem(404, "There is no such picture.")
-    # Its own styles may apply, nothing else: it is shown as an image, and opened alone it is inert.
+    return picture_answer(side.picture_svg)
+
+
+def picture_answer(svg: str) -> Answer:
+    """A picture. Its own styles may apply, nothing else; opened alone it is inert."""
     policy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
     headers = (("content-type", "image/svg+xml"), ("content-security-policy", policy))
-    return Answer(200, side.picture_svg.encode(), headers)
+    return Answer(200, svg.encode(), headers)
 
 
 async def preview_apply(admin: Admin, call: Call) -> Answer:

@@ -11,11 +11,10 @@ from urllib.parse import urlencode
 from server.admin import acts
 from server.admin.accounts import Role
 from server.admin.app import Admin, Page
-from server.admin.context import WAITING_STATES, PassView, Rule, WaitingLook
+from server.admin.context import WAITING_STATES, PassView, Rule
 from server.admin.web import Answer, Call, Problem, html, redirect
 
 LIMIT = 50
-LOGO_MAX_BYTES = 256 * 1024
 _SORTS = ("path", "popular", "bytes", "size")
 
 
@@ -231,33 +230,15 @@ def _waiting(admin: Admin, call: Call, fault: str = "") -> Answer:
 
 
 async def waiting_save(admin: Admin, call: Call) -> Answer:
-    old = admin.context.waiting_look()
-    logo, kind = old.logo, old.logo_type
     given = call.form.get("logo", [b""])[0]
-    if call.field("drop_logo"):
-        logo, kind = b"", ""
-    elif given:
-        kind = _picture_kind(given)
-        if not kind or len(given) > LOGO_MAX_BYTES:
-            return _waiting(
-                admin,
-                call,
-                f"The logo is a PNG, JPEG or WebP of at most {LOGO_MAX_BYTES // 1024} KiB.",
-            )
-        logo = given
-    look = WaitingLook(call.field("title")[:120], call.field("text")[:2000], logo, kind)
-    admin.context.set_waiting_look(look)
-    admin.context.log("waiting-page", _who(call), "changed the waiting page's look")
+    logo = b"" if call.field("drop_logo") else given or None
+    try:
+        acts.set_look(
+            admin.context, _who(call), call.field("title")[:120], call.field("text")[:2000], logo
+        )
+    except Problem as problem:
+        return _waiting(admin, call, problem.errors[0]["message"])
     return redirect("/waiting")
-
-
-def _picture_kind(data: bytes) -> str:
-    """The media type of a raster picture, by its first bytes; no SVG, since it may hold script."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else ""
 
 
 async def waiting_preview(admin: Admin, call: Call) -> Answer:

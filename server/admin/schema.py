@@ -49,10 +49,6 @@ class TicketQuery(ListQuery):
     state: Literal["", "waiting", "ready"] = Field("", description="Only tickets in this state.")
 
 
-class FileQuery(ListQuery):
-    sort: Literal["path", "popular", "bytes", "size"] = Field("path", description="The order.")
-
-
 class BeforeQuery(Shape):
     before: int | None = Field(None, ge=0, le=_BIG, description="Only older than this number.")
     limit: int = Field(50, ge=1, le=500, description="At most so many.")
@@ -70,10 +66,6 @@ class HistoryQuery(Shape):
 
 class NetworkQuery(Shape):
     network: str = Field(min_length=2, max_length=64, description="An address or network.")
-
-
-class PathQuery(Shape):
-    path: str = Field(min_length=1, max_length=1024, description="The rule's pattern.")
 
 
 class EstimateOut(Shape):
@@ -267,88 +259,6 @@ class EventsOut(Shape):
     events: list[EventOut]
 
 
-class FileOut(Shape):
-    path: str
-    size_bytes: int
-    modified_s: float
-    sha256: str | None
-    digest_state: str
-    downloads: int
-    sent_bytes: int
-
-
-class FilesOut(Shape):
-    total: int
-    files: list[FileOut]
-
-
-class RuleIn(Shape):
-    path: str = Field(
-        max_length=1024,
-        pattern=r"^/[^\x00-\x1f\x7f]*$",
-        description="A pattern with * and ?; it starts with a slash.",
-    )
-    require_class: Text = Field("", max_length=64)
-    treat_as: Literal["", "small", "large"] = ""
-    multicast: bool | None = None
-    hidden_until_s: float | None = Field(None, ge=0, le=4e9)
-    prequeue_from_s: float | None = Field(None, ge=0, le=4e9)
-    note: Text = Field("", max_length=200)
-
-
-class RulesOut(Shape):
-    rules: list[RuleIn]
-
-
-class PrequeueOut(Shape):
-    path: str
-    opens_s: float
-    entered: int
-    commitment: str
-    seed: str | None
-    audit_url: str
-
-
-class PrequeuesOut(Shape):
-    prequeues: list[PrequeueOut]
-
-
-class PassesIn(Shape):
-    count: int = Field(1, ge=1, le=10_000)
-    kind: str = Field(min_length=1, max_length=64, description="A class of the policy's weights.")
-    path: Text = Field("*", min_length=1, max_length=1024)
-    not_before_s: float | None = Field(None, ge=0, le=4e9, description="Null: from now.")
-    expires_s: float = Field(gt=0, le=4e9)
-    max_uses: int = Field(1, ge=1, le=1_000_000)
-    note: Text = Field("", max_length=200)
-
-
-class PassOut(Shape):
-    serial: str
-    kind: str
-    weight: float
-    path: str
-    not_before_s: float
-    expires_s: float
-    max_uses: int
-    used: int
-    revoked: bool
-    issued_s: float
-    who: str
-    note: str
-    token: str | None = Field(None, description="Only in the answer that issues it.")
-
-
-class PassesOut(Shape):
-    total: int
-    passes: list[PassOut]
-
-
-class LookIn(Shape):
-    title: Text = Field("", max_length=120)
-    text: str = Field("", max_length=2000)
-
-
 class RowOut(Shape):
     name: str
     state: str
@@ -359,22 +269,5 @@ class RowsOut(Shape):
     rows: list[RowOut]
 
 
-class TokenIn(Shape):
-    label: Text = Field(min_length=1, max_length=64)
-    role: Literal["viewer", "operator"] = "viewer"
-    days: int | None = Field(90, ge=1, le=3650)
-
-
-class TokenOut(Shape):
-    serial: str
-    label: str
-    role: str
-    owner: str
-    created_s: float
-    expires_s: float | None
-    used_s: float | None
-    secret: str | None = Field(None, description="Only in the answer that issues it.")
-
-
-class TokensOut(Shape):
-    tokens: list[TokenOut]
+class SidePath(KeyPath):
+    side: Literal["before", "after"] = Field(description="Which of the two.")

@@ -1,0 +1,1 @@
+"""`tidegate admin`: a running server asked and steered from the command line."""

@@ -1,0 +1,110 @@
+"""`tidegate admin`: users and API tokens."""
+
+from __future__ import annotations
+
+import click
+
+from client.admin import show
+from client.admin.steering import Steering, steer
+
+
+@click.group()
+def tokens() -> None:
+    """Issue, list and revoke API tokens."""
+
+
+@tokens.command("list")
+@steer
+def tokens_list(s: Steering) -> None:
+    """List API tokens."""
+    found = s.api.get("/tokens")
+    if s.shown(found):
+        return
+    show.table(
+        ("serial", "label", "owner", "role", "expires", "last used"),
+        (
+            (
+                row["serial"],
+                row["label"],
+                row["owner"],
+                row["role"],
+                show.moment(row["expires_s"]),
+                show.moment(row["used_s"]),
+            )
+            for row in found["tokens"]
+        ),
+        "There is no API token.",
+    )
+
+
+@tokens.command("issue")
+@click.argument("label")
+@click.option("--role", type=click.Choice(["viewer", "operator"]), default="viewer")
+@click.option("--days", default=90, show_default=True, help="0: until revoked.")
+@steer
+def tokens_issue(s: Steering, label: str, role: str, days: int) -> None:
+    """Issue an API token for LABEL and print it; it is shown only now."""
+    body = {"label": label, "role": role, "days": days or None}
+    found = s.api.call("POST", "/tokens", body).body
+    if not s.shown(found):
+        click.echo(found["secret"])
+
+
+@tokens.command("revoke")
+@click.argument("serial")
+@steer
+def tokens_revoke(s: Steering, serial: str) -> None:
+    """Revoke the API token SERIAL."""
+    s.api.call("DELETE", f"/tokens/{serial}")
+    s.said(f"API token {serial} is revoked.")
+
+
+@click.group()
+def users() -> None:
+    """List, add and remove users."""
+
+
+@users.command("list")
+@steer
+def users_list(s: Steering) -> None:
+    """List users."""
+    found = s.api.get("/users")
+    if s.shown(found):
+        return
+    show.table(
+        ("name", "role", "codes", "since"),
+        (
+            (
+                r["name"],
+                r["role"],
+                "on" if r["one_time_codes"] else "off",
+                show.moment(r["created_s"]),
+            )
+            for r in found["users"]
+        ),
+        "There is no user.",
+    )
+
+
+@users.command("add")
+@click.argument("name")
+@click.option("--role", type=click.Choice(["viewer", "operator"]), default="viewer")
+@click.password_option(help="Their first password; asked for when not given.")
+@steer
+def users_add(s: Steering, name: str, role: str, password: str) -> None:
+    """Add the user NAME, who must change the password at the first login."""
+    found = s.api.call("POST", "/users", {"name": name, "role": role, "password": password}).body
+    if not s.shown(found):
+        s.said(f"{found['name']} is a {found['role']} now.")
+
+
+@users.command("remove")
+@click.argument("name")
+@steer
+def users_remove(s: Steering, name: str) -> None:
+    """Remove the user NAME and end their sessions and tokens."""
+    s.api.call("DELETE", f"/users/{name}")
+    s.said(f"{name} is gone.")
+
+
+COMMANDS = (tokens, users)

@@ -1,0 +1,161 @@
+"""`tidegate admin`: look at a running server and steer it, over the API its pages use."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from client.admin import account, policy, queue, release, show
+from client.admin.api import AdminApi, AdminFault
+from client.admin.steering import Steering, steer
+from protocol.errors import ProtocolError
+
+_FAILED = 5
+_EPILOG = """\b
+Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused (role, bounds, changed meanwhile),
+5 no answer."""
+_STATUSES = {404: 3}
+
+
+class AdminGroup(click.Group):
+    """Ends with one sentence and a status instead of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ProtocolError as fault:
+            click.echo(f"tidegate admin: {fault}", err=True)
+            sys.exit(2)
+        except AdminFault as fault:
+            click.echo(f"tidegate admin: {fault}", err=True)
+            if fault.status == 401:
+                click.echo(
+                    "Issue an API token on the page Account and give it as "
+                    "TIDEGATE_ADMIN_TOKEN or --token-file.",
+                    err=True,
+                )
+            sys.exit(_STATUSES.get(fault.status, 4 if fault.status else _FAILED))
+
+
+@click.group(cls=AdminGroup, epilog=_EPILOG)
+@click.option(
+    "--url",
+    envvar="TIDEGATE_ADMIN_URL",
+    default="http://127.0.0.1:8081",
+    show_default=True,
+    show_envvar=True,
+    help="Where the administration listens.",
+)
+@click.option("--token", envvar="TIDEGATE_ADMIN_TOKEN", show_envvar=True, help="An API token.")
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="A file that holds the API token; other users cannot read it in the list of processes.",
+)
+@click.option("--ca", type=click.Path(exists=True), help="Certificates to trust (PEM).")
+@click.option("--json", "as_json", is_flag=True, help="Print what the API answers.")
+@click.pass_context
+def admin(
+    ctx: click.Context,
+    url: str,
+    token: str | None,
+    token_file: Path | None,
+    ca: str | None,
+    as_json: bool,
+) -> None:
+    """Ask or steer a running server."""
+    if token_file is not None:
+        token = token_file.read_text(encoding="utf-8").strip()
+    if not url.startswith(("http://", "https://")):
+        raise click.BadParameter("write it like http://127.0.0.1:8081", param_hint="--url")
+    ctx.obj = Steering(AdminApi(url, token or "", ca), as_json)
+
+
+@admin.command()
+@steer
+def status(s: Steering) -> None:
+    """Say how the server is."""
+    found = s.api.get("/state")
+    if s.shown(found):
+        return
+    click.echo(found["headline"])
+    if found["more"]:
+        click.echo(found["more"])
+    used = found["small_active"] + found["large_active"]
+    wait = found["last_wait"]
+    mode = "" if found["mode"] in ("", found["policy"]) else f", now {found['mode']}"
+    capacity = found["capacity_bytes_s"]
+    show.facts(
+        (
+            ("policy", found["policy"] + mode),
+            ("slots", f"{used} of {found['slots']} used, {found['paused']} paused"),
+            ("queue", f"{found['waiting']} waiting, {found['ready']} called"),
+            ("last in line", show.span(wait["expected_s"]) if wait else "-"),
+            (
+                "goodput",
+                show.rate(found["goodput_bytes_s"])
+                + (f" of {show.rate(capacity)}" if capacity else ""),
+            ),
+            ("connections", f"{found['connections']}, {found['held']} held"),
+            (
+                "multicast",
+                f"{found['multicast_cohorts']} groups, {found['multicast_receivers']} receivers",
+            ),
+            ("started in time", show.share(found["eta_within_p90"])),
+            ("faults", found["totals"]["errors_total"]),
+            ("up", show.span(found["now_s"] - found["started_s"])),
+            ("version", found["version"]),
+        )
+    )
+
+
+@admin.command()
+@click.option("--kind", default="", help="Only of this kind: apply, block, login ...")
+@click.option("-s", "--search", default="", help="Only what contains this.")
+@click.option("--limit", default=50, show_default=True, help="At most so many.")
+@steer
+def events(s: Steering, kind: str, search: str, limit: int) -> None:
+    """Show the log, newest first."""
+    found = s.api.get("/events", kind=kind, q=search, limit=limit)
+    if s.shown(found):
+        return
+    show.table(
+        ("when", "kind", "who", "what"),
+        ((show.moment(r["at_s"]), r["kind"], r["who"] or "-", r["text"]) for r in found["events"]),
+        "Nothing has happened.",
+    )
+
+
+def _rows(s: Steering, path: str, empty: str) -> None:
+    found = s.api.get(path)
+    if s.shown(found):
+        return
+    show.table(
+        ("name", "state", "facts"),
+        (
+            (r["name"], r["state"], ", ".join(f"{k} {v}" for k, v in r["facts"].items()))
+            for r in found["rows"]
+        ),
+        empty,
+    )
+
+
+@admin.command()
+@steer
+def mirrors(s: Steering) -> None:
+    """List mirrors and their condition."""
+    _rows(s, "/mirrors", "No mirror is configured or reports here.")
+
+
+@admin.command()
+@steer
+def multicast(s: Steering) -> None:
+    """List what is sent by multicast."""
+    _rows(s, "/multicast", "Nothing is sent by multicast now.")
+
+
+for command in (*queue.COMMANDS, *policy.COMMANDS, *release.COMMANDS, *account.COMMANDS):
+    admin.add_command(command)

@@ -1,0 +1,239 @@
+"""`tidegate admin`: files and their rules, preference tickets, the waiting page."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from client.admin import show
+from client.admin.steering import Steering, paged, steer
+from protocol.units import parse_duration
+
+
+def read_moment(text: str) -> float:
+    """`2030-01-31T12:00Z` (UTC unless it says otherwise) or `2h` from now, as Unix time."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return time.time() + parse_duration(text)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+@click.command()
+@paged
+@click.option("--sort", type=click.Choice(["path", "popular", "bytes", "size"]), default="path")
+@steer
+def files(s: Steering, search: str, limit: int, offset: int, sort: str) -> None:
+    """List what is served."""
+    found = s.api.get("/files", q=search, limit=limit, offset=offset, sort=sort)
+    if s.shown(found):
+        return
+    show.table(
+        ("path", "size", "downloads", "sent", "sha256"),
+        (
+            (
+                row["path"],
+                show.size(row["size_bytes"]),
+                row["downloads"],
+                show.size(row["sent_bytes"]),
+                (row["sha256"] or row["digest_state"])[:16],
+            )
+            for row in found["files"]
+        ),
+        "No file is served.",
+    )
+
+
+@click.group()
+def rules() -> None:
+    """Show and change the rules for files."""
+
+
+@rules.command("list")
+@steer
+def rules_list(s: Steering) -> None:
+    """List the rules that operators have set."""
+    found = s.api.get("/rules")
+    if s.shown(found):
+        return
+    show.table(
+        ("pattern", "needs", "as", "multicast", "hidden until", "pre-queue from", "note"),
+        (
+            (
+                row["path"],
+                row["require_class"] or "-",
+                row["treat_as"] or "-",
+                {None: "-", True: "yes", False: "no"}[row["multicast"]],
+                show.moment(row["hidden_until_s"]),
+                show.moment(row["prequeue_from_s"]),
+                row["note"],
+            )
+            for row in found["rules"]
+        ),
+        "There is no rule.",
+    )
+
+
+@rules.command("set")
+@click.argument("path")
+@click.option("--require-class", default="", help="Only with a ticket of this class.")
+@click.option("--treat-as", type=click.Choice(["small", "large"]), help="Whatever its size.")
+@click.option("--multicast/--no-multicast", default=None, help="Allow or forbid multicast.")
+@click.option("--hidden-until", help="2030-01-31T12:00 (UTC), or 2h from now.")
+@click.option("--prequeue-from", help="When visitors may register; before --hidden-until.")
+@click.option("--note", default="", help="Why.")
+@steer
+def rules_set(
+    s: Steering,
+    path: str,
+    require_class: str,
+    treat_as: str | None,
+    multicast: bool | None,
+    hidden_until: str | None,
+    prequeue_from: str | None,
+    note: str,
+) -> None:
+    """Set the rule for the files whose path fits PATH (with * and ?)."""
+    body = {
+        "path": path,
+        "require_class": require_class,
+        "treat_as": treat_as or "",
+        "multicast": multicast,
+        "hidden_until_s": read_moment(hidden_until) if hidden_until else None,
+        "prequeue_from_s": read_moment(prequeue_from) if prequeue_from else None,
+        "note": note,
+    }
+    found = s.api.call("PUT", "/rules", body).body
+    if not s.shown(found):
+        s.said(f"The rule for {found['path']} is set.")
+
+
+@rules.command("remove")
+@click.argument("path")
+@steer
+def rules_remove(s: Steering, path: str) -> None:
+    """Remove the rule for PATH."""
+    s.api.call("DELETE", "/rules", query={"path": path})
+    s.said(f"The rule for {path} is gone.")
+
+
+@click.command()
+@steer
+def prequeues(s: Steering) -> None:
+    """List pre-queues with what is published of their draws."""
+    found = s.api.get("/prequeues")
+    if s.shown(found):
+        return
+    show.table(
+        ("pattern", "opens", "registered", "commitment", "seed"),
+        (
+            (r["path"], show.moment(r["opens_s"]), r["entered"], r["commitment"], r["seed"] or "-")
+            for r in found["prequeues"]
+        ),
+        "No release is planned.",
+    )
+
+
+@click.group()
+def passes() -> None:
+    """Issue, list and revoke preference tickets."""
+
+
+@passes.command("list")
+@paged
+@steer
+def passes_list(s: Steering, search: str, limit: int, offset: int) -> None:
+    """List the tickets that were issued."""
+    found = s.api.get("/passes", q=search, limit=limit, offset=offset)
+    if s.shown(found):
+        return
+    show.table(
+        ("serial", "class", "files", "until", "used", "state", "note"),
+        (
+            (
+                row["serial"],
+                row["kind"],
+                row["path"],
+                show.moment(row["expires_s"]),
+                f"{row['used']}/{row['max_uses']}",
+                "revoked" if row["revoked"] else "good",
+                row["note"],
+            )
+            for row in found["passes"]
+        ),
+        "No ticket was issued yet.",
+    )
+
+
+@passes.command("issue")
+@click.option("--class", "kind", required=True, help="A class of the setting class_weights.")
+@click.option("--count", default=1, show_default=True)
+@click.option("--path", default="*", show_default=True, help="For files that fit this pattern.")
+@click.option("--from", "start", help="Good from: a time or a duration; now.")
+@click.option("--for", "end", default="7d", show_default=True, help="Good until: the same.")
+@click.option("--max-uses", default=1, show_default=True, help="Downloads that each is good for.")
+@click.option("--note", default="", help="What they are for.")
+@steer
+def passes_issue(
+    s: Steering,
+    kind: str,
+    count: int,
+    path: str,
+    start: str | None,
+    end: str,
+    max_uses: int,
+    note: str,
+) -> None:
+    """Issue tickets and print them as CSV; the tokens are shown only now."""
+    body = {
+        "kind": kind,
+        "count": count,
+        "path": path,
+        "not_before_s": read_moment(start) if start else None,
+        "expires_s": read_moment(end),
+        "max_uses": max_uses,
+        "note": note,
+    }
+    found = s.api.call("POST", "/passes", body).body
+    if s.shown(found):
+        return
+    sheet = csv.writer(sys.stdout, lineterminator="\n")
+    sheet.writerow(["serial", "class", "path", "expires", "max_uses", "token"])
+    for row in found["passes"]:
+        until = show.moment(row["expires_s"])
+        cells = [row["serial"], row["kind"], row["path"], until, row["max_uses"], row["token"]]
+        sheet.writerow(cells)
+
+
+@passes.command("revoke")
+@click.argument("serial")
+@steer
+def passes_revoke(s: Steering, serial: str) -> None:
+    """Make the ticket SERIAL worthless."""
+    s.api.call("DELETE", f"/passes/{serial}")
+    s.said(f"Ticket {serial} is revoked.")
+
+
+@click.command("waiting-page")
+@click.option("--title", help="The heading; empty: our words, in the visitor's language.")
+@click.option("--text", help="Below it; an empty line starts a new paragraph.")
+@steer
+def waiting_page(s: Steering, title: str | None, text: str | None) -> None:
+    """Show the operator's words on the waiting page, or change them."""
+    found = s.api.get("/waiting-page")
+    if title is not None or text is not None:
+        body: dict[str, Any] = {
+            "title": found["title"] if title is None else title,
+            "text": found["text"] if text is None else text,
+        }
+        found = s.api.call("PUT", "/waiting-page", body).body
+    if not s.shown(found):
+        show.facts((("title", found["title"]), ("text", found["text"])))
+
+
+COMMANDS = (files, rules, prequeues, passes, waiting_page)
