@@ -1,7 +1,7 @@
 """Measures the administration on a real server: switches of policy under load, pages over a queue.
 
-    python -m benchmarks.admin switches     100 changes of policy while clients wait and download
-    python -m benchmarks.admin pages        page times with 100 000 tickets and 1 000 000 samples
+python -m benchmarks.admin switches     100 changes of policy while clients wait and download
+python -m benchmarks.admin pages        page times with 100 000 tickets and 1 000 000 samples
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import argparse
 import hashlib
 import json
 import random
-import sqlite3
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -135,7 +135,7 @@ def main() -> None:
     run: Callable[[], dict[str, Any]] = {
         "switches": lambda: switches(chosen.turns, chosen.guests),
     }[chosen.what]
-    print(json.dumps(run(), indent=2))
+    sys.stdout.write(json.dumps(run(), indent=2) + "\n")
 
 
 if __name__ == "__main__":

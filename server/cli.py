@@ -17,6 +17,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     "directory": ("directory", "DIR"),
     "listen": ("listen", "--listen"),
     "admin": ("admin", "--admin"),
+    "metrics_from": ("metrics_from", "--metrics-from"),
     "policy": ("policy", "--policy"),
     "slots": ("admission.slots", "--slots"),
     "reserve_small": ("admission.reserve_small", "--reserve-small"),
@@ -45,6 +46,11 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 @click.argument("directory", required=False)
 @click.option("--listen", multiple=True, help="HOST:PORT, [IPv6]:PORT or unix:PATH; repeatable.")
 @click.option("--admin", help="HOST:PORT of the admin page, or off.")
+@click.option(
+    "--metrics-from",
+    multiple=True,
+    help="Network that may read /metrics without an API token; repeatable.",
+)
 @click.option("--policy", help="fcfs, reserve, ticket, fair or adaptive.")
 @click.option("--slots", help="Downloads that may run at once, reserved ones included.")
 @click.option("--reserve-small", help="Slots that large downloads never take.")

@@ -124,6 +124,11 @@ class ServerConfig(_Section):
     admin: str = Field(
         "127.0.0.1:8081", description="Where the admin page listens: HOST:PORT, or off."
     )
+    metrics_from: tuple[str, ...] = Field(
+        (),
+        description="Networks that may read /metrics on the admin page without an API token, "
+        "beside this machine.",
+    )
     policy: PolicyName = Field("ticket", description="Who may start when.")
     bandwidth: float | None = Field(
         None,
@@ -221,7 +226,7 @@ class ServerConfig(_Section):
             split_address(admin)
         return admin
 
-    @field_validator("trusted_proxies")
+    @field_validator("trusted_proxies", "metrics_from")
     @classmethod
     def _networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
         for network in networks:

@@ -167,6 +167,9 @@ class FakeContext:
     def health(self) -> Health:
         return self.body
 
+    def may_scrape(self, peer: str) -> bool:
+        return peer == "10.9.8.7"
+
     def leases(self) -> Sequence[LeaseView]:
         return self.running
 

@@ -288,6 +288,7 @@ def test_metrics_are_free_here_and_need_a_token_from_elsewhere() -> None:
     assert Browser(admin, context).get("/metrics").status == 401
     proxied = Browser(admin, context, peer="127.0.0.1")
     assert proxied.get("/metrics", x_forwarded_for="192.0.2.1").status == 401
+    assert Browser(admin, context, peer="10.9.8.7").get("/metrics").status == 200, "metrics_from"
 
 
 def test_a_fault_is_said_and_never_shown_as_a_traceback() -> None:

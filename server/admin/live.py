@@ -5,16 +5,16 @@ Everything is read from the live objects; only history, search and old revisions
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted.internet.threads import deferToThreadPool
-from twisted.logger import ILogObserver, LogLevel, globalLogPublisher
+from twisted.logger import globalLogPublisher
 from twisted.python.threadpool import ThreadPool
-from zope.interface import implementer
 
 from policies.job import LeaseView, Snapshot, TicketRow, TicketState
 from policies.registry import POLICIES
@@ -33,6 +33,7 @@ from server.admin.context import (
     TicketPage,
     TicketView,
 )
+from server.admin.faults import FaultCount
 from server.admin.papers import Papers
 from server.store.history import read_binned
 from server.store.journal import search_tickets
@@ -52,19 +53,6 @@ _HISTORY_FRESH_S = 4.0
 _THREADS = 3
 #: Charts' series that the recorder keeps under other names, as sums.
 _SUMS = {"admitted": ("admitted_small", "admitted_large")}
-
-
-@implementer(ILogObserver)
-class FaultCount:
-    """Counts what is logged as an error."""
-
-    def __init__(self) -> None:
-        self.total = 0
-
-    def __call__(self, event: Mapping[str, Any]) -> None:
-        level = event.get("log_level")
-        if level is not None and level >= LogLevel.error:
-            self.total += 1
 
 
 class LiveServer:
@@ -137,6 +125,14 @@ class LiveServer:
         at, before = self._faults_at
         self._faults_at = (now, total)
         return max(0, total - before) / (now - at) if now > at else 0.0
+
+    def may_scrape(self, peer: str) -> bool:
+        try:
+            address = ipaddress.ip_address(peer)
+        except ValueError:
+            return False
+        networks = self.service.config.metrics_from
+        return any(address in ipaddress.ip_network(word, strict=False) for word in networks)
 
     def leases(self) -> Sequence[LeaseView]:
         return self.service.gate.policy.leases()

@@ -137,8 +137,8 @@ async def logo(admin: Admin, call: Call) -> Answer:
 
 async def metrics(admin: Admin, call: Call) -> Answer:
     """For Prometheus: free for this machine, with an API token from elsewhere."""
-    if call.who is None and not is_loopback(call):
-        raise Problem(401, "Send an API token, or ask from this machine.")
+    if call.who is None and not is_loopback(call) and not admin.context.may_scrape(call.peer):
+        raise Problem(401, "Send an API token, or ask from a machine that metrics_from names.")
     body = admin.context.metrics()
     return Answer(200, body, (("content-type", "text/plain; version=0.0.4; charset=utf-8"),))
 
