@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import select
+import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -152,3 +156,82 @@ def test_troubles_end_with_a_name_and_a_status(tmp_path: Path) -> None:
         must("mirror", "init", publish, "--keys", keys)
         assert "nothing new" in must(*follow, "main")
         assert "Traceback" not in nothing.stderr + dead.stderr + early.stderr
+
+
+class Counted:
+    """Passes connections on to a server and counts what comes back."""
+
+    def __init__(self, url: str) -> None:
+        self._aim = ("127.0.0.1", int(url.rstrip("/").rpartition(":")[2]))
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
+        self.bytes = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._aim)
+                for pair in ((client, server), (server, client)):
+                    threading.Thread(target=self._pump, args=(*pair, client), daemon=True).start()
+
+    def _pump(self, source: socket.socket, aim: socket.socket, client: socket.socket) -> None:
+        with contextlib.suppress(OSError), source:
+            while data := source.recv(1 << 16):
+                self.bytes += len(data) if aim is client else 0
+                aim.sendall(data)
+            aim.shutdown(socket.SHUT_WR)
+
+
+def test_mirrors_fetch_from_mirrors_and_a_liar_among_them_does_no_harm(tmp_path: Path) -> None:
+    tree, publish, keys = tmp_path / "tree", tmp_path / "updates", tmp_path / "keys"
+    fill(tree)
+    must("mirror", "init", publish, "--keys", keys)
+    publishing = ("mirror", "publish", tree, "--channel", "main", "--to", publish, "--keys", keys)
+    must(*publishing)
+    relay, secret = tmp_path / "relay", tmp_path / "secret"
+    relay.mkdir()
+    words = ("--mirror-publish", publish, "--mirror-channel", "main", "--mirror-prefix", "/none/")
+    with (
+        # Slow enough for a second source to be worth asking.
+        serving(publish, tmp_path / "s1", *words, "--bandwidth", "20Mbit") as origin,
+        serving(relay, tmp_path / "s2") as relaying,
+    ):
+        counted = Counted(relaying)
+        secret.write_text(
+            must("mirror", "admit", publish, "one", relaying, "--relay-url", counted.url)
+        )
+        pinned = ("--channel", "main", "--root", publish / "metadata" / "1.root.json")
+        first, *followers = [tmp_path / f"mirror-{number}" for number in range(3)]
+        with_all_of_them([first, *followers], origin, *pinned)
+        (tree / "release.bin").write_bytes(random.Random(8).randbytes(3_000_000))
+        must(*publishing)
+        report = ("--report-as", "one", "--report-key", secret, "--relay", relay)
+        must("mirror", "follow", origin, first, "--channel", "main", *report, "--once")
+        (update,) = (relay / "targets" / "main").glob("*.1-2.update")
+        offered = f"{origin}/targets/main/{update.name}"
+        eventually(lambda: counted.url in answer_of(offered)[1].get("link", ""))
+        with_all_of_them(followers[:1], origin, *pinned)
+        assert counted.bytes > 1_000_000
+        lie = bytearray(update.read_bytes())
+        lie[1000::1000] = bytes(len(lie[1000::1000]))
+        update.write_bytes(lie)
+        with_all_of_them(followers[1:], origin, *pinned)
+        counted.close()
+    assert described(followers[0]) == described(tree)
+    assert described(followers[1]) == described(tree)
+
+
+def with_all_of_them(mirrors: Sequence[Path], origin: str, *words: object) -> None:
+    """One round of several followers at once."""
+    command = [*TIDEGATE, "mirror", "follow", origin]
+    running = [
+        subprocess.Popen([*command, str(mirror), *map(str, words), "--once"], env=ENVIRONMENT)
+        for mirror in mirrors
+    ]
+    assert [process.wait(60) for process in running] == [0] * len(mirrors)
