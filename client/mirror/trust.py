@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
-from tuf.api.exceptions import DownloadHTTPError
+from tuf.api.exceptions import DownloadHTTPError, RepositoryError
 from tuf.api.metadata import TargetFile
 from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
@@ -104,13 +104,22 @@ class Trust:
         config = UpdaterConfig(
             targets_max_length=_METADATA_LIMIT_BYTES, snapshot_max_length=_METADATA_LIMIT_BYTES
         )
-        return Updater(
-            str(self._folder),
-            self._url + "metadata/",
-            fetcher=_Fetcher(self._transport, self._folder),
-            config=config,
-            bootstrap=root,
-        )
+        try:
+            return Updater(
+                str(self._folder),
+                self._url + "metadata/",
+                fetcher=_Fetcher(self._transport, self._folder),
+                config=config,
+                bootstrap=root,
+            )
+        except RepositoryError as fault:
+            if root is not None:
+                raise
+            raise MirrorProblem(
+                "bad-state",
+                f"The trusted root in {self._folder} is damaged; remove that folder and give "
+                "--root or --fingerprint again.",
+            ) from fault
 
     def refresh(self, channel: str) -> Verified:
         """Fetch and verify what is newest; the channel's index and its files from one state."""
