@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import unquote
 
 from policies.job import Estimate, Wait
@@ -58,9 +58,14 @@ class WaitingRoom:
         self.logo_url = ""
         #: Mirrors that would start a download of this URL path at once.
         self.elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: ()
+        #: How soon this client should ask again, whatever the queue says (multicast).
+        self.hurry: Callable[[Request], float | None] = lambda request: None
 
     def answer(self, request: Request, notice: Notice) -> None:
         """Answer 503 in the form that this client understands."""
+        soon_s = self.hurry(request)
+        if soon_s is not None and soon_s < notice.wait.retry_after_s:
+            notice = replace(notice, wait=replace(notice.wait, retry_after_s=soon_s))
         headers = [*_COMMON, *wait_fields(notice)]
         free = self.elsewhere(request.path.decode("latin-1"))
         if free:

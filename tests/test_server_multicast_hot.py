@@ -76,13 +76,35 @@ def test_a_warm_object_cools_down_when_nobody_comes():
 
 def test_waiters_with_tickets_count_and_are_told_of_the_session():
     hot = Hot(HotSettings())
-    assert hot.note_waiter("a", "q1", 0.0) is None
-    assert hot.note_waiter("a", "q2", 0.0) is None
-    hot.request("a", "1", BIG, 1.0)
+    assert hot.poll("a", "q1", "1", 0.0) == Unicast()
+    assert hot.poll("a", "q2", "2", 0.0) == Unicast()
+    hot.request("a", "3", BIG, 1.0)
     hot.prepared("a", 1.0)
-    assert hot.decide(1.0) == [Start("a", ("1",))]
+    assert hot.decide(1.0) == [Start("a", ("3",))]
+    assert hot.queued("a") == 2
     hot.started("a", 9)
-    assert hot.note_waiter("a", "q1", 2.0) == 9
+    assert hot.poll("a", "q1", "4", 2.0) == Join(9)
+    assert hot.queued("a") == hot.waiting == 1
+
+
+def test_enough_waiters_with_tickets_start_a_session_by_themselves():
+    hot = Hot(HotSettings())
+    hot.poll("a", "q1", "1", 0.0)
+    hot.poll("a", "q2", "2", 1.0)
+    hot.poll("a", "q1", "3", 2.0)
+    hot.prepared("a", 2.0)
+    assert hot.decide(2.0) == []
+    assert hot.poll("a", "q3", "4", 3.0) == Hold(18.0)
+    assert hot.decide(3.0) == [Start("a", ("4",))]
+
+
+def test_a_waiter_who_does_not_ask_any_more_is_forgotten():
+    hot = Hot(HotSettings(threshold=2))
+    hot.poll("a", "q1", "1", 0.0)
+    assert hot.decide(0.0) == []
+    assert hot.wake_at == 30.0
+    assert hot.decide(30.0) == []
+    assert hot.queued("a") == 0
 
 
 def test_one_who_leaves_no_longer_counts():

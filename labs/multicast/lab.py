@@ -57,6 +57,7 @@ def _losses(ctx: click.Context, param: click.Parameter, text: str) -> list[float
 @click.option("--line", default=100.0, show_default=True, help="Mb/s of the sender's interface.")
 @click.option("--rate", type=float, help="Mb/s that ours is paced at; default 99.5 % of the line.")
 @click.option("--trials", is_flag=True, help="Instead: losses in bursts, slow, late, killed, …")
+@click.option("--paper", is_flag=True, help="Instead: replay paper E's experiment (no root).")
 @click.option("--only", default="", help="Trials whose name contains this.")
 @click.option("--prefix", default="tgm", show_default=True, help="Of the namespaces' names.")
 def lab(
@@ -69,10 +70,16 @@ def lab(
     line: float,
     rate: float | None,
     trials: bool,
+    paper: bool,
     only: str,
     prefix: str,
 ) -> None:
     """Measure multicast on this machine: network namespaces, real processes, peers beside."""
+    if paper:
+        from labs.multicast.paper_table import tables
+
+        click.echo(tables())
+        return
     if os.geteuid() != 0:
         click.echo("tidegate: this lab builds network namespaces; run it as root", err=True)
         sys.exit(2)

@@ -95,13 +95,17 @@ class Hot:
         """How many requests are being held."""
         return sum(len(item.held) for item in self._objects.values())
 
+    @property
+    def waiting(self) -> int:
+        """How many wait with tickets, for all objects."""
+        return sum(len(item.queued) for item in self._objects.values())
+
     def request(self, key: str, waiter: str, size_bytes: int, now: float) -> Decision:
         """A capable client asks for the whole object."""
         if size_bytes < self.settings.least_bytes:
             return Unicast()
         item = self._objects.setdefault(key, _Object())
         self._arrived(item, now)
-        item.queued.pop(waiter, None)
         if item.session is not None:
             return Join(item.session)
         item.held[waiter] = now
@@ -110,25 +114,36 @@ class Hot:
         return Hold(now + self.settings.window_s)
 
     def forget(self, key: str, waiter: str) -> None:
-        """A held client left, or a queued one needs its place no more."""
+        """A held client left."""
         item = self._objects.get(key)
         if item is not None:
             item.held.pop(waiter, None)
-            item.queued.pop(waiter, None)
             self._tidy(key, item)
 
-    def note_waiter(self, key: str, client: str, now: float) -> int | None:
-        """A capable client waits with a ticket for the object; the session to offer it, if any.
+    def poll(self, key: str, client: str, waiter: str, now: float) -> Decision:
+        """A capable client that waits with a ticket for the object asks again, as `waiter`.
 
-        Call again at each of its polls; a note counts for two windows.
+        Call at each of its polls; one counts as a wish for two windows. It is held only if a
+        session is about to start with it; else its turn by unicast comes first.
         """
         item = self._objects.setdefault(key, _Object())
         if client not in item.queued:
             self._arrived(item, now)
         item.queued[client] = now
-        if item.held and self._enough(item):
-            self._wake_for(self._next_check(now))
-        return item.session
+        if item.session is not None:
+            del item.queued[client]
+            return Join(item.session)
+        if not self._enough(item):
+            return Unicast()
+        del item.queued[client]
+        item.held[waiter] = now
+        self._wake_for(self._next_check(now))
+        return Hold(now + self.settings.window_s)
+
+    def queued(self, key: str) -> int:
+        """How many wait with tickets for the object and have asked lately."""
+        item = self._objects.get(key)
+        return len(item.queued) if item is not None else 0
 
     def prepared(self, key: str, now: float) -> None:
         """The object's block hashes are known: a session could start at any time."""

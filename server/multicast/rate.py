@@ -23,7 +23,7 @@ class RateSettings:
 
     floor_share: float = 0.25
     congested_loss: float = 0.05
-    congested_queue_ms: int = 30
+    congested_queue_ms: int = 35
     judged_datagrams: int = 200
     better_share: float = 0.6
     step_every_s: float = 0.5

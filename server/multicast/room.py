@@ -49,6 +49,7 @@ class MulticastRoom:
         )
         self.schedule = ScheduleWatch(reactor, state, site.tree, hot, hashes, self.sessions)
         site.admission = self.switch
+        gate.parts.waiting.hurry = self.switch.hurry
         site.add_route(PREFIX, MulticastRoutes(self.sessions), METHODS)
 
     def start(self) -> None:

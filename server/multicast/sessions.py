@@ -32,7 +32,7 @@ _REMEMBER = 64
 #: Ended sessions still answer repairs and late reports for this long.
 _LINGER_S = 30.0
 _LEAD_S = 0.25
-_SETTLE_S = 0.03
+_SETTLE_S = 0.01
 
 
 class Sessions:

@@ -20,6 +20,7 @@ from protocol.session import (
     encode_offer,
     parse_capability,
 )
+from server.callers import CLIENT_FIELD
 from server.files import IsDirectory, NotHere, OpenFile, Tree
 from server.http.request import Request
 from server.multicast.blocks import BlockHashes
@@ -31,6 +32,9 @@ from server.transfer import Start as StartBody
 
 _FIELD = HEADER_NAME.lower().encode()
 _TICKET_FIELD = b"tidegate-ticket"
+#: A capable client that waits with a ticket asks again this soon, lest it miss a session.
+_POLL_S = 5.0
+_MOST_POLLS_S = 200.0
 
 
 @dataclass(slots=True)
@@ -90,14 +94,14 @@ class MulticastSwitch:
         held = _Held(request, rep, plan, start, capability)
         now = self._reactor.seconds()
         key = object_key(rep)
-        if _TICKET_FIELD in request.headers:
-            session = self.hot.note_waiter(key, request.client_address, now)
-            self._offer_or_pass(held, session)
-            self._settle()
-            return
         self._numbers += 1
         waiter = str(self._numbers)
-        decision = self.hot.request(key, waiter, rep.size_bytes, now)
+        if _TICKET_FIELD in request.headers:
+            client = request.headers.get(CLIENT_FIELD, b"").decode("latin-1")
+            self._prepare(key, rep)
+            decision = self.hot.poll(key, f"{request.client_address} {client}", waiter, now)
+        else:
+            decision = self.hot.request(key, waiter, rep.size_bytes, now)
         if isinstance(decision, Join):
             self._offer_or_pass(held, decision.session)
         elif isinstance(decision, Hold):
@@ -107,6 +111,16 @@ class MulticastSwitch:
         else:
             self.inner.enter(request, rep, plan, start)
         self._settle()
+
+    def hurry(self, request: Request) -> float | None:
+        """How soon a client that is told to wait should ask again; None: as the queue says.
+
+        It comes by unicast when its turn has come or by the next session, whichever is first.
+        """
+        value = request.headers.get(_FIELD)
+        if value is None or self.closed or self._capability(value) is None:
+            return None
+        return max(_POLL_S, self.hot.waiting / _MOST_POLLS_S)
 
     def close(self) -> None:
         """Hold nobody any more, end all sessions; receivers go on by unicast."""
@@ -206,7 +220,14 @@ class MulticastSwitch:
             return None
         url = waiting[0].request.origin.decode("latin-1") + rep.url_path
         fec = self.sessions.choose_fec([held.capability for held in waiting])
-        session = self.sessions.open(key, file, fec, hashes, url=url)
+        if self.hot.queued(key) > len(waiting):
+            # Most of the cohort waits with tickets and will ask within a few seconds: one pass for
+            # all instead of a second one for the late.
+            session = self.sessions.open(
+                key, file, fec, hashes, url=url, lead_s=_POLL_S, at_fixed_time=True
+            )
+        else:
+            session = self.sessions.open(key, file, fec, hashes, url=url)
         if session is not None:
             self.hot.started(key, session.id)
         return session

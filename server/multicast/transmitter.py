@@ -14,7 +14,7 @@ from server.multicast.carousel import Carousel, Mark, Run
 from server.multicast.framing import ObjectChanged, SymbolSource
 
 _TICK_S = 0.002
-_BUCKET_S = 0.016
+_BUCKET_S = 0.025
 _MOST_BATCH = 44
 
 
