@@ -19,7 +19,7 @@ from locust.env import Environment
 from locust.runners import MasterRunner, WorkerRunner
 
 from loadtest.slo import Objective, misses
-from loadtest.tally import COUNTERS, Tally
+from loadtest.tally import Tally, rows
 
 _KEY = "tidegate"
 _seen = Tally()
@@ -38,25 +38,6 @@ def total() -> Tally:
     result.merge(_total)
     result.merge(_seen)
     return result
-
-
-def rows(figures: dict[str, float]) -> list[dict[str, str]]:
-    """Figures as name, value and meaning, ready to show."""
-    return [
-        {"name": name, "value": spell(name, value), "meaning": COUNTERS.get(name, "")}
-        for name, value in figures.items()
-    ]
-
-
-def spell(name: str, value: float) -> str:
-    """A figure as people read it: fractions as percent, times in seconds, counts whole."""
-    if name in COUNTERS:
-        return f"{value:.0f}"
-    if name.endswith(("_fraction", "_within_p90", "_gain")) or "eta_error" in name:
-        return f"{100 * value:.1f} %"
-    if name.partition("_")[2] == "attempts":
-        return f"{value:.2f}"
-    return f"{value:.3f} s"
 
 
 @events.report_to_master.add_listener
@@ -137,7 +118,16 @@ def _conclude(environment: Environment, **_: Any) -> None:
     if options.figures_csv:
         Path(options.figures_csv).write_text(to_csv(figures), encoding="utf-8")
     if options.figures_json:
-        verdict = {"figures": figures, "missed": found, "objectives": wanted}
+        verdict = {
+            "profile": Path(getattr(options, "config", None) or options.locustfile).stem,
+            "workload": options.workload,
+            "seed": options.seed,
+            "time_scale": options.time_scale,
+            "thin": options.thin,
+            "objectives": [text for text in wanted if text],
+            "missed": found,
+            "figures": figures,
+        }
         Path(options.figures_json).write_text(json.dumps(verdict, indent=1), encoding="utf-8")
     for row in rows(figures):
         sys.stderr.write(f"  {row['name']:<22} {row['value']:>14}  {row['meaning']}\n")
@@ -157,8 +147,10 @@ def _finish_report(exit_code: int, **_: Any) -> None:
     path = Path(named)
     page = path.read_text(encoding="utf-8")
     section = to_html(total().figures())
-    if section not in page and "</body>" in page:
-        path.write_text(page.replace("</body>", section + "</body>", 1), encoding="utf-8")
+    # Locust's scripts have body tags in their strings: the last one is the page's own.
+    head, tag, tail = page.rpartition("</body>")
+    if tag and section not in page:
+        path.write_text(head + section + tag + tail, encoding="utf-8")
 
 
 def to_html(figures: dict[str, float]) -> str:

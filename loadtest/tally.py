@@ -169,3 +169,22 @@ COUNTERS: Mapping[str, str] = {
     "verified_bytes": "bytes whose digest was right",
     "late_arrivals": "arrivals begun over 1 s late: too few users",
 }
+
+
+def rows(figures: dict[str, float]) -> list[dict[str, str]]:
+    """Figures as name, value and meaning, ready to show."""
+    return [
+        {"name": name, "value": spell(name, value), "meaning": COUNTERS.get(name, "")}
+        for name, value in figures.items()
+    ]
+
+
+def spell(name: str, value: float) -> str:
+    """A figure as people read it: fractions as percent, times in seconds, counts whole."""
+    if name in COUNTERS:
+        return f"{value:.0f}"
+    if name.endswith(("_fraction", "_within_p90", "_gain")) or "eta_error" in name:
+        return f"{100 * value:.1f} %"
+    if name.partition("_")[2] == "attempts":
+        return f"{value:.2f}"
+    return f"{value:.3f} s"

@@ -77,8 +77,15 @@ def test_a_run_reports_in_json_csv_and_html_and_keeps_its_objectives(tmp_path: P
     assert found["verified_bytes"] > 1_000_000
     rows = dict(csv.reader(table.read_text().splitlines()))
     assert float(rows["finished"]) == found["finished"]
-    assert 'id="tidegate-admission"' in page.read_text()
-    assert "told to wait large" in page.read_text()
+    report = page.read_text()
+    assert report.rindex('id="tidegate-admission"') > report.rindex("</script>")
+    assert "told to wait large" in report
+    summary = [sys.executable, "-m", "loadtest.summary", str(tmp_path)]
+    subprocess.run(summary, cwd=ROOT, check=True, capture_output=True)
+    text = (tmp_path / "summary.html").read_text()
+    assert "Load test: ci" in text
+    assert "verified_bytes" in text
+    assert "<svg" in text
 
 
 def test_a_missed_objective_is_named_and_fails_the_run(tmp_path: Path) -> None:

@@ -1,0 +1,123 @@
+"""What a run on a staging site showed, as one page: `python -m loadtest.summary DIR [FILE]`.
+
+DIR is the folder of `tools/staging`: it holds the figures of the run (`figures.json`) and what the
+origin took of memory and processor (`origin.csv`). FILE is `DIR/summary.html` if not given.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from html import escape
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from loadtest.report import page, table
+from loadtest.tally import rows
+
+_STATISTICS = ("mean", "p50", "p95", "p99", "max")
+Sample = tuple[float, float, float]
+
+
+def samples_of(text: str) -> list[Sample]:
+    """Seconds, resident bytes and processor seconds; a line that was cut short is left out."""
+    found: list[Sample] = []
+    for row in csv.DictReader(StringIO(text)):
+        try:
+            found.append((float(row["t_s"]), float(row["rss_bytes"]), float(row["cpu_s"])))
+        except (TypeError, ValueError):
+            continue
+    return found
+
+
+def drawing(samples: Sequence[Sample]) -> str:
+    """Memory and processor time of the origin over the run, as SVG text."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "summary", "font.size": 9})
+    from matplotlib import pyplot
+
+    times = [at for at, _, _ in samples]
+    cores = [0.0]
+    for before, after in itertools.pairwise(samples):
+        cores.append(100 * (after[2] - before[2]) / max(1e-9, after[0] - before[0]))
+    figure, (above, below) = pyplot.subplots(
+        2, 1, sharex=True, figsize=(8, 3.4), layout="constrained"
+    )
+    above.plot(times, [memory / 1e6 for _, memory, _ in samples], color="#2f6f8f")
+    above.set_ylabel("origin's\nmemory, MB")
+    below.plot(times, cores, color="#9fc3d4", linewidth=0.9)
+    below.set_ylabel("origin's share\nof a core, %")
+    below.set_xlabel("seconds")
+    for chart in (above, below):
+        chart.set_ylim(bottom=0)
+        chart.spines[["top", "right"]].set_visible(False)
+    out = StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None})
+    pyplot.close(figure)
+    return out.getvalue()
+
+
+def tables_of(figures: Mapping[str, float]) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
+    """Distributions with a column for each statistic, and counts with their meaning."""
+    spelled = {row["name"]: row for row in rows(dict(figures))}
+    spread: dict[str, dict[str, str]] = {}
+    counts: list[Sequence[str]] = [("count", "", "meaning")]
+    for name, row in spelled.items():
+        statistic, _, what = name.partition("_")
+        if statistic in _STATISTICS:
+            spread.setdefault(what, {})[statistic] = row["value"]
+        else:
+            counts.append((name, row["value"], row["meaning"]))
+    lines: list[Sequence[str]] = [("", *_STATISTICS)]
+    lines += [
+        (what.replace("_", " "), *(values.get(statistic, "") for statistic in _STATISTICS))
+        for what, values in spread.items()
+    ]
+    return lines, counts
+
+
+def _held(verdict: Mapping[str, Any]) -> list[str]:
+    return [
+        text
+        for text in verdict["objectives"]
+        if not any(miss.startswith(text) for miss in verdict["missed"])
+    ]
+
+
+def main() -> int:
+    """Write the page, and the picture beside it."""
+    if len(sys.argv) not in (2, 3):
+        sys.stderr.write(f"{__doc__}\n")
+        return 2
+    folder = Path(sys.argv[1])
+    target = Path(sys.argv[2]) if len(sys.argv) == 3 else folder / "summary.html"
+    try:
+        verdict = json.loads((folder / "figures.json").read_text("utf-8"))
+        samples = samples_of((folder / "origin.csv").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"No finished run lies in {folder}: {error}\n")
+        return 1
+    drawn = drawing(samples)
+    picture = drawn[drawn.index("<svg") :]
+    asked = "".join(f"<li>Asked for and held: {escape(text)}</li>" for text in _held(verdict))
+    missed = "".join(f"<li>Missed: {escape(text)}</li>" for text in verdict["missed"])
+    described = (
+        f"<p>Population {escape(verdict['workload'])}, seed {verdict['seed']}, "
+        f"{verdict['time_scale']:g} times as fast as real, one client in {verdict['thin']:g}.</p>"
+    )
+    body = f"{described}<ul>{asked}{missed}</ul><figure>{picture}</figure>"
+    body += "".join(table(lines) for lines in tables_of(verdict["figures"]))
+    target.write_text(page(f"Load test: {verdict['profile']}", body), encoding="utf-8")
+    target.with_suffix(".svg").write_text(drawn, encoding="utf-8")
+    sys.stdout.write(f"{target}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
