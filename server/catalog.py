@@ -7,8 +7,10 @@ did not change meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,6 +31,10 @@ _READ_BYTES = 1 << 20
 _AT_ONCE_BYTES = 256 * 1024
 #: Up to this size, hashing again is cheaper than asking the store.
 _NOT_KEPT_BYTES = 128 * 1024
+#: Larger files never take the last thread, so that nobody waits minutes for a small file's digest.
+_LONG_BYTES = 64 << 20
+_NICENESS = 10
+_MOST_ASKED = 256
 
 
 class DigestCache(Protocol):
@@ -94,6 +100,13 @@ def digest_file(file: OpenFile, stopped: Callable[[], bool] = lambda: False) -> 
     return FileDigests(size, whole.digest(), piece_length, tuple(pieces))
 
 
+def _digest_behind_others(file: OpenFile, stopped: Callable[[], bool]) -> FileDigests:
+    """`digest_file` in a thread that takes only the time that serving leaves."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+    return digest_file(file, stopped)
+
+
 @dataclass(slots=True)
 class _Wish:
     file: OpenFile
@@ -109,7 +122,7 @@ class Catalog:
         reactor: Any,
         cache: DigestCache,
         *,
-        threads: int = 1,
+        threads: int = 2,
         most_known: int = 100_000,
         learned: Callable[[FileKey, FileDigests], None] | None = None,
     ) -> None:
@@ -139,7 +152,11 @@ class Catalog:
 
     def ask(self, file: OpenFile, hits: int = 1) -> None:
         """Have the digest computed some time; each ask moves the file forward in line."""
-        if self._stopped or file.rep.key in self._known:
+        key = file.rep.key
+        if self._stopped or key in self._known:
+            return
+        if len(self._line) >= _MOST_ASKED and key not in self._line and key not in self._active:
+            # Each wish keeps its file open; the survey comes by here, too.
             return
         self._wish(file).hits += hits
         self._next()
@@ -195,8 +212,14 @@ class Catalog:
         return wish
 
     def _next(self) -> None:
-        while self._line and len(self._active) < max(1, self._threads) and not self._stopped:
-            key = max(self._line, key=lambda k: self._line[k].hits)
+        most = max(1, self._threads)
+        while self._line and len(self._active) < most and not self._stopped:
+            long = sum(key.size_bytes > _LONG_BYTES for key in self._active)
+            only_short = 0 < most - 1 <= long
+            line = [k for k in self._line if not only_short or k.size_bytes <= _LONG_BYTES]
+            if not line:
+                return
+            key = max(line, key=lambda k: self._line[k].hits)
             self._active[key] = self._line.pop(key)
             if key.size_bytes <= _NOT_KEPT_BYTES:
                 found: defer.Deferred[FileDigests | None] = defer.succeed(None)
@@ -219,7 +242,7 @@ class Catalog:
                 self._pool = ThreadPool(0, self._threads, "digests")
                 self._pool.start()
             work = threads.deferToThreadPool(
-                self._reactor, self._pool, digest_file, file, self._has_stopped
+                self._reactor, self._pool, _digest_behind_others, file, self._has_stopped
             )
         return work.addCallback(self._computed, key)
 

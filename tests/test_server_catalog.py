@@ -1,0 +1,101 @@
+"""Digests: computed once, the most wanted first, and never at the price of serving."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from twisted.internet import defer
+from twisted.internet.task import Clock
+
+from server import catalog as module
+from server.catalog import Catalog, FileChanged, MemoryDigestCache, Stopped, digest_file
+from server.files import OpenFile, Tree
+
+
+def opened(root: Path, **sizes: int) -> dict[str, OpenFile]:
+    tree = Tree(str(root), show_hidden=False)
+    files = {}
+    for name, size in sizes.items():
+        with (root / name).open("wb") as stream:
+            stream.truncate(size)
+        files[name] = tree.open([name.encode()])
+    return files
+
+
+@pytest.fixture
+def at_work(monkeypatch: pytest.MonkeyPatch) -> dict[str, defer.Deferred[Any]]:
+    """Files that a thread is hashing: fire the Deferred to end one."""
+    running: dict[str, defer.Deferred[Any]] = {}
+
+    def start(reactor: Any, pool: Any, work: Any, file: OpenFile, stopped: Any) -> Any:
+        return running.setdefault(file.rep.path.decode(), defer.Deferred())
+
+    monkeypatch.setattr(module.threads, "deferToThreadPool", start)
+    monkeypatch.setattr(
+        module, "ThreadPool", lambda *_: type("Pool", (), {"start": lambda s: None})()
+    )
+    return running
+
+
+def test_long_files_leave_one_thread_to_short_ones(
+    tmp_path: Path, at_work: dict[str, defer.Deferred[Any]]
+) -> None:
+    files = opened(tmp_path, long1=1 << 30, long2=1 << 30, short=1000)
+    catalog = Catalog(Clock(), MemoryDigestCache(), threads=2)
+    catalog.ask(files["long1"])
+    catalog.ask(files["long2"])
+    assert list(at_work) == ["long1"]
+    catalog.ask(files["short"])
+    assert list(at_work) == ["long1", "short"]
+    at_work["long1"].errback(FileChanged())
+    assert list(at_work) == ["long1", "short", "long2"]
+
+
+def test_a_flood_of_files_keeps_few_of_them_open(
+    tmp_path: Path, at_work: dict[str, defer.Deferred[Any]]
+) -> None:
+    files = opened(tmp_path, **{f"f{n}": 10 + n for n in range(module._MOST_ASKED + 20)})
+    catalog = Catalog(Clock(), MemoryDigestCache(), threads=2)
+    for file in files.values():
+        catalog.ask(file)
+    assert catalog.pending == module._MOST_ASKED + 2
+    last = files[f"f{module._MOST_ASKED + 19}"]
+    catalog.want(last).addErrback(lambda _: None)
+    assert catalog.pending == module._MOST_ASKED + 3
+
+
+def test_what_is_cheap_to_hash_is_not_kept(tmp_path: Path) -> None:
+    files = opened(tmp_path, small=1000, large=1_000_000)
+    cache = MemoryDigestCache()
+    catalog = Catalog(Clock(), cache, threads=0)
+    for file in files.values():
+        catalog.ask(file)
+        known = catalog.known(file.rep.key)
+        assert known is not None
+        assert known.sha256 == hashlib.sha256(bytes(file.rep.size_bytes)).digest()
+    assert [key.size_bytes for key in cache.kept] == [1_000_000]
+
+
+def test_hashing_ends_when_the_server_does(tmp_path: Path) -> None:
+    file = opened(tmp_path, huge=1 << 40)["huge"]
+    with pytest.raises(Stopped):
+        digest_file(file, iter([False, False, True]).__next__)
+
+
+def test_hashing_leaves_the_processor_to_others(tmp_path: Path) -> None:
+    file = opened(tmp_path, small=1000)["small"]
+    niceness: list[int] = []
+
+    def work() -> None:
+        module._digest_behind_others(file, lambda: False)
+        niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert niceness[0] > os.getpriority(os.PRIO_PROCESS, 0)
