@@ -326,12 +326,12 @@ class Book:
         row = self.shelf.rows.get(number)
         return self.ended.get(number) if row is None else self.shelf.view(row)
 
-    def queue(self) -> Iterator[TicketRow]:
-        """All waiting and ready tickets in the order of turn."""
+    def queue(self, start: int = 0) -> Iterator[TicketRow]:
+        """All waiting and ready tickets in the order of turn, without the first `start`."""
         shelf = self.shelf
-        for _, number in self.ready:
+        for _, number in self.ready[start:]:
             yield shelf.view(shelf.rows[number])
-        for number in self.line:
+        for number in self.line.numbers_from(max(0, start - len(self.ready))):
             yield shelf.view(shelf.rows[number])
 
     def changes(self) -> list[TicketRow]:

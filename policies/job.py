@@ -252,8 +252,8 @@ class AdmissionPolicy(Protocol):
         """How many start before this waiting ticket, plus one; None where it does not wait."""
         ...
 
-    def tickets(self) -> Iterable[TicketRow]:
-        """All waiting and ready tickets in the order of their turn."""
+    def tickets(self, start: int = 0) -> Iterable[TicketRow]:
+        """All waiting and ready tickets in the order of their turn, without the first `start`."""
         ...
 
     def leases(self) -> Sequence[LeaseView]:

@@ -56,8 +56,14 @@ class Line:
 
     def __iter__(self) -> Iterator[int]:
         """Numbers in order; the line must not change meanwhile."""
-        for block in self._blocks:
-            yield from block.numbers
+        return self.numbers_from(0)
+
+    def numbers_from(self, start: int) -> Iterator[int]:
+        """Numbers in order without the first `start`, which cost a step a block to pass."""
+        for block, count in zip(self._blocks, self._counts, strict=True):
+            if start < count:
+                yield from block.numbers[start:] if start else block.numbers
+            start = max(0, start - count)
 
     def entries(self) -> Iterator[tuple[float, int, float]]:
         """(key, number, size) in order; the line must not change meanwhile."""

@@ -237,9 +237,9 @@ class QueuedPolicy(BasePolicy):
         row = self._queued_row(ticket)
         return None if row is None else self._book.place(row)
 
-    def tickets(self) -> Iterable[TicketRow]:
+    def tickets(self, start: int = 0) -> Iterable[TicketRow]:
         """See `AdmissionPolicy.tickets`."""
-        return self._book.queue()
+        return self._book.queue(start)
 
     def changes(self) -> list[TicketRow]:
         """See `AdmissionPolicy.changes`."""

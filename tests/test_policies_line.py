@@ -51,3 +51,21 @@ def test_taking_out_what_is_not_there_is_a_callers_mistake() -> None:
     line.add(1.0, 1, 0.0)
     with pytest.raises(KeyError):
         line.remove(1.0, 2)
+
+
+@given(st.lists(st.integers(0, 5000), unique=True, max_size=60), st.integers(0, 70))
+def test_a_walk_may_begin_anywhere(numbers: list[int], start: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policies.line, "_FULL", 4)
+        line = Line()
+        for number in numbers:
+            line.add(float(number % 7), number, 1.0)
+        assert list(line.numbers_from(start)) == list(line)[start:]
+
+
+def test_a_walk_passes_whole_blocks() -> None:
+    line = Line()
+    for number in range(5000):
+        line.add(0.0, number, 1.0)
+    for start in (0, 1023, 1024, 1025, 4999, 5000, 9000):
+        assert list(line.numbers_from(start)) == list(range(start, 5000))

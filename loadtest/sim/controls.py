@@ -103,7 +103,7 @@ class ProcessorSharing:
         """It keeps no places."""
         return None
 
-    def tickets(self) -> Iterable[TicketRow]:
+    def tickets(self, start: int = 0) -> Iterable[TicketRow]:
         """There are no tickets."""
         return ()
 

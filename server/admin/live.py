@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from server.service import Service
 
 T = TypeVar("T")
-#: Up to this offset the queue itself is read; further down, the journal.
-_LIVE_OFFSET = 2_000
 #: Small files in a preview; more of them change nothing.
 _SMALL_MOST = 3_000
 _HISTORY_FRESH_S = 4.0
@@ -167,13 +165,13 @@ class LiveServer:
 
     async def tickets(self, search: str, state: str, offset: int, limit: int) -> TicketPage:
         policy = self.service.gate.policy
-        if not search and offset <= _LIVE_OFFSET:
+        if not search:
             snapshot = policy.snapshot(self.now())
             total = {"waiting": snapshot.waiting, "ready": snapshot.ready}.get(
                 state, snapshot.waiting + snapshot.ready
             )
             skip = snapshot.ready if state == "waiting" else 0
-            line = itertools.islice(policy.tickets(), skip + offset, skip + offset + limit)
+            line = itertools.islice(policy.tickets(skip + offset), limit)
             rows = tuple(
                 self._view(row, place)
                 for place, row in enumerate(line, skip + offset + 1)

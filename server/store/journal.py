@@ -114,5 +114,7 @@ def search_tickets(
         wanted.append(or_(*fits))
     query = select(Ticket.number).where(*wanted).order_by(Ticket.number)
     numbers = session.scalars(query.offset(offset).limit(limit)).all()
+    if len(numbers) < limit and (numbers or not offset):
+        return list(numbers), offset + len(numbers)
     total = session.scalar(select(func.count()).select_from(Ticket).where(*wanted))
     return list(numbers), total or 0
