@@ -100,6 +100,11 @@ class BasePolicy:
     def _offer_large(self, job: Job, now: float, ticket: int | None) -> Decision:
         raise NotImplementedError
 
+    def _offer_small(self, job: Job, now: float) -> Decision:
+        if len(self._leases) < self._slots or self._make_room(now):
+            return self._start(job, now, None, False)
+        return Wait(self.settings.busy_retry_s)
+
     def _make_room(self, now: float) -> bool:
         """A small job found every slot taken: whether there is one for it after all."""
         return False
@@ -124,9 +129,7 @@ class BasePolicy:
             return self._join(lease)
         if self.is_large(job):
             return self._offer_large(job, now, ticket)
-        if len(self._leases) < self._slots or self._make_room(now):
-            return self._start(job, now, None, False)
-        return Wait(self.settings.busy_retry_s)
+        return self._offer_small(job, now)
 
     def progress(self, lease: int, now: float, remaining_bytes: int, rate_bytes_s: float) -> None:
         """See `AdmissionPolicy.progress`."""

@@ -10,16 +10,11 @@ A policy that gives no tickets (`gives_tickets` false) still serves those it too
 
 from __future__ import annotations
 
-import math
-import random
-from bisect import bisect_left
 from collections.abc import Iterable
 
-from policies.base import BasePolicy, Hall
-from policies.book import READY, WAITING, Rank
+from policies.book import READY, WAITING
 from policies.job import (
     Admit,
-    Advance,
     Decision,
     Estimate,
     Job,
@@ -29,10 +24,8 @@ from policies.job import (
     TicketState,
     Wait,
 )
-from policies.settings import PolicySettings
+from policies.turns import Turns
 
-#: A slot is kept free for an absent ticket whose promised return is this near, seconds.
-_DUE_S = 2.0
 _MOST_POLLS = 1 << 31
 #: Clients are told to return after this part of the expected wait: one that comes too early is told
 #: again and nothing is lost, one that comes too late leaves a slot empty. Mean session time on a
@@ -40,49 +33,20 @@ _MOST_POLLS = 1 << 31
 _EARLY = 0.8
 
 
-class QueuedPolicy(BasePolicy):
+class QueuedPolicy(Turns):
     """Tickets in order of the book; subclasses choose caps, order and whether tickets are given."""
 
-    def __init__(
-        self, settings: PolicySettings, rng: random.Random, hall: Hall | None = None
-    ) -> None:
-        super().__init__(settings, rng, hall)
-        self._book.set_rank(self._rank())
-        self._extra_ready = 0
-        self._grown_s = -math.inf
-        self._advanced_s: float | None = None
-        # Pauses that another policy left behind end with the first `advance`.
-        self._inherited_pauses = hall is not None
-
-    # -- what a policy decides -----------------------------------------------------------------
-
-    @property
-    def gives_tickets(self) -> bool:
-        """Whether a large job that must wait gets a ticket now."""
-        return True
-
-    def _rank(self) -> Rank:
-        return self._book.fair_share
-
-    @property
-    def ready_target(self) -> int:
-        """How long the ready list should be."""
-        base = self.settings.ready_list or max(1, self.large_cap)
-        return math.ceil(base / (1.0 - self._eta.no_show_fraction)) + self._extra_ready
-
-    def _may_start(self, row: int, now: float) -> bool:
-        """Whether this ready ticket may take a slot this instant."""
-        free = self.large_free()
-        if free <= 0:
-            return False
-        shelf = self._book.shelf
-        entry = (shelf.key[row], shelf.number[row])
-        owed = bisect_left(self._book.here, entry)
-        if shelf.present[row]:
-            owed += self._due_before(entry, now)
-        return free > owed
-
     # -- offers --------------------------------------------------------------------------------
+
+    def _offer_small(self, job: Job, now: float) -> Decision:
+        row = self._book.find(job.client, job.file) if len(self._book) else None
+        if row is not None:
+            return self._returning(row, job, now)
+        if self._slots - len(self._pool) > self._small_owed(now) or self._make_room(now):
+            return self._start(job, now, None, False)
+        if not self.gives_tickets:
+            return Wait(self.settings.busy_retry_s)
+        return self._newcomer(job, now)
 
     def _offer_large(self, job: Job, now: float, ticket: int | None) -> Decision:
         row = self._book.find(job.client, job.file)
@@ -119,10 +83,20 @@ class QueuedPolicy(BasePolicy):
         row = book.issue(job, now)
         self._tally.tickets_issued += 1
         book.set_present(row, job.present)
-        self._fill_ready(now)
-        if book.shelf.state[row] == READY and self._may_start(row, now):
+        if self._is_small(row):
+            self._make_ready(row, now, first=True)
+        else:
+            self._fill_ready(now)
+        if self._turn_has_come(row, now):
             return self._start_ticket(row, job, now)
         return self._wait(row, now)
+
+    def _turn_has_come(self, row: int, now: float) -> bool:
+        if self._book.shelf.state[row] != READY:
+            return False
+        if self._is_small(row):
+            return self._small_may_start(row, now) or self._make_room(now)
+        return self._may_start(row, now)
 
     def _returning(self, row: int, job: Job, now: float) -> Decision:
         book, shelf, settings = self._book, self._book.shelf, self.settings
@@ -143,7 +117,7 @@ class QueuedPolicy(BasePolicy):
                 return self._answer(row, now, shelf.promise_s[row] - now)
         if shelf.state[row] == WAITING:
             self._fill_ready(now)
-        if shelf.state[row] == READY and self._may_start(row, now):
+        if self._turn_has_come(row, now):
             return self._start_ticket(row, job, now)
         if early:
             return self._answer(row, now, shelf.promise_s[row] - now)
@@ -189,7 +163,7 @@ class QueuedPolicy(BasePolicy):
             stated = Estimate(shelf.expected[row], shelf.bound[row])
             self._eta.started(shelf.raw[row], stated, now - shelf.issued_s[row])
         self._book.start(row, now)
-        return self._start(job, now, shelf.number[row], True)
+        return self._start(job, now, shelf.number[row], not self._is_small(row))
 
     # -- the other words of the seam -------------------------------------------------------------
 
@@ -250,119 +224,15 @@ class QueuedPolicy(BasePolicy):
         book = self._book
         for ticket in sorted(rows, key=lambda ticket: ticket.number):
             row = book.restore(ticket, now)
-            if row is not None and ticket.state is TicketState.STARTED:
+            if row is None:
+                continue
+            if ticket.state is TicketState.STARTED or self._is_small(row):
                 self._make_ready(row, now, first=True)
-            elif row is not None and ticket.state is TicketState.READY:
+            elif ticket.state is TicketState.READY:
                 self._make_ready(row, now)
         book.next_number = max(book.next_number, next_number)
 
-    # -- time ------------------------------------------------------------------------------------
-
-    def advance(self, now: float) -> Advance:
-        """See `AdmissionPolicy.advance`."""
-        if self._advanced_s is not None:
-            self._eta.waited(len(self._book) * max(0.0, now - self._advanced_s))
-        self._advanced_s = now
-        idled = self._end_idle(now)
-        expired = self._expire(now)
-        self._grow(now)
-        self._fill_ready(now)
-        call, held_for_due = self._call(now)
-        wakes = [self._pool.next_idle(), self._book.next_deadline()]
-        if held_for_due:
-            wakes.append(now + _DUE_S)
-        if self._book.line and self.large_free() > 0:
-            wakes.append(self._grown_s + self.settings.ready_grow_s)
-        known = [wake for wake in wakes if wake is not None]
-        return Advance(
-            resume=self._end_inherited_pauses(now),
-            idled_out=idled,
-            expired=expired,
-            call=call,
-            wake_at=min(known) if known else None,
-        )
-
-    def _end_inherited_pauses(self, now: float) -> tuple[int, ...]:
-        if not self._inherited_pauses:
-            return ()
-        self._inherited_pauses = False
-        paused = [lease for lease in self._leases.values() if lease.paused]
-        for lease in paused:
-            lease.paused = False
-            lease.resumed_s = now
-        return tuple(lease.id for lease in paused)
-
-    def _expire(self, now: float) -> tuple[int, ...]:
-        shelf = self._book.shelf
-        out = []
-        for row in self._book.overdue(now):
-            out.append(shelf.number[row])
-            self._eta.claimed(False)
-            self._tally.tickets_expired += 1
-            self._book.end(row, TicketState.EXPIRED, now)
-        return tuple(out)
-
-    def _grow(self, now: float) -> None:
-        """Lengthen the ready list while slots stay free although tickets wait, and shrink back."""
-        settings = self.settings
-        if self.large_free() <= 0 or not self._book.line:
-            if self._extra_ready and now - self._grown_s >= settings.ready_grow_s:
-                self._extra_ready = self._extra_ready * 3 // 4
-                self._grown_s = now
-            elif not self._extra_ready:
-                self._grown_s = now
-        elif now - self._grown_s >= settings.ready_grow_s:
-            # Who takes tickets and never returns must not keep the others from idle slots.
-            step = max(1, self.ready_target // 4)
-            self._extra_ready = min(self._extra_ready + step, len(self._book))
-            self._grown_s = now
-
-    def _fill_ready(self, now: float) -> None:
-        book = self._book
-        room = self.ready_target - len(book.ready)
-        while room > 0:
-            row = book.first_waiting()
-            if row is None:
-                return
-            self._make_ready(row, now)
-            room -= 1
-
-    def _make_ready(self, row: int, now: float, first: bool = False) -> None:
-        promise = max(now, self._book.shelf.promise_s[row])
-        self._book.make_ready(row, now, promise + self.settings.ticket_ttl_s, first)
-
-    def _call(self, now: float) -> tuple[tuple[int, ...], bool]:
-        """Those at the door who may start now, and whether a slot is kept for one that is due."""
-        free = self.large_free()
-        call: list[int] = []
-        if free <= 0:
-            return (), False
-        for entry in self._book.here:
-            if len(call) >= free:
-                break
-            if len(call) + self._due_before(entry, now) >= free:
-                return tuple(call), True
-            call.append(entry[1])
-        return tuple(call), False
-
-    def _due_before(self, entry: tuple[float, int], now: float) -> int:
-        """Absent ready tickets before this one whose return is due just now."""
-        shelf = self._book.shelf
-        due = 0
-        for earlier in self._book.ready:
-            if earlier >= entry:
-                break
-            row = shelf.rows[earlier[1]]
-            due += not shelf.present[row] and abs(shelf.promise_s[row] - now) <= _DUE_S
-        return due
-
     # -- telling ---------------------------------------------------------------------------------
-
-    def _queued_row(self, ticket: int) -> int | None:
-        row = self._book.shelf.rows.get(ticket)
-        if row is None or self._book.shelf.state[row] not in (WAITING, READY):
-            return None
-        return row
 
     def _raw_s(self, row: int, now: float) -> float:
         """The scheduled wait of a ticket, before calibration."""

@@ -68,7 +68,6 @@ class Use(RuleBasedStateMachine):
         elif isinstance(answer, Wait):
             assert answer.retry_after_s > 0
             if answer.ticket is not None:
-                assert job.size_bytes >= self.settings.small_below_bytes
                 self.know(answer.ticket, job)
                 self.queue[answer.ticket] = (job.client, job.file)
                 assert answer.place is not None

@@ -56,7 +56,7 @@ class Scenario:
     manners: str = "polite"
     tick_s: float = 1.0
     tells_bandwidth: bool = True
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def capacity(self, workload: Workload) -> float:
         """Bytes a second of the server's link."""
