@@ -41,11 +41,11 @@ class AdaptivePolicy(FairPolicy):
         self, settings: PolicySettings, rng: random.Random, hall: Hall | None = None
     ) -> None:
         super().__init__(settings, rng, hall)
-        self._level = _TICKETS if len(self._book) or self._paused_count else _PLAIN
+        self._level = _TICKETS if len(self._book) or self._pauses.count else _PLAIN
         self._needed_s = -math.inf
         self._small_waits = 0.0
         self._large_waits = 0.0
-        self._running_slots = max(settings.slots, len(self._leases) - self._paused_count)
+        self._running_slots = max(settings.slots, len(self._leases) - self._pauses.count)
         self._stepped_s = -math.inf
         self._goodput_before = 0.0
         self._grew = False
@@ -75,7 +75,7 @@ class AdaptivePolicy(FairPolicy):
         self._level = max(self._level, level)
 
     def _calm_down(self, now: float) -> None:
-        if self._level == _TICKETS and (len(self._book) or self._paused_count):
+        if self._level == _TICKETS and (len(self._book) or self._pauses.count):
             self._needed_s = now
         elif self._level > _PLAIN and now - self._needed_s >= self.settings.calm_s:
             self._level -= 1
@@ -120,7 +120,7 @@ class AdaptivePolicy(FairPolicy):
     def _size_slots(self) -> None:
         """A paused download keeps its slot without using the link: it comes on top."""
         most = max(self.settings.slots, self.settings.slots_max)
-        self._slots = min(most, max(self._running_slots + self._paused_count, len(self._leases)))
+        self._slots = min(most, max(self._running_slots + self._pauses.count, len(self._leases)))
 
     def observe(self, goodput_bytes_s: float, link_busy: bool, now: float) -> None:
         """See `AdmissionPolicy.observe`."""
@@ -129,7 +129,7 @@ class AdaptivePolicy(FairPolicy):
             return
         self._stepped_s = now
         settings = self.settings
-        running = len(self._leases) - self._paused_count
+        running = len(self._leases) - self._pauses.count
         slots = self._running_slots
         worse = self._grew and goodput_bytes_s < _WORSE * self._goodput_before
         self._grew = False

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 
 from policies.slots import Lease
 
 _SLOWER_PER_PROGRESS = 0.995
 _MEMORY = 0.05
+#: How many clients' speeds are remembered from their last large download.
+_REMEMBERED = 20_000
 #: A transfer this near to the fastest on a full link may have been held back by the link.
 _HELD_BACK = 0.9
 #: and is taken to be able to go this much faster (beyond any overbooking, or more and more would
@@ -29,6 +32,7 @@ class Capacity:
         "_clients",
         "_overbook",
         "_round",
+        "_speeds",
         "configured",
         "full",
         "rate_bytes_s",
@@ -42,6 +46,7 @@ class Capacity:
         self._overbook = 1.0
         self._client_log = math.log(250_000.0)
         self._clients = 0
+        self._speeds: OrderedDict[str, float] = OrderedDict()
         #: What leases took since the last `observe`.
         self._round: list[tuple[Lease, float]] = []
 
@@ -116,3 +121,11 @@ class Capacity:
             self._clients += 1
             step = max(_MEMORY, 1.0 / self._clients)
             self._client_log += step * (math.log(lease.cap_bytes_s) - self._client_log)
+            self._speeds[lease.client] = lease.cap_bytes_s
+            self._speeds.move_to_end(lease.client)
+            if len(self._speeds) > _REMEMBERED:
+                self._speeds.popitem(last=False)
+
+    def recall(self, client: str) -> float:
+        """What this client took at its last download; infinite if that is not known."""
+        return self._speeds.get(client, math.inf)
