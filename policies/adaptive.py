@@ -30,6 +30,9 @@ _LATEST = 0.1
 _GROWTH = 1.25
 #: Goodput that falls below this part of what it was before slots were added was hurt by them.
 _WORSE = 0.97
+#: A link is crowded when at least so many downloads could together take so much more than it has.
+
+_CROWD, _CROWDED = 4, 1.2
 
 
 class AdaptivePolicy(FairPolicy):
@@ -46,6 +49,7 @@ class AdaptivePolicy(FairPolicy):
         self._small_waits = 0.0
         self._large_waits = 0.0
         self._running_slots = max(settings.slots, len(self._leases) - self._pauses.count)
+        self._crowded_s = math.inf
         self._stepped_s = -math.inf
         self._goodput_before = 0.0
         self._grew = False
@@ -125,6 +129,7 @@ class AdaptivePolicy(FairPolicy):
     def observe(self, goodput_bytes_s: float, link_busy: bool, now: float) -> None:
         """See `AdmissionPolicy.observe`."""
         super().observe(goodput_bytes_s, link_busy, now)
+        self._watch_crowd(now)
         if now - self._stepped_s < self.settings.slots_step_s:
             return
         self._stepped_s = now
@@ -143,6 +148,23 @@ class AdaptivePolicy(FairPolicy):
         self._goodput_before = goodput_bytes_s
         self._running_slots = max(settings.slots, running, min(slots, settings.slots_max))
         self._size_slots()
+
+    def _watch_crowd(self, now: float) -> None:
+        """Tickets are due, too, when many share a link that could serve a few of them better."""
+        if not self._is_crowded():
+            self._crowded_s = math.inf
+        else:
+            self._crowded_s = min(self._crowded_s, now)
+            if now - self._crowded_s >= self.settings.overload_full_s:
+                self._enter(_TICKETS, now)
+
+    def _is_crowded(self) -> bool:
+        capacity = self._capacity
+        running = [lease for lease in self._order if lease.connections and not lease.paused]
+        if not capacity.full or len(running) < _CROWD:
+            return False
+        wanted = sum(capacity.speed(lease) for lease in running)
+        return wanted > _CROWDED * capacity.rate_bytes_s
 
     # -- time ----------------------------------------------------------------------------------
 

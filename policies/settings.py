@@ -234,6 +234,14 @@ class PolicySettings(BaseModel):
         description="Adaptive gives tickets once this part of the large downloads had to wait.",
         json_schema_extra=_about("fraction", "adaptive"),
     )
+    overload_full_s: float = Field(
+        3.0,
+        ge=0.0,
+        le=86_400.0,
+        description="Adaptive gives tickets, too, once the link has been crowded this long: full, "
+        "with several downloads that could each take clearly more than they get.",
+        json_schema_extra=_about("s", "adaptive"),
+    )
     calm_s: float = Field(
         60.0,
         ge=1.0,

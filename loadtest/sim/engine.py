@@ -369,7 +369,8 @@ class Engine:
         assert lease is not None
         sharers = self._leases[lease]
         sharers.remove(client)
-        self.policy.progress(lease, self.now, 0, client.visitor.rate_bytes_s)
+        rate = min(client.visitor.rate_bytes_s, self._link.level_bytes_s)
+        self.policy.progress(lease, self.now, 0, rate)
         self._desk.end(lease, self.now, 0, done=not sharers)
         if not sharers:
             del self._leases[lease]
