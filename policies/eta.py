@@ -39,10 +39,12 @@ _MEMORY = 0.03
 class _Class:
     """Quantiles of actual to scheduled wait, in logarithms."""
 
-    __slots__ = ("bound", "median", "seen")
+    __slots__ = ("bound", "could", "median", "seen")
 
     def __init__(self) -> None:
         self.median = 0.0
+        #: The same for when a slot was there, whether or not the client was.
+        self.could = 0.0
         self.bound = math.log(1.6)
         self.seen = 0
 
@@ -78,8 +80,14 @@ class Estimator:
             weight = max(_MEMORY, 1.0 / self._ended)
             self._s_per_byte += weight * (pace - self._s_per_byte)
 
-    def started(self, raw_s: float, stated: Estimate, waited_s: float) -> None:
-        """A waiting ticket starts: what was said at first against what came."""
+    def started(
+        self, raw_s: float, stated: Estimate, waited_s: float, needed_s: float | None = None
+    ) -> None:
+        """A waiting ticket starts: what was said at first against what came.
+
+        `needed_s` is when it could have started, had its owner been there: promised returns learn
+        from it, or clients told to come late would prove their estimate right.
+        """
         if raw_s <= 0.0:
             return
         kept = waited_s <= stated.p90_s
@@ -88,12 +96,15 @@ class Estimator:
         if waited_s > 10.0:
             self._errors.add(abs(waited_s - stated.expected_s) / waited_s)
         ratio = math.log(max(waited_s, 0.05) / raw_s)
+        could = ratio if needed_s is None else math.log(max(needed_s, 0.05) / raw_s)
         klass = self._classes[_class_of(raw_s)]
         klass.seen += 1
         quick = 1.0 + 8.0 / klass.seen
         step = _STEP_MEDIAN * quick
         klass.median += step if ratio > klass.median else -step
         klass.median = min(2.0, max(-3.0, klass.median))
+        klass.could += step if could > klass.could else -step
+        klass.could = min(2.0, max(-3.0, klass.could))
         step = _STEP_BOUND * quick
         klass.bound += 0.9 * step if ratio > klass.bound else -0.1 * step
         klass.bound = min(4.0, max(klass.median + 0.02, klass.bound))
@@ -192,6 +203,10 @@ class Estimator:
         klass = self._nearest(at)
         base = max(raw_s, 0.25)
         return Estimate(base * math.exp(klass.median), base * math.exp(klass.bound))
+
+    def slot_s(self, raw_s: float) -> float:
+        """When a slot is likely to be there, for the client to be there before it."""
+        return max(raw_s, 0.25) * math.exp(self._nearest(_class_of(raw_s)).could)
 
     def _nearest(self, at: int) -> _Class:
         """The class itself, or while it has seen too little the nearest that has seen enough."""

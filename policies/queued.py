@@ -131,7 +131,7 @@ class QueuedPolicy(Turns):
         if shelf.raw[row] == 0.0:
             shelf.raw[row] = max(raw_s, 0.25)
             shelf.expected[row], shelf.bound[row] = stated.expected_s, stated.p90_s
-        retry = self._retry_s(stated)
+        retry = self._retry_s(raw_s)
         shelf.promise_s[row] = now if shelf.present[row] else now + retry
         if shelf.state[row] == READY:
             book.keep_until(row, shelf.promise_s[row] + self.settings.ticket_ttl_s)
@@ -147,11 +147,11 @@ class QueuedPolicy(Turns):
             estimate=self._eta.state(self._raw_s(row, now)) if stated is None else stated,
         )
 
-    def _retry_s(self, stated: Estimate) -> float:
+    def _retry_s(self, raw_s: float) -> float:
         settings = self.settings
         if settings.come_back_s is not None:
             return settings.come_back_s
-        early = _EARLY * stated.expected_s
+        early = _EARLY * self._eta.slot_s(raw_s)
         retry = min(settings.retry_max_s, max(settings.retry_min_s, early))
         return retry * (1.0 + settings.retry_jitter * self._rng.random())
 
@@ -161,7 +161,10 @@ class QueuedPolicy(Turns):
             self._eta.claimed(True)
         if shelf.raw[row]:
             stated = Estimate(shelf.expected[row], shelf.bound[row])
-            self._eta.started(shelf.raw[row], stated, now - shelf.issued_s[row])
+            waited = now - shelf.issued_s[row]
+            # A slot that stood empty until its owner came back would have been there sooner.
+            idle_since = now if self._idle_since_s is None else self._idle_since_s
+            self._eta.started(shelf.raw[row], stated, waited, waited - (now - idle_since))
         self._book.start(row, now)
         return self._start(job, now, shelf.number[row], not self._is_small(row))
 

@@ -32,6 +32,8 @@ class Turns(BasePolicy):
         self._extra_ready = 0
         self._grown_s = -math.inf
         self._advanced_s: float | None = None
+        #: Since when a slot for large jobs has been free although tickets wait.
+        self._idle_since_s: float | None = None
         # Pauses that another policy left behind end with the first `advance`.
         self._inherited_pauses = hall is not None
 
@@ -122,6 +124,10 @@ class Turns(BasePolicy):
             wakes.append(now + _DUE_S)
         if self._book.line and self.large_free() > 0:
             wakes.append(self._grown_s + self.settings.ready_grow_s)
+        if not len(self._book) or self.large_free() <= 0:
+            self._idle_since_s = None
+        elif self._idle_since_s is None:
+            self._idle_since_s = now
         known = [wake for wake in wakes if wake is not None]
         return Advance(
             resume=self._end_inherited_pauses(now),
