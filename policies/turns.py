@@ -167,9 +167,9 @@ class Turns(BasePolicy):
             elif not self._extra_ready:
                 self._grown_s = now
         elif now - self._grown_s >= settings.ready_grow_s:
-            # Never beyond what would call the whole line for each slot.
-            most = 10 * (settings.ready_list or max(1, self.large_cap))
-            self._extra_ready = min(most, self._extra_ready + max(1, self.ready_target // 10))
+            # Who takes tickets and never returns must not keep the others from idle slots.
+            step = max(1, self.ready_target // 4)
+            self._extra_ready = min(self._extra_ready + step, len(self._book))
             self._grown_s = now
 
     def _fill_ready(self, now: float) -> None:
