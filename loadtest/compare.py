@@ -93,28 +93,40 @@ def simulate(policy: str, seed: int, time_scale: float, settings: Mapping[str, A
     return measure(workload, conditions, tally)["mean_session_s"] * time_scale
 
 
-def replay(policy: str, seed: int, time_scale: float, settings: Mapping[str, Any]) -> Row:
-    """The same clients against a real server."""
+def figures_of(
+    policy: str, seed: int, time_scale: float, settings: Mapping[str, Any], *load: str
+) -> dict[str, float]:
+    """Replay the same clients against a real server; what the run's figures were.
+
+    `load` goes to Locust. Raises RuntimeError when the run did not come to an end.
+    """
     workload = scaled(make_workload("exp2", seed), time_scale=time_scale)
     with tempfile.TemporaryDirectory(prefix="tidegate-compare-") as name:
         folder = Path(name)
-        config, figures = folder / "tidegate.toml", folder / "figures.json"
+        config = folder / "tidegate.toml"
         reserve = 0 if policy == "fcfs" else SMALL_SLOTS
         fixed = {"slots": LARGE_SLOTS + SMALL_SLOTS, "reserve_small": reserve}
         config.write_text(to_toml(dict(settings) | fixed), encoding="utf-8")
         command = [sys.executable, "tools/staging", str(folder), "--workload", "exp2"]
-        for option in ("--seed", str(seed), "--time-scale", str(time_scale)):
-            command.append(f"--locust={option}")
-        command += ["--locust=--figures-json", f"--locust={figures}", "--locust=--users"]
-        command += [f"--locust={len(workload.visitors)}"]
-        command += ["--profile", "loadtest/paper_exp2.conf", "--", "--config", str(config)]
+        command += ["--profile", "loadtest/paper_exp2.conf"]
+        options = ["--seed", str(seed), "--time-scale", str(time_scale)]
+        options += ["--users", str(len(workload.visitors)), *load]
+        command += [f"--locust={option}" for option in options]
+        command += ["--", "--config", str(config)]
         command += ["--policy", policy, "--bandwidth", str(int(workload.bandwidth_bytes_s * LOAD))]
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=_LIMIT_S, check=False
         )
+        figures = folder / "figures.json"
         if not figures.exists():
             raise RuntimeError(f"{policy}: the replay ended with {done.returncode}: {done.stderr}")
-        found = json.loads(figures.read_text("utf-8"))["figures"]
+        found: dict[str, float] = json.loads(figures.read_text("utf-8"))["figures"]
+    return found
+
+
+def replay(policy: str, seed: int, time_scale: float, settings: Mapping[str, Any]) -> Row:
+    """One policy, live and simulated."""
+    found = figures_of(policy, seed, time_scale, settings)
     return Row(
         policy,
         PAPER[policy][1],
