@@ -27,7 +27,7 @@ class Show(Protocol):
 def size_text(count: float) -> str:
     """1234567 -> 1.23 MB."""
     for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 1000 or unit == "GB":
+        if abs(count) < 999.5 or unit == "GB":
             return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
         count /= 1000
     raise AssertionError

@@ -8,6 +8,7 @@ import re
 from typing import Any
 from urllib.parse import parse_qs, quote_from_bytes
 
+from protocol.units import format_size
 from server.catalog import Catalog
 from server.files import Entry, IsDirectory, NotHere, Tree, url_of
 from server.folders import REUSE_FACTOR
@@ -44,19 +45,6 @@ _ROWS = 1000
 #: Stands in kept pages for how the server was called; `.invalid` is nobody's name (RFC 2606).
 _SOME_ORIGIN = b"http://this-server.invalid"
 _SHELL_SAFE = re.compile(rb"https?://[A-Za-z0-9.:\[\]_-]+")
-
-
-def size_text(size_bytes: int) -> str:
-    """A size for people: three significant digits, binary units."""
-    if size_bytes < 1024:
-        return f"{size_bytes} B"
-    size = float(size_bytes)
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        size /= 1024
-        if size < 999.5 or unit == "PiB":
-            break
-    digits = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
-    return f"{size:.{digits}f} {unit}"
 
 
 def _iso(unix_s: float) -> str:
@@ -170,7 +158,7 @@ class Listings:
             lower = row["name"].lower()
             if row["sha256"] and lower.endswith(_PIP_READS):
                 row["href"] += f"#sha256={row['sha256']}"
-            row["size"] = "" if entry.is_directory else size_text(entry.size_bytes)
+            row["size"] = "" if entry.is_directory else format_size(entry.size_bytes)
             # As typed in a shell: nothing that it would read as its own.
             row["typed_url"] = "/" + quote_from_bytes(b"/".join([*parts, entry.name]), safe="/")
             row["companion"] = lower.endswith(_COMPANIONS)
@@ -195,7 +183,7 @@ class Listings:
             sort=sort,
             falling=falling,
             files=len(sizes),
-            total=size_text(sum(sizes)),
+            total=format_size(sum(sizes)),
             number=number,
             pages=pages,
             example_url=_SOME_ORIGIN.decode() + example["typed_url"] if example else None,
