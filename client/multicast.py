@@ -15,9 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from client.multicast_blocks import ReceiverCounters
 from client.multicast_channel import Answer, Channel
 from client.multicast_paper import PaperReceiver
-from client.multicast_receiver import MulticastReceiver, ReceiverCounters
+from client.multicast_receiver import MulticastReceiver
 from client.multicast_socket import GroupSocket
 from client.multicast_space import BlockSpace
 from client.net import Cancellable, Network
@@ -29,6 +30,8 @@ from protocol.session_report import Report, decode_answer, encode_report
 
 #: After draining the socket it is left alone for so long: one wake-up serves many datagrams.
 _NAP_S = 0.01
+#: After few datagrams the next may be what everybody waits for (the end of a pass).
+_SHORT_NAP_S, _FEW = 0.002, 8
 _MOST_READS_A_TURN = 16
 #: Repair by unicast inside the session pays only for little; the rest is the download's.
 _REPAIR_SHARE = 0.25
@@ -152,13 +155,15 @@ class Reception:
 
     def _readable(self) -> None:
         """Take what the kernel has, then nap."""
-        self._drain()
+        few = self._drain() < _FEW
         if not self._over:
             self._read(False)
-            self._nap = self._network.call_later(self._nap_s, self._wake)
+            nap_s = min(self._nap_s, _SHORT_NAP_S) if few else self._nap_s
+            self._nap = self._network.call_later(nap_s, self._wake)
             self._look()
 
-    def _drain(self) -> None:
+    def _drain(self) -> int:
+        took = 0
         read, size = self._socket.read, self._size
         receiver, take, now = self.receiver, self.receiver.take, self._network.now()
         try:
@@ -166,6 +171,7 @@ class Reception:
                 batch = read()
                 if not batch:
                     break
+                took += len(batch)
                 for datagram in batch:
                     if len(datagram) <= size:
                         take(datagram, now)
@@ -179,6 +185,7 @@ class Reception:
             self.receiver.given_up = f"receiving failed: {error.strerror}"
         except Exception as error:  # noqa: BLE001 - the sink's errors belong to the caller
             self._failure = error
+        return took
 
     def _wake(self) -> None:
         self._nap = None

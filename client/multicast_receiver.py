@@ -15,14 +15,13 @@ missing or altered, ends with the right blocks or with a list of the missing one
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
 
-from protocol.fec import BlockDecoder, Scheme, scheme_for
+from client.multicast_blocks import BlockCollector, Space, Write
+from client.multicast_delay import DelayWatch
+from protocol.fec import Scheme, scheme_for
 from protocol.packet import (
     HEADER,
     HEADER_BYTES,
@@ -47,81 +46,8 @@ _SUPPRESS_WINDOW_S = 0.25
 _MOST_BLOCKS_A_REPORT = 3000
 _MOST_DIGITS_A_REPORT = 40_000
 
-Write = Callable[[int, memoryview], object]
 
-
-class Space(Protocol):
-    """Where blocks are collected."""
-
-    def take(self, size: int) -> memoryview:
-        """Zeroed memory of `size` bytes."""
-
-    def give_back(self, memory: memoryview) -> None:
-        """The block is done; the memory may be used again."""
-
-
-@dataclass(slots=True)
-class ReceiverCounters:
-    """What happened, for reports and `--explain`."""
-
-    datagrams: int = 0
-    foreign: int = 0
-    forged: int = 0
-    malformed: int = 0
-    useless: int = 0
-    bad_blocks: int = 0
-    overruns: int = 0
-
-
-class DelayWatch:
-    """How much longer than the shortest the way has become, lasting, not now and then.
-
-    Like CoDel (RFC 8289, 3.1) it takes the least of an interval: bursts and busy receivers raise
-    some samples, a full queue raises all. The shortest is forgotten after a minute at most, since
-    two hosts' clocks drift apart by a few milliseconds in that time.
-    """
-
-    forget_s = 30.0
-
-    def __init__(self) -> None:
-        self._base: list[int | None] = [None, None]
-        self._turned_at: float | None = None
-        self._least: int | None = None
-
-    def add(self, delay_us: int, now: float) -> None:
-        """A sample, modulo 2^32."""
-        if self._turned_at is None or now - self._turned_at > self.forget_s:
-            self._turned_at = now
-            self._base = [self._base[1], None]
-        self._base[1] = self._less(self._base[1], delay_us)
-        self._least = self._less(self._least, delay_us)
-
-    def standing_us(self) -> int:
-        """The growth that all samples since the last call show."""
-        base, least = self._base[1], self._least
-        self._least = None
-        if base is None or least is None:
-            return 0
-        if self._base[0] is not None:
-            base = self._less(self._base[0], base)
-        return (least - base) & _MASK
-
-    @staticmethod
-    def _less(left: int | None, right: int) -> int:
-        return right if left is None or newer(left, right, 32) else left
-
-
-class HeapSpace:
-    """Plain memory, never reused."""
-
-    def take(self, size: int) -> memoryview:
-        return memoryview(bytearray(size))
-
-    def give_back(self, memory: memoryview) -> None:
-        del memory
-
-
-class MulticastReceiver:
+class MulticastReceiver(BlockCollector):
     """One object on its way in.
 
     `write(offset, data)` takes verified bytes; `have(block)` says which blocks the caller already
@@ -140,14 +66,9 @@ class MulticastReceiver:
         have: Callable[[int], bool] = lambda block: False,
         space: Space | None = None,
     ) -> None:
+        super().__init__(offer.layout(), self.scheme_of(offer), hashes, write, have, space)
         self.offer = offer
-        self.layout = offer.layout()
-        self.counters = ReceiverCounters()
         self.given_up: str | None = None
-        self._scheme = self.scheme_of(offer)
-        self._hashes = hashes
-        self._write = write
-        self._space: Space = space or HeapSpace()
         self._rng = rng
         self._fresh_tag = PacketSealer(offer.key).fresh
         self._session, self._object = offer.session, offer.object
@@ -156,12 +77,6 @@ class MulticastReceiver:
         self._k = offer.fec.block_symbols
         self._last_block = self.layout.blocks - 1
         self._last_k = self.layout.k(self._last_block) if self.layout.blocks else 0
-        self._memory: dict[int, memoryview] = {}
-        self._open: dict[int, BlockDecoder] = {}
-        self._done = bytearray(self.layout.blocks)
-        self._left = self.layout.blocks
-        self._have = have
-        self._drop_known()
         self._window_s = offer.report_window_s
         self._pass = 0
         self._ended_pass = -1
@@ -251,41 +166,6 @@ class MulticastReceiver:
         if arrived_us is not None and self._sent_us is not None:
             self._delays.add((arrived_us - self._sent_us) & _MASK, now)
 
-    def _take_symbol(
-        self, k: int, block: int, symbol: int, payload: memoryview, now: float
-    ) -> None:
-        layout = self.layout
-        if block >= layout.blocks or len(payload) != layout.symbol_bytes or k != layout.k(block):
-            self.counters.malformed += 1
-            return
-        if self._done[block]:
-            self.counters.useless += 1
-            return
-        decoder = self._open.get(block)
-        if decoder is None:
-            space = self._space.take(k * layout.symbol_bytes)
-            self._memory[block] = space
-            decoder = self._open[block] = self._scheme.decoder(k, layout.symbol_bytes, space)
-        if decoder.add(symbol, payload):
-            self._finish_block(block, decoder, now)
-
-    def _finish_block(self, block: int, decoder: BlockDecoder, now: float) -> None:
-        del self._open[block]
-        layout = self.layout
-        data = decoder.block()[: layout.length(block)]
-        good = hashlib.sha256(data).digest() == self._hashes[block]
-        if good:
-            self._write(layout.offset(block), data)
-            self._done[block] = 1
-            self._left -= 1
-        else:
-            self.counters.bad_blocks += 1
-        self._space.give_back(self._memory.pop(block))
-        if not good:
-            return
-        if not self._left:
-            self._schedule_done(now)
-
     def _take_flags(self, pass_number: int, flags: int, now: float) -> None:
         if flags & PacketFlag.LAST_IN_PASS and pass_number == self._pass:
             self._pass_ended(pass_number, now)
@@ -304,11 +184,6 @@ class MulticastReceiver:
     def report_pending(self) -> bool:
         """A report is scheduled."""
         return self._state is not None
-
-    @property
-    def finished(self) -> bool:
-        """Every block was written."""
-        return not self._left
 
     @property
     def front_bytes(self) -> int:
@@ -373,7 +248,7 @@ class MulticastReceiver:
         self._over_below = self.layout.blocks
         self._schedule("receiving", now)
 
-    def _schedule_done(self, now: float) -> None:
+    def _complete(self, now: float) -> None:
         if not self._done_reported:
             self._done_reported = True
             self._ask_at = float("inf")
@@ -410,16 +285,7 @@ class MulticastReceiver:
         """The caller got blocks another way; if that was all, the sender is told."""
         self._drop_known()
         if not self._left:
-            self._schedule_done(now)
-
-    def _drop_known(self) -> None:
-        """What came another way meanwhile is not asked for."""
-        for block in list(self.missing_blocks()):
-            if self._have(block):
-                self._done[block] = 1
-                self._left -= 1
-                if self._open.pop(block, None) is not None:
-                    self._space.give_back(self._memory.pop(block))
+            self._complete(now)
 
     def _wanted_counts(self, below: int) -> Iterator[tuple[int, int]]:
         for block in islice(self.missing_blocks(below), _MOST_BLOCKS_A_REPORT):
@@ -437,63 +303,3 @@ class MulticastReceiver:
                 return
             decoder = self._open.get(block)
             yield block, decoder.wanted if decoder else (1 << self.layout.k(block)) - 1
-
-    def missing_blocks(self, below: int | None = None) -> Iterator[int]:
-        """The blocks not written yet, ascending."""
-        at = self._done.find(0, 0, below)
-        while at >= 0:
-            yield at
-            at = self._done.find(0, at + 1, below)
-
-    def repair_ranges(self) -> list[tuple[int, int]]:
-        """What to fetch by unicast so that every block becomes whole: (first, end), ascending.
-
-        Of a block that is partly here only as many symbols are asked for as its code still needs.
-        Hand what arrives to `patch`.
-        """
-        layout = self.layout
-        ranges: list[tuple[int, int]] = []
-        for block in self.missing_blocks():
-            start, length = layout.offset(block), layout.length(block)
-            decoder = self._open.get(block)
-            if decoder is None:
-                _append(ranges, start, start + length)
-                continue
-            bits = decoder.wanted
-            while bits:
-                low = bits & -bits
-                bits ^= low
-                at = (low.bit_length() - 1) * layout.symbol_bytes
-                _append(ranges, start + at, start + min(at + layout.symbol_bytes, length))
-        return ranges
-
-    def patch(self, offset: int, data: bytes | memoryview, now: float) -> None:
-        """Bytes that came by unicast for one of `repair_ranges`, from its start, whole."""
-        layout = self.layout
-        at = 0
-        while at < len(data):
-            block, inside = divmod(offset + at, layout.block_bytes)
-            symbol = inside // layout.symbol_bytes
-            length = min(layout.symbol_bytes, layout.length(block) - symbol * layout.symbol_bytes)
-            piece = memoryview(data)[at : at + length]
-            if inside % layout.symbol_bytes or len(piece) != length:
-                return
-            padded = bytes(piece).ljust(layout.symbol_bytes, b"\0")
-            self._take_symbol(layout.k(block), block, symbol, memoryview(padded), now)
-            at += length
-
-    def missing_ranges(self) -> list[tuple[int, int]]:
-        """The byte ranges (first, end) not written yet, joined, ascending."""
-        ranges: list[tuple[int, int]] = []
-        for block in self.missing_blocks():
-            first = self.layout.offset(block)
-            end = first + self.layout.length(block)
-            _append(ranges, first, end)
-        return ranges
-
-
-def _append(ranges: list[tuple[int, int]], first: int, end: int) -> None:
-    if ranges and ranges[-1][1] == first:
-        ranges[-1] = (ranges[-1][0], end)
-    else:
-        ranges.append((first, end))

@@ -16,7 +16,7 @@ _SLOTS_A_FILE = 64
 
 
 class BlockSpace:
-    """Implements `client.multicast_receiver.Space`; `folder` should be where the file goes."""
+    """Implements `client.multicast_blocks.Space`; `folder` should be where the file goes."""
 
     def __init__(self, folder: Path, most_bytes: int = 64 << 20) -> None:
         self._folder = folder

@@ -13,8 +13,9 @@ from protocol.fec import FecParameters, scheme_for
 from protocol.packet import WIRE_OVERHEAD_BYTES
 from protocol.session import Offer, decode_offer, encode_offer
 from protocol.session_report import ReportAnswer, decode_report, encode_report
-from server.multicast.carousel import Carousel, CarouselSettings, Mark
+from server.multicast.carousel import Carousel
 from server.multicast.framing import Framer, SymbolSource
+from server.multicast.steps import CarouselSettings, Mark
 
 KEY = b"k" * 32
 

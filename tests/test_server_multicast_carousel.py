@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from protocol.fec import BlockLayout, FecParameters, scheme_for
 from protocol.packet import PacketFlag, PacketSealer
 from protocol.session_report import Report
-from server.multicast.carousel import Carousel, CarouselSettings, Mark, Phase, Run
+from server.multicast.carousel import Carousel
 from server.multicast.framing import ObjectChanged, SymbolSource
+from server.multicast.steps import CarouselSettings, Mark, Phase, Run
 from tests.multicast_link import KEY, Link, simulate
 
 DATA = random.Random(5).randbytes(300_001)
@@ -301,3 +302,22 @@ def test_a_file_that_shrinks_stops_the_session():
     source = SymbolSource(LAYOUT, scheme_for(small("none")), lambda at, n: b"short")
     with pytest.raises(ObjectChanged):
         source.payloads(0, [0])
+
+
+def test_the_last_blocks_get_what_reported_losses_predict_without_being_asked_for():
+    layout = BlockLayout(64 * 100 * 4, 64, 100)
+    carousel = Carousel(
+        layout, scheme_for(FecParameters("raptorq", 64, 100)), CarouselSettings(), 0
+    )
+    carousel.join("a", 0.0)
+    steps = []
+    now = 1.0
+    while len(steps) < 350:
+        steps += carousel.next_step(now, 50).symbols
+    carousel.report(
+        Report("a", "receiving", 0, sequence=299, expected=300, received=270, counts={0: 10}), now
+    )
+    rest = []
+    while not isinstance(step := carousel.next_step(now, 500), Mark):
+        rest.append((step.block, step.symbols[0], len(step.symbols)))
+    assert rest == [(0, 100, 10), (3, 50, 50), (3, 100, 11), (2, 100, 11), (1, 100, 11)]

@@ -56,7 +56,7 @@ class Ours:
 class Bench:
     """A scratch folder in memory with the file that is sent."""
 
-    def __init__(self, mib: float, fec: str = "auto", rate_mbit: float = 99.5) -> None:
+    def __init__(self, mib: float, fec: str = "auto", rate_mbit: float = 99.8) -> None:
         self.fec = fec
         self.rate_mbit = rate_mbit
         memory = Path("/dev/shm")

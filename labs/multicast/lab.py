@@ -55,7 +55,7 @@ def _losses(ctx: click.Context, param: click.Parameter, text: str) -> list[float
 @click.option("--tools", default="ours,uftp,udpcast,norm,tcp", show_default=True)
 @click.option("--fec", default="auto", show_default=True, help="Our erasure code.")
 @click.option("--line", default=100.0, show_default=True, help="Mb/s of the sender's interface.")
-@click.option("--rate", type=float, help="Mb/s that ours is paced at; default 99.5 % of the line.")
+@click.option("--rate", type=float, help="Mb/s that ours is paced at; default 99.8 % of the line.")
 @click.option("--trials", is_flag=True, help="Instead: losses in bursts, slow, late, killed, …")
 @click.option("--paper", is_flag=True, help="Instead: replay paper E's experiment (no root).")
 @click.option("--only", default="", help="Trials whose name contains this.")
@@ -90,7 +90,7 @@ def lab(
             f"tidegate: no tool {unknown[0]!r}; there are ours, {', '.join(PEERS)}", err=True
         )
         sys.exit(2)
-    bench = Bench(mib, fec, rate or 0.995 * line)
+    bench = Bench(mib, fec, rate or 0.998 * line)
     try:
         if trials:
             from labs.multicast.trials import run_trials

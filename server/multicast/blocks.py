@@ -7,11 +7,12 @@ first capable request of a window) hides that time.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections import OrderedDict
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.threads import deferToThreadPool
 
 from protocol.fec import BlockLayout
@@ -20,16 +21,19 @@ from server.transfer import FileKey
 
 _KEEP = 256
 _READ_BYTES = 1 << 18
+_THREADS = 4
 
 
 class FileChanged(Exception):
     """The file is not the one it was when it was opened."""
 
 
-def hash_blocks(file: OpenFile, layout: BlockLayout) -> tuple[bytes, ...]:
-    """SHA-256 of every block, without padding. Raises `FileChanged`."""
+def hash_blocks(
+    file: OpenFile, layout: BlockLayout, first: int = 0, end: int | None = None
+) -> tuple[bytes, ...]:
+    """SHA-256 of the blocks [first, end), without padding. Raises `FileChanged`."""
     hashes = []
-    for block in range(layout.blocks):
+    for block in range(first, layout.blocks if end is None else end):
         digest = hashlib.sha256()
         at, left = layout.offset(block), layout.length(block)
         while left:
@@ -43,6 +47,12 @@ def hash_blocks(file: OpenFile, layout: BlockLayout) -> tuple[bytes, ...]:
     if not file.unchanged():
         raise FileChanged
     return tuple(hashes)
+
+
+def _shares(blocks: int) -> list[tuple[int, int]]:
+    """Blocks in equal shares, one a thread: hashing is all that a session's start waits for."""
+    count = max(1, min(_THREADS, blocks // 4))
+    return [(blocks * i // count, blocks * (i + 1) // count) for i in range(count)]
 
 
 class BlockHashes:
@@ -69,10 +79,18 @@ class BlockHashes:
         waiting = self._running.setdefault(name, [])
         waiting.append(answer)
         if len(waiting) == 1:
-            job = deferToThreadPool(self._reactor, self._pool, hash_blocks, file, layout)
-            job.addCallbacks(
-                lambda hashes: self._keep(name, hashes),
-                lambda failure: self._tell(name, failure),
+            jobs = gatherResults(
+                [
+                    deferToThreadPool(
+                        self._reactor, self._pool, hash_blocks, file, layout, first, end
+                    )
+                    for first, end in _shares(layout.blocks)
+                ],
+                consumeErrors=True,
+            )
+            jobs.addCallbacks(
+                lambda parts: self._keep(name, tuple(itertools.chain.from_iterable(parts))),
+                lambda failure: self._tell(name, failure.value.subFailure),
             )
         return answer
 

@@ -16,76 +16,15 @@ Laws:
 
 from __future__ import annotations
 
-import enum
-import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from protocol.fec import BlockLayout, Scheme
 from protocol.packet import PacketFlag
 from protocol.session_report import Report
-
-#: A want of this share of a block is met by its source: a late joiner then never decodes.
-_SOURCE_AGAIN = 0.75
-
-
-class Phase(enum.Enum):
-    """Where a session stands."""
-
-    GATHER = "gather"
-    SEND = "send"
-    LISTEN = "listen"
-    CLOSED = "closed"
-
-
-@dataclass(frozen=True, slots=True)
-class CarouselSettings:
-    """How patient a session is. Times are seconds.
-
-    `lead_s` is the longest wait for joins before pass 0, `repair` says whether wants are answered
-    by multicast, `worst_loss` is the loss above which a receiver is told to go to unicast.
-    """
-
-    lead_s: float = 0.15
-    #: With everybody joined, still wait so long for more of the same cohort; inf: never early.
-    settle_s: float = 0.03
-    parity: int = 0
-    repair: bool = True
-    max_passes: int = 60
-    fixed_passes: int = 1
-    mark_every_s: float = 0.02
-    slowest_mark_s: float = 0.25
-    member_timeout_s: float = 3.0
-    worst_loss: float = 0.6
-    judge_after_datagrams: int = 500
-    close_marks: int = 3
-    #: What a session may send, in source passes: this much, and as much again for every receiver
-    #: that ever joined. One member that never has enough cannot keep the line busy for ever.
-    most_passes_sent: float = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Symbols of one block to send back to back; `symbols` is ascending, never empty.
-
-    `until`: symbols below it will follow soon.
-    """
-
-    pass_number: int
-    block: int
-    k: int
-    symbols: Sequence[int]
-    flags: int = 0
-    until: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A datagram without payload that says where the sender stands."""
-
-    pass_number: int
-    flags: int
+from server.multicast.steps import CarouselSettings, Mark, Phase, Run
+from server.multicast.wants import Repair, wants_source
 
 
 @dataclass(slots=True)
@@ -94,42 +33,6 @@ class _Member:
     heard_at: float = 0.0
     loss: float = 0.0
     declared_bytes_s: float = float("inf")
-
-
-@dataclass(slots=True)
-class _Repair:
-    """What was asked for and sent of one block beyond its first pass.
-
-    For codes that count: `goal` and `sent` are totals, `history` says at which datagram each run
-    began, how much was sent before it, and how long it was. For others: `bits` are the symbols
-    wanted, `history` holds the symbols of each run instead.
-    """
-
-    goal: int = 0
-    sent: int = 0
-    rounds: int = 0
-    again: int | None = None
-    cursor: int | None = None
-    bits: int = 0
-    history: list[tuple[int, int, int]] = field(default_factory=list)
-    named: list[tuple[int, Sequence[int]]] = field(default_factory=list)
-
-    def sent_until(self, sequence: int) -> int:
-        """How much had been sent when datagram `sequence` had."""
-        for start, before, count in reversed(self.history):
-            if start <= sequence:
-                return before + min(count, sequence + 1 - start)
-        return 0
-
-    def on_its_way(self, sequence: int) -> int:
-        """The symbols (bit set) that were sent after datagram `sequence`."""
-        bits = 0
-        for start, symbols in reversed(self.named):
-            if start + len(symbols) <= sequence + 1:
-                break
-            for symbol in symbols[max(0, sequence + 1 - start) :]:
-                bits |= 1 << symbol
-        return bits
 
 
 class Carousel:
@@ -154,10 +57,11 @@ class Carousel:
         self._pending: tuple[int, int, int] | None = None
         #: Datagrams handed out so far; the framer counts alike.
         self._sequence = 0
-        self._repairs: dict[int, _Repair] = {}
+        self._repairs: dict[int, Repair] = {}
         self._queue: deque[int] = deque()
         self._later: deque[int] = deque()
         self._queued: set[int] = set()
+        self._foreseen = False
         self._listen_since = now
         self._mark_at = now
         self._mark_gap_s = settings.mark_every_s
@@ -242,45 +146,23 @@ class Carousel:
                     self._want_symbols(block, bits, seen)
 
     def _want_count(self, block: int, count: int, seen: int, loss: float) -> None:
-        repair = self._repairs.setdefault(block, _Repair())
-        whole = count >= _SOURCE_AGAIN * self._layout.k(block)
-        if whole and repair.again is None and repair.sent_until(seen) == repair.sent:
-            # Nearly nothing came: the source again, so that nobody needs to decode; but not
-            # before the others have their first pass.
-            repair.again = 0
-            repair.goal = max(repair.goal, repair.sent + self._layout.k(block))
-        goal = repair.sent_until(seen) + count + self._margin(count, loss, repair.rounds)
-        if goal > repair.goal:
-            if repair.sent >= repair.goal:
-                repair.rounds += 1
-            repair.goal = goal
+        repair = self._repairs.setdefault(block, Repair())
+        repair.want_count(count, seen, loss, self._layout.k(block))
         if repair.goal > repair.sent:
             self._enqueue(block, later=repair.again is not None)
 
     def _want_symbols(self, block: int, bits: int, seen: int) -> None:
-        repair = self._repairs.setdefault(block, _Repair())
-        bits &= (1 << self._layout.k(block)) - 1
-        repair.bits |= bits & ~repair.on_its_way(seen)
+        repair = self._repairs.setdefault(block, Repair())
+        k = self._layout.k(block)
+        bits &= (1 << k) - 1
+        repair.want_symbols(bits, seen)
         if repair.bits:
-            self._enqueue(block, later=bits.bit_count() >= _SOURCE_AGAIN * self._layout.k(block))
+            self._enqueue(block, later=wants_source(bits.bit_count(), k))
 
     def _enqueue(self, block: int, *, later: bool) -> None:
         if block not in self._queued:
             self._queued.add(block)
             (self._later if later and self.pass_number == 0 else self._queue).append(block)
-
-    @staticmethod
-    def _margin(count: int, loss: float, rounds: int) -> int:
-        """What to add to a want because repair is lost, too.
-
-        Nothing at first, when receivers still differ and the worst decides anyway; later, when a
-        round is a handful of symbols and mostly waiting, the expected loss rounded, then rounded
-        up.
-        """
-        if rounds < 1:
-            return 0
-        expected = count * min(loss, 0.5)
-        return math.ceil(expected) if rounds > 1 else round(expected)
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -344,11 +226,7 @@ class Carousel:
         while self._queue:
             block = self._queue[0]
             repair = self._repairs[block]
-            symbols = (
-                self._fresh(block, repair, limit)
-                if self._scheme.counts
-                else self._named(repair, limit)
-            )
+            symbols = self._repair_symbols(block, repair, limit)
             if symbols and self._may_go_on():
                 k = self._layout.k(block)
                 left = max(0, repair.goal - repair.sent)
@@ -376,40 +254,39 @@ class Carousel:
         self._pending = (block, stop, end) if stop < end else None
         return Run(self.pass_number, block, self._layout.k(block), range(first, stop), until=end)
 
-    def _fresh(self, block: int, repair: _Repair, limit: int) -> Sequence[int]:
-        """The next symbols of the ring source + repair that nobody has seen for longest."""
-        count = min(limit, repair.goal - repair.sent)
-        if count <= 0:
-            return ()
+    def _repair_symbols(self, block: int, repair: Repair, limit: int) -> Sequence[int]:
+        if not self._scheme.counts:
+            return repair.named_next(limit, self._sequence)
         k = self._layout.k(block)
-        if repair.again is not None:
-            first = repair.again
-            count = min(count, k - first)
-            repair.again = first + count if first + count < k else None
-        else:
-            ring = k + self._scheme.max_repair(k)
-            start = repair.cursor if repair.cursor is not None else self._parity_end(k)
-            first = start % ring
-            count = min(count, ring - first)
-            repair.cursor = first + count
-        repair.history.append((self._sequence, repair.sent, count))
-        repair.sent += count
-        return range(first, first + count)
+        ring = k + self._scheme.max_repair(k)
+        return repair.fresh(limit, k, self._parity_end(k), ring, self._sequence)
 
     def _parity_end(self, k: int) -> int:
         return k + min(self._settings.parity, self._scheme.max_repair(k))
 
-    def _named(self, repair: _Repair, limit: int) -> Sequence[int]:
-        symbols: list[int] = []
-        while repair.bits and len(symbols) < limit:
-            low = repair.bits & -repair.bits
-            symbols.append(low.bit_length() - 1)
-            repair.bits ^= low
-        if symbols:
-            repair.named.append((self._sequence, symbols))
-        return symbols
+    def _foresee(self) -> bool:
+        """Ask on the receivers' behalf what their reported losses say about the last blocks.
+
+        Those blocks ended too late for a report; waiting for it would leave the line idle. Only
+        what the worst receiver must lack on average is sent: next to nothing of it is too much.
+        """
+        self._foreseen = True
+        loss = min(0.5, max(self.losses(), default=0.0))
+        if not self._settings.repair or not self._scheme.counts or loss <= 0:
+            return False
+        for block in range(self._layout.blocks - 1, -1, -1):
+            k = self._layout.k(block)
+            lacking = int(k * loss / (1 - loss)) - (self._parity_end(k) - k)
+            if block in self._repairs:
+                break
+            if lacking > 0:
+                self._repairs[block] = Repair(goal=lacking)
+                self._enqueue(block, later=False)
+        return bool(self._queue)
 
     def _end_pass(self, now: float) -> None:
+        if self.pass_number == 0 and not self._foreseen and self._foresee():
+            return
         self._fixed_left -= 1
         if self._fixed() and self._fixed_left > 0:
             self.pass_number += 1

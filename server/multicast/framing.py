@@ -19,7 +19,7 @@ from protocol.packet import (
     PacketType,
 )
 from protocol.paper_mode import PaperHeader, PaperOrder, pack_packet
-from server.multicast.carousel import Mark, Run
+from server.multicast.steps import Mark, Run
 
 Read = Callable[[int, int], bytes]
 _KIND = VERSION << 4

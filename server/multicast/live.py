@@ -14,9 +14,10 @@ from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from protocol.session import INLINE_HASHES, Offer
 from protocol.session_report import Report, ReportAnswer
 from server.files import OpenFile
-from server.multicast.carousel import Carousel, CarouselSettings, Phase
+from server.multicast.carousel import Carousel
 from server.multicast.framing import Framer, ObjectChanged, PaperFramer, SymbolSource
 from server.multicast.rate import RateControl
+from server.multicast.steps import CarouselSettings, Phase
 from server.multicast.transmitter import Sender, Transmitter
 
 #: Members up to this number say when they have joined, so that the session can start early.

@@ -20,10 +20,10 @@ from protocol.paper_mode import DEFAULT_K, map_url
 from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from protocol.session import Capability
 from server.files import OpenFile
-from server.multicast.carousel import CarouselSettings
 from server.multicast.live import LiveSession, Place
 from server.multicast.rate import RateControl
 from server.multicast.settings import MulticastSettings
+from server.multicast.steps import CarouselSettings
 from server.multicast.udp import GroupSender, find_interface
 
 _PORTS = (49_152, 65_535)

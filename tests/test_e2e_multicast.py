@@ -1,0 +1,213 @@
+"""Real processes, real groups: over loopback, and through lossy namespaces where this host allows.
+
+Nothing here measures time; the lab (`make lab-multicast`) does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labs.multicast.bench import Bench, NotReady
+from labs.multicast.network import LabFailed, Network
+from tests.running import ROOT, RunningServer, make_release, serving, sha256, wait_for
+
+pytestmark = pytest.mark.e2e
+LOOPBACK = ("--multicast", "--multicast-interface", "127.0.0.1", "--multicast-window", "20s")
+
+
+class Get:
+    """One `tidegate get --multicast --json` as a process."""
+
+    def __init__(self, out: Path, *urls: str, home: Path) -> None:
+        self.out = out
+        words = [sys.executable, "-m", "tidegate", "get", *urls, "--multicast", "--json"]
+        self.process = subprocess.Popen(
+            [*words, "-o", str(out)],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(home)},
+        )
+
+    def end(self) -> list[dict[str, Any]]:
+        """Its events, once it has ended well."""
+        _, text = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, text
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def states(events: list[dict[str, Any]]) -> list[str]:
+    return [event["state"] for event in events if event["event"] == "multicast"]
+
+
+def sessions(server: RunningServer) -> list[dict[str, Any]]:
+    with urllib.request.urlopen(f"{server.url}/-/multicast", timeout=10) as answer:
+        rows: list[dict[str, Any]] = json.load(answer)["sessions"]
+    return rows
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> tuple[Path, str]:
+    digest = make_release(tmp_path / "release", obj_bin=3_000_000)["obj.bin"]
+    return tmp_path / "release", digest
+
+
+@pytest.mark.parametrize("code", ["auto", "xor", "paper"])
+def test_three_who_ask_together_get_one_transmission(
+    tmp_path: Path, release: tuple[Path, str], code: str
+) -> None:
+    directory, digest = release
+    options = (*LOOPBACK, "--multicast-rate", "60Mbit", "--multicast-fec", code)
+    with serving(directory, tmp_path / "state", *options) as server:
+        url = f"{server.url}/obj.bin"
+        gets = [Get(tmp_path / f"{i}.bin", url, home=tmp_path) for i in range(3)]
+        # Somebody who knows nothing of multicast is served at once meanwhile.
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            assert len(answer.read()) == 3_000_000
+        for get in gets:
+            events = get.end()
+            assert sha256(get.out) == digest
+            assert states(events)[0] == "joined"
+            group = [m for m in events[-1]["mirrors"] if m["url"].startswith("udp://239.")]
+            assert group, events[-1]
+            assert group[0]["bytes"] > 2_000_000
+        wait_for(lambda: not sessions(server))
+        assert sessions(server) == []
+    assert sum("multicast session" in line and " to 239." in line for line in server.errors) == 1
+
+
+def test_below_the_threshold_each_goes_on_by_itself(
+    tmp_path: Path, release: tuple[Path, str]
+) -> None:
+    directory, digest = release
+    options = (*LOOPBACK[:-1], "500ms")
+    with serving(directory, tmp_path / "state", *options) as server:
+        gets = [Get(tmp_path / f"{i}.bin", f"{server.url}/obj.bin", home=tmp_path) for i in (0, 1)]
+        for get in gets:
+            assert states(get.end()) == []
+            assert sha256(get.out) == digest
+
+
+def test_a_scheduled_send_waits_for_its_hour(tmp_path: Path, release: tuple[Path, str]) -> None:
+    directory, digest = release
+    state = tmp_path / "state"
+    with serving(directory, state, *LOOPBACK, "--multicast-rate", "60Mbit") as server:
+        words = [sys.executable, "-m", "tidegate", "multicast", "send", "/obj.bin", "--at", "+4s"]
+        words += ["--directory", str(directory), "--state", str(state)]
+        said = subprocess.run(
+            words, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30
+        ).stdout
+        assert said.startswith("/obj.bin will be sent at ")
+        wait_for(lambda: sessions(server))
+        (row,) = sessions(server)
+        assert (row["object"], row["phase"], row["sent_bytes"]) == ("/obj.bin", "gather", 0)
+        # One is enough: nobody is held, the offer comes at once.
+        get = Get(tmp_path / "one.bin", f"{server.url}/obj.bin", home=tmp_path)
+        assert states(get.end()) == ["joined", "done"]
+        assert sha256(get.out) == digest
+
+
+def test_the_sender_dies_and_another_mirror_gives_the_rest(
+    tmp_path: Path, release: tuple[Path, str]
+) -> None:
+    directory, digest = release
+    slow = (*LOOPBACK, "--multicast-rate", "4Mbit")
+    with (
+        serving(directory, tmp_path / "state", *slow) as server,
+        serving(directory, tmp_path / "other") as other,
+    ):
+        # The other mirror is too slow to be done before the sender dies.
+        urls = (f"{server.url}/obj.bin", f"{other.url}/obj.bin")
+        gets = [Get(tmp_path / f"{i}.bin", urls[0], home=tmp_path) for i in range(2)]
+        third = Get(tmp_path / "2.bin", *urls, home=tmp_path)
+        wait_for(lambda: sessions(server) and sessions(server)[0]["sent_bytes"] > 200_000)
+        server.kill()
+        third.end()
+        assert sha256(third.out) == digest
+        for get in gets:
+            get.process.send_signal(signal.SIGTERM)
+            get.process.communicate(timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("loss", {"losses": [0.0, 3.0, 12.0]}),
+        ("bursts", {"bursts": (60, 600)}),
+        ("mangled", {"mangled": True, "loss_percent": 2.0}),
+    ],
+)
+def test_any_network_gives_everybody_the_right_file(name: str, options: dict[str, Any]) -> None:
+    """Through namespaces where this host lets us build some, through a network without losses
+    (loopback) elsewhere."""
+    bench = Bench(2.0, rate_mbit=60)
+    try:
+        network = Network(3, rate_mbit=100, prefix=f"tge{os.getpid() % 10_000}", **options)
+        try:
+            row = bench.run("ours", network, late_s={2: 0.15})
+        except (LabFailed, NotReady, FileNotFoundError):
+            _over_loopback(bench)
+            return
+        assert row.good == 3, row.results
+        for result in row.results:
+            brought = result["bytes"]
+            assert isinstance(brought, dict)
+            assert brought.get("udp", 0) > 1_000_000, result
+        assert row.ratio < 3
+    finally:
+        bench.close()
+
+
+def _over_loopback(bench: Bench) -> None:
+    with serving(bench.release, bench.folder / "state", *LOOPBACK) as server:
+        url = f"{server.url}/obj.bin"
+        gets = [Get(bench.folder / f"{i}.bin", url, home=bench.folder) for i in range(3)]
+        for get in gets:
+            assert states(get.end()) == ["joined", "done"]
+            assert get.out.read_bytes() == bench.file.read_bytes()
+
+
+def test_a_client_that_hears_nothing_takes_the_file_by_unicast(
+    tmp_path: Path, release: tuple[Path, str]
+) -> None:
+    directory, digest = release
+    with serving(directory, tmp_path / "state", *LOOPBACK) as server:
+        url = f"{server.url}/obj.bin"
+        deaf = [sys.executable, "-c", _DEAF, "get", url, "--multicast", "--json", "-o"]
+        outs = [tmp_path / f"{i}.bin" for i in range(3)]
+        began = time.monotonic()
+        processes = [
+            subprocess.Popen(
+                [*deaf, str(out)],
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)},
+            )
+            for out in outs
+        ]
+        for process, out in zip(processes, outs, strict=True):
+            _, text = process.communicate(timeout=60)
+            assert process.returncode == 0, text
+            assert states([json.loads(line) for line in text.splitlines()]) == ["joined", "ended"]
+            assert sha256(out) == digest
+        assert time.monotonic() - began < 60
+
+
+#: `tidegate` whose sockets never hear a group.
+_DEAF = """
+import sys
+sys.argv[0] = "tidegate"
+import client.multicast_batch as batch
+batch.BatchReader.read = lambda self: []
+import tidegate
+tidegate.main()
+"""

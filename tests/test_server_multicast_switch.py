@@ -1,0 +1,353 @@
+"""In front of the gate: who is held, who is offered a session, who never notices anything."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+
+from protocol.fec import BlockLayout, available_schemes
+from protocol.packet import PAYLOAD_OFFSET, PacketOpener
+from protocol.session import (
+    HEADER_NAME,
+    OFFER_TYPE,
+    Capability,
+    Offer,
+    decode_offer,
+    format_capability,
+)
+from protocol.session_report import Report, decode_answer, encode_report
+from server.files import OpenFile, Tree
+from server.http.request import Request
+from server.multicast import sessions as sessions_module
+from server.multicast.blocks import hash_blocks
+from server.multicast.hot import Hot, HotSettings
+from server.multicast.routes import MulticastRoutes
+from server.multicast.schedule import FOLDER, ScheduledSend, ScheduleWatch, write_entry
+from server.multicast.sessions import Sessions
+from server.multicast.settings import MulticastSettings
+from server.multicast.switch import MulticastSwitch
+from server.transfer import BodyPlan, Representation
+from tests.fakes import FakeConnection
+
+CAPABLE = format_capability(Capability((*available_schemes(), "paper"), scope="site"))
+
+
+class FakeSender:
+    """A group nobody hears; remembers the datagrams."""
+
+    sent: ClassVar[list[bytes]] = []
+
+    def __init__(self, interface: Any, group: str, port: int, ttl: int) -> None:
+        assert group.startswith("239.")
+        assert ttl == 1
+
+    def send_one(self, datagram: bytes) -> bool:
+        self.sent.append(datagram)
+        return True
+
+    def send_equal(self, pieces: list[Any], parts: int, size: int) -> int:
+        for at in range(0, len(pieces), parts):
+            datagram = b"".join(pieces[at : at + parts])
+            assert len(datagram) == size
+            self.sent.append(datagram)
+        return len(pieces) // parts
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Hashes:
+    """Hashes that are there at once, or when the test says so."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self._known: dict[Any, tuple[bytes, ...]] = {}
+
+    def known(self, key: Any, layout: BlockLayout) -> tuple[bytes, ...] | None:
+        return self._known.get((key, layout)) if self.ready else None
+
+    def want(self, file: OpenFile, layout: BlockLayout) -> Deferred[tuple[bytes, ...]]:
+        found = self._known[file.rep.key, layout] = hash_blocks(file, layout)
+        return succeed(found)
+
+
+class Inner:
+    """The gate: remembers whom it was given."""
+
+    def __init__(self) -> None:
+        self.entered: list[Request] = []
+
+    def admit_small(self, request: Request, rep: Representation) -> bool:
+        return False
+
+    def enter(self, request: Request, rep: Any, plan: Any, start: Any) -> None:
+        self.entered.append(request)
+
+
+class House:
+    """A switch with everything around it driven by hand."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.clock = Clock()
+        self.release = folder / "release"
+        self.release.mkdir()
+        self.body = random.Random(3).randbytes(400_000)
+        (self.release / "obj.bin").write_bytes(self.body)
+        self.tree = Tree(self.release)
+        self.settings = MulticastSettings(enabled=True, **settings)
+        self.hot = Hot(
+            HotSettings(self.settings.threshold, self.settings.window_s, least_bytes=1000)
+        )
+        self.hashes = Hashes()
+        self.sessions = Sessions(self.clock, self.settings, random.Random(1))
+        self.inner = Inner()
+        self.eligible = True
+        self.switch = MulticastSwitch(
+            self.clock,
+            self.inner,
+            self.tree,
+            self.hot,
+            self.hashes,  # type: ignore[arg-type]
+            self.sessions,
+            lambda request, rep: self.eligible,
+        )
+        self.routes = MulticastRoutes(self.sessions)
+
+    def ask(
+        self, value: str | None = CAPABLE, status: int = 200, **fields: str
+    ) -> tuple[Request, FakeConnection]:
+        headers = {name.replace("_", "-").encode(): text.encode() for name, text in fields.items()}
+        if value is not None:
+            headers[HEADER_NAME.lower().encode()] = value.encode()
+        connection = FakeConnection()
+        request = Request(connection, b"GET", b"/obj.bin", headers)  # type: ignore[arg-type]
+        rep = self.tree.open([b"obj.bin"]).rep
+        plan = BodyPlan(status, (), ((0, rep.size_bytes),), rep.size_bytes)
+        self.switch.enter(request, rep, plan, lambda listener: None)  # type: ignore[arg-type,return-value]
+        return request, connection
+
+    def three(self) -> list[Offer]:
+        connections = [self.ask()[1] for _ in range(3)]
+        assert [c.status for c in connections] == [200] * 3
+        assert {c.fields["content-type"] for c in connections} == {OFFER_TYPE}
+        return [decode_offer(c.body) for c in connections]
+
+    def post(self, path: str, body: bytes, method: bytes = b"POST") -> FakeConnection:
+        connection = FakeConnection()
+        self.routes(Request(connection, method, path.encode(), {}, body=body))  # type: ignore[arg-type]
+        return connection
+
+    def run(self, seconds: float) -> None:
+        for _ in range(int(seconds / 0.002)):
+            self.clock.advance(0.002)
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    monkeypatch.setattr(sessions_module, "GroupSender", FakeSender)
+    FakeSender.sent = []
+    house = House(tmp_path)
+    yield house
+    house.switch.close()
+    house.tree.close()
+
+
+def test_the_third_makes_a_session_and_all_three_get_the_same_one(house: House) -> None:
+    first, second = house.ask(), house.ask()
+    assert (first[1].status, second[1].status) == (0, 0)
+    third = house.ask()
+    offers = [decode_offer(one[1].body) for one in (first, second, third)]
+    assert len({offer.session for offer in offers}) == 1
+    assert len({offer.member for offer in offers}) == 3
+    assert offers[0].hashes == hash_blocks(house.tree.open([b"obj.bin"]), offers[0].layout())
+    assert third[1].fields["vary"] == HEADER_NAME
+    assert house.inner.entered == []
+    late = decode_offer(house.ask()[1].body)
+    assert late.session == offers[0].session
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        (None, 200),
+        (CAPABLE, 206),
+        ("v=2; fec=none", 200),
+        ("nonsense ;;", 200),
+        ('v=1; fec="raptorq"; ip="6"', 200),
+        ('v=1; fec="raptorq"; rate=1000', 200),
+    ],
+)
+def test_all_others_go_straight_to_the_gate(house: House, value: str | None, status: int) -> None:
+    house.three()
+    request, connection = house.ask(value, status)
+    assert house.inner.entered == [request]
+    assert connection.status == 0
+
+
+def test_a_file_under_a_rule_is_the_gates_to_judge(house: House) -> None:
+    house.eligible = False
+    request, _ = house.ask()
+    assert house.inner.entered == [request]
+
+
+def test_when_the_window_ends_each_goes_on_by_itself(house: House) -> None:
+    first, _ = house.ask()
+    house.clock.advance(10)
+    second, _ = house.ask()
+    assert house.inner.entered == []
+    house.clock.advance(5)
+    assert house.inner.entered == [first]
+    house.clock.advance(10)
+    assert house.inner.entered == [first, second]
+
+
+def test_who_leaves_while_held_counts_no_more(house: House) -> None:
+    first, connection = house.ask()
+    house.ask()
+    connection.leave(first)
+    _, third = house.ask()
+    assert third.status == 0
+
+
+def test_those_who_wait_with_tickets_are_hurried_and_offered_the_session(house: House) -> None:
+    waiter, _ = house.ask(tidegate_ticket="t1", tidegate_client="one")
+    assert house.inner.entered == [waiter]
+    assert house.switch.hurry(waiter) == 5.0
+    assert house.switch.hurry(house.ask(None)[0]) is None
+    house.ask(tidegate_ticket="t2", tidegate_client="two")
+    _, third = house.ask()
+    offer = decode_offer(third.body)
+    # Most of the cohort will only ask within the next seconds: the session waits for them.
+    assert offer.start_in_s == 5.0
+    assert house.ask(tidegate_ticket="t1", tidegate_client="one")[1].status == 200
+
+
+def test_a_session_sends_sealed_datagrams_and_ends_when_all_are_done(house: House) -> None:
+    offers = house.three()
+    for offer in offers:
+        house.post(offer.report_url, encode_report(Report(offer.member, "joined")))
+    assert house.sessions.running[0].takes_joiners
+    house.run(0.5)
+    opener = PacketOpener(offers[0].key, offers[0].session)
+    got = bytearray(len(house.body))
+    for datagram in FakeSender.sent:
+        header, payload = opener.open_packet(memoryview(datagram))
+        if len(payload):
+            at = header.block * offers[0].layout().block_bytes + header.symbol * len(payload)
+            got[at : at + len(payload)] = payload[: len(got) - at]
+    assert bytes(got) == house.body
+    for offer in offers:
+        answer = house.post(offer.report_url, encode_report(Report(offer.member, "done")))
+        assert decode_answer(answer.body).action == "closed"
+    house.run(0.2)
+    assert house.sessions.running == ()
+    assert house.sessions.sent_bytes_total > len(house.body)
+    # It still answers for a while, then is forgotten.
+    assert house.post(offers[0].report_url, b"{}").status == 400
+    house.clock.advance(40)
+    assert house.post(offers[0].report_url, b"{}").status == 404
+
+
+def test_repair_gives_members_a_bounded_share(house: House) -> None:
+    offer = house.three()[0]
+    answer = house.post(offer.repair_url, f"{offer.member} bytes=10-19,100-104".encode())
+    assert answer.body == house.body[10:20] + house.body[100:105]
+    for body, status in (
+        (f"{offer.member} bytes=0-399999".encode(), 409),
+        (b"stranger bytes=0-1", 409),
+        (f"{offer.member} bytes=399999-400000".encode(), 400),
+        (f"{offer.member} bytes=9-3".encode(), 400),
+        (b"\xff", 400),
+    ):
+        assert house.post(offer.repair_url, body).status == status, body
+    assert house.post(offer.report_url, b"", b"GET").status == 405
+
+
+def test_status_lists_what_runs(house: House) -> None:
+    house.three()
+    (row,) = json.loads(house.post("/-/multicast", b"", b"GET").body)["sessions"]
+    assert (row["object"], row["members"], row["phase"]) == ("/obj.bin", 3, "gather")
+
+
+def test_nothing_is_sent_while_hashes_are_unknown_and_nobody_hangs(house: House) -> None:
+    house.hashes.ready = False
+    for _ in range(3):
+        house.ask()
+    house.clock.advance(15)
+    assert len(house.inner.entered) == 3
+    assert FakeSender.sent == []
+
+
+def test_closing_lets_the_held_go_on_and_ends_sessions(house: House) -> None:
+    request, _ = house.ask()
+    house.switch.close()
+    assert house.inner.entered == [request]
+    later, _ = house.ask()
+    assert house.inner.entered == [request, later]
+
+
+def test_a_file_that_is_written_to_ends_the_session(house: House) -> None:
+    offer = house.three()[0]
+    (house.release / "obj.bin").write_bytes(b"other")
+    house.run(0.5)
+    assert house.sessions.running == ()
+    assert house.post(offer.repair_url, f"{offer.member} bytes=0-1".encode()).status == 409
+
+
+def test_the_schedule_opens_sessions_at_their_time_and_drops_nonsense(
+    house: House, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    watch = ScheduleWatch(
+        house.clock,
+        state,
+        house.tree,
+        house.hot,
+        house.hashes,  # type: ignore[arg-type]
+        house.sessions,
+        wall=lambda: 1000.0 + house.clock.seconds(),
+    )
+    watch.start()
+    write_entry(state, ScheduledSend("/obj.bin", 1000.0 + 700.0))
+    write_entry(state, ScheduledSend("/missing.bin", 1000.0))
+    (state / FOLDER / "broken.json").write_text("{")
+    house.clock.advance(1)
+    assert len(list((state / FOLDER).iterdir())) == 1
+    assert house.sessions.running == ()
+    for _ in range(100):
+        house.clock.advance(1)
+    (session,) = house.sessions.running
+    offer = decode_offer(house.ask()[1].body)
+    assert offer.session == session.id
+    assert 590 < offer.start_in_s <= 600
+    house.post(offer.report_url, encode_report(Report(offer.member, "joined")))
+    house.run(1)
+    assert FakeSender.sent == []
+    for _ in range(598):
+        house.clock.advance(1)
+    house.run(3)
+    assert len(FakeSender.sent) > 200
+    assert len(FakeSender.sent[0]) > PAYLOAD_OFFSET
+    watch.stop()
+
+
+def test_sessions_share_the_rate(house: House) -> None:
+    house.three()
+    (session,) = house.sessions.running
+    assert session.transmitter.rate_bytes_s == house.settings.rate
+    (house.release / "two.bin").write_bytes(house.body)
+    file = house.tree.open([b"two.bin"])
+    fec = house.sessions.choose_fec([Capability(available_schemes())])
+    hashes = hash_blocks(file, house.sessions.layout(file.rep.size_bytes))
+    other = house.sessions.open("two", file, fec, hashes)
+    assert other is not None
+    assert session.transmitter.rate_bytes_s == house.settings.rate / 2
+    other.stop("enough")
+    assert session.transmitter.rate_bytes_s == house.settings.rate
