@@ -147,6 +147,8 @@ def test_the_command_line_prepares_a_release(tidegate: Any) -> None:
     assert "/README.txt" in tidegate("files")
     tidegate("rules", "set", "/42/*", "--hidden-until", "2h", "--prequeue-from", "1h")
     assert "/42/*" in tidegate("rules", "list")
+    long = ("rules", "set", "/42/*", "--require-class", "x" * 33)
+    assert "require_class" in tidegate(*long, status=4)
     assert "/42/*" in tidegate("prequeues")
     tidegate("rules", "remove", "/42/*")
     sheet = csv.DictReader(

@@ -17,6 +17,8 @@ from server.admin.forms import diff
 from server.admin.web import Problem
 
 PASSES_AT_ONCE = 10_000
+#: Letters of a class name in a rule (`server.rules.Rule`).
+CLASS_MAX = 32
 LOGO_MAX_BYTES = 256 * 1024
 RULES_MAX = 500
 
@@ -115,6 +117,10 @@ def check_rule(rule: Rule) -> Rule:
         raise wrong("path", "A pattern starts with / and may hold * and ?.")
     if rule.treat_as not in ("", "small", "large"):
         raise wrong("treat_as", "This is small, large or empty.")
+    if len(rule.require_class) > CLASS_MAX:
+        raise wrong("require_class", f"At most {CLASS_MAX} letters.", longest=CLASS_MAX)
+    if not path.isprintable() or len(path) > 1024:
+        raise wrong("path", "A pattern has at most 1024 characters that can be printed.")
     opens, registers = rule.hidden_until_s, rule.prequeue_from_s
     if registers is not None and (opens is None or registers >= opens):
         raise wrong("prequeue_from_s", "A pre-queue opens before the release, which needs a time.")

@@ -52,6 +52,8 @@ class AccountApi:
 
     async def user_add(self, asked: Asked) -> Answer:
         body = asked.body
+        if body.name in self.admin.accounts.users:
+            raise Problem(409, f"There is already a user {body.name}.")
         user = await self.admin.accounts.add_user(
             body.name, Role(body.role), body.password, asked.call.now
         )

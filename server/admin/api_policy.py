@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 
 from pydantic import ValidationError
@@ -59,7 +60,8 @@ class PolicyApi:
         current = self.context.current()
         number, body = expected(asked, current), asked.body
         try:
-            settings = PolicySettings.model_validate({**current.settings, **body.settings})
+            wanted = json.dumps({**current.settings, **body.settings})
+            settings = PolicySettings.model_validate_json(wanted, strict=True)
         except ValidationError as error:
             raise invalid(error, PolicySettings, where="settings") from None
         policy = body.policy or current.policy

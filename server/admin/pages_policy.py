@@ -124,7 +124,7 @@ async def begin_preview(
         raise Problem(422, f"policy: choose one of {', '.join(admin.context.policies())}.")
     if not admin.previews.room():
         raise Problem(
-            503, "Other previews are running; try again.", headers=(("retry-after", "10"),)
+            429, "Other previews are running; try again.", headers=(("retry-after", "10"),)
         )
     current = admin.context.current()
     arrivals = (

@@ -44,8 +44,11 @@ class AdminRequest(Request):
         transport: Any = self.channel.transport if self.channel is not None else None
         if transport is None:
             return
+        told = Problem(413, f"A body has at most {BODY_LIMIT_BYTES} bytes here.").answer()
         transport.write(
-            b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+            b"HTTP/1.1 413 Content Too Large\r\nConnection: close\r\n"
+            b"Content-Type: application/problem+json\r\nContent-Length: %d\r\n\r\n%b"
+            % (len(told.body), told.body)
         )
         transport.loseConnection()
 

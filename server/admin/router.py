@@ -75,7 +75,8 @@ class Operation:
         if kind != "application/json":
             raise Problem(415, "Send the body as application/json.")
         try:
-            return self.body.model_validate_json(call.body)
+            # Strict: `false` is no number and "5" neither, whatever the form's fields may be.
+            return self.body.model_validate_json(call.body, strict=True)
         except ValidationError as error:
             if any(fault["type"] == "json_invalid" for fault in error.errors()):
                 raise Problem(400, "The body is not valid JSON.") from None

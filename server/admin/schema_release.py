@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from server.admin.acts import LOGO_MAX_BYTES
+from server.admin.acts import CLASS_MAX, LOGO_MAX_BYTES
 from server.admin.schema import ListQuery, Shape, Text
 
 
@@ -39,7 +39,7 @@ class RuleIn(Shape):
         pattern=r"^/[^\x00-\x1f\x7f]*$",
         description="A pattern with * and ?; it starts with a slash.",
     )
-    require_class: Text = Field("", max_length=64)
+    require_class: Text = Field("", max_length=CLASS_MAX)
     treat_as: Literal["", "small", "large"] = ""
     multicast: bool | None = None
     hidden_until_s: float | None = Field(None, ge=0, le=4e9)
