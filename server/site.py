@@ -6,11 +6,9 @@ status; everything else is planned as a `BodyPlan` and handed to the admission.
 
 from __future__ import annotations
 
-import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from protocol.errors import BadRange
 from protocol.headers import (
@@ -21,7 +19,7 @@ from protocol.headers import (
     parse_want_digest,
 )
 from protocol.manifest import FileDigests, Source
-from protocol.ranges import ContentRange, multipart_pieces, parse_range
+from protocol.ranges import ContentRange
 from server.catalog import Catalog
 from server.files import IsDirectory, NotHere, OpenFile, Tree, split_path, url_of
 from server.folders import Folders
@@ -29,18 +27,16 @@ from server.http.answers import Header, header_block
 from server.http.request import Request
 from server.mediatypes import content_type_of
 from server.pacer import Pacer
-from server.preconditions import range_counts, verdict
-from server.sender import Piece, WholeTransfer, sender_for
+from server.plans import plan_body
+from server.preconditions import verdict
+from server.smallfiles import SmallFiles
+from server.starts import SMALL_BYTES, BytesStart, FileStart
 from server.transfer import (
     Admission,
     BodyPlan,
-    FileKey,
     Representation,
-    Transfer,
-    TransferListener,
 )
 
-SMALL_BYTES = 64 * 1024
 #: Fields that make an answer depend on more than the file.
 _CONDITIONAL = frozenset(
     {
@@ -61,16 +57,6 @@ _ALLOW: Header = (b"Allow", b"GET, HEAD, OPTIONS")
 
 Handler = Callable[[Request], None]
 Finder = Callable[[Request, list[bytes]], bool]
-
-
-@dataclass(slots=True)
-class _Small:
-    """A small file in memory: its identity, the header of its answer, and its bytes."""
-
-    rep: Representation
-    key: FileKey
-    head: bytes
-    body: bytes
 
 
 class Site:
@@ -110,15 +96,12 @@ class Site:
         self.wall = wall
         self._server: Header = (b"Server", server_name.encode("ascii"))
         self._routes: dict[bytes, tuple[Handler, frozenset[bytes]]] = {}
-        self._small: OrderedDict[bytes, _Small] = OrderedDict()
-        self._small_bytes = 0
+        self._small = SmallFiles(small_cache_bytes, self._ready_head)
         #: Files that were asked for lately, by target: spares the walk while they are current.
         self._opened: dict[bytes, OpenFile] = {}
         #: Counts the times that what is said of files has changed as a whole.
         self._said = 0
-        self._small_most_bytes = small_cache_bytes
-        self._targets: dict[FileKey, set[bytes]] = {}
-        catalog.on_learned(self._learned)
+        catalog.on_learned(lambda key, digests: self._small.write_anew(key))
 
     def add_route(
         self, prefix: str, handler: Handler, methods: Sequence[str] = ("GET", "HEAD")
@@ -147,7 +130,7 @@ class Site:
                     request.connection.answer_ready(request, small.head, small.body)
                     return
             else:
-                self._forget(request.target)
+                self._small.forget(request.target)
         path = request.path
         if path.startswith(b"/-/"):
             self._route(request)
@@ -261,7 +244,7 @@ class Site:
             request.respond(304, [field for field in fields if field[0] != b"Content-Type"])
             return
         try:
-            plan, pieces = self._plan(request, rep, fields, etag, mtime_s, now)
+            plan, pieces = plan_body(request, rep, fields, etag, mtime_s, now)
         except BadRange as error:
             unsatisfied = str(ContentRange(None, None, rep.size_bytes)).encode("ascii")
             request.refuse(
@@ -277,43 +260,9 @@ class Site:
         elif plan.status == 200 and rep.size_bytes <= SMALL_BYTES:
             self._serve_small(request, file, plan)
         else:
-            self.admission.enter(request, rep, plan, _FileStart(self, request, file, plan, pieces))
-
-    def _plan(
-        self,
-        request: Request,
-        rep: Representation,
-        fields: list[Header],
-        etag: EntityTag,
-        mtime_s: int,
-        now: float,
-    ) -> tuple[BodyPlan, list[Piece]]:
-        """Decide what to send. Raises BadRange."""
-        size = rep.size_bytes
-        value = request.headers.get(b"range")
-        ranges = None
-        if (
-            value is not None
-            and request.method == b"GET"
-            and range_counts(request.headers, etag, mtime_s, now)
-        ):
-            ranges = parse_range(value.decode("latin-1"), size)
-        if ranges is None:
-            whole: list[Piece] = [(0, size)] if size else []
-            return BodyPlan(200, tuple(fields), ((0, size),), size), whole
-        if len(ranges) == 1:
-            start, end = ranges[0]
-            content_range = b"bytes %d-%d/%d" % (start, end - 1, size)
-            headers = (*fields, (b"Content-Range", content_range))
-            return BodyPlan(206, headers, (ranges[0],), end - start), [ranges[0]]
-        boundary = secrets.token_hex(12)
-        content_type = dict(fields)[b"Content-Type"].decode("latin-1")
-        pieces, total = multipart_pieces(ranges, size, content_type, boundary)
-        multipart = f"multipart/byteranges; boundary={boundary}".encode("ascii")
-        headers = tuple(
-            (name, multipart if name == b"Content-Type" else field) for name, field in fields
-        )
-        return BodyPlan(206, headers, tuple(ranges), total), pieces
+            self.admission.enter(
+                request, rep, plan, FileStart(self.pacer, request, file, plan, pieces)
+            )
 
     def _fields_of(
         self,
@@ -401,26 +350,14 @@ class Site:
                 [(b"Retry-After", b"1")],
             )
             return
-        self._remember(request, rep, body)
+        # One that was written only just now might change again within the same timestamp.
+        settled_ns = int(self.wall() * 1e9) - _UNSETTLED_NS
+        if request.method == b"GET" and max(rep.key.mtime_ns, rep.key.ctime_ns) <= settled_ns:
+            self._small.keep(request.target, rep, body)
         if self.admission.admit_small(request, rep):
             request.respond(plan.status, plan.headers, body)
         else:
-            self.admission.enter(request, rep, plan, _BytesStart(request, plan, body))
-
-    def _remember(self, request: Request, rep: Representation, body: bytes) -> None:
-        """Keep a small file in memory, unless it was written only just now."""
-        now_ns = int(self.wall() * 1e9)
-        if max(rep.key.mtime_ns, rep.key.ctime_ns) > now_ns - _UNSETTLED_NS:
-            return
-        if request.method != b"GET" or len(body) > self._small_most_bytes // 8:
-            return
-        target = request.target
-        self._forget(target)
-        self._small[target] = _Small(rep, rep.key, self._ready_head(rep, len(body)), body)
-        self._targets.setdefault(rep.key, set()).add(target)
-        self._small_bytes += len(body) + len(target) + 1024
-        while self._small_bytes > self._small_most_bytes:
-            self._forget(next(iter(self._small)))
+            self.admission.enter(request, rep, plan, BytesStart(request, plan, body))
 
     def _ready_head(self, rep: Representation, length: int) -> bytes:
         fields = self._fields(rep, int(rep.mtime_s // 1), self.catalog.known(rep.key), None)
@@ -441,98 +378,8 @@ class Site:
             and status.st_ctime_ns == key.ctime_ns
         )
 
-    def _forget(self, target: bytes) -> None:
-        small = self._small.pop(target, None)
-        if small is None:
-            return
-        self._small_bytes -= len(small.body) + len(target) + 1024
-        targets = self._targets[small.key]
-        targets.discard(target)
-        if not targets:
-            del self._targets[small.key]
-
     def forget_all(self) -> None:
         """Drop every ready answer: what is said of files (mirrors, links) has changed."""
         self._said += 1
         self.folders.forget()
-        self._small.clear()
-        self._targets.clear()
-        self._small_bytes = 0
-
-    def _learned(self, key: FileKey, digests: FileDigests) -> None:
-        """A digest became known: ready answers of this content say it from now on."""
-        for target in self._targets.get(key, ()):
-            small = self._small[target]
-            small.head = self._ready_head(small.rep, len(small.body))
-
-
-class _FileStart:
-    """Starts a body from a file; see `transfer.Start`."""
-
-    __slots__ = ("_file", "_pieces", "_plan", "_request", "_site")
-
-    def __init__(
-        self, site: Site, request: Request, file: OpenFile, plan: BodyPlan, pieces: list[Piece]
-    ) -> None:
-        self._site = site
-        self._request = request
-        self._file = file
-        self._plan = plan
-        self._pieces = pieces
-
-    def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
-        """Send the header, then let a sender have the connection."""
-        plan = self._plan
-        if not self._file.unchanged():
-            return self._give_up(listener)
-        if plan.body_bytes <= SMALL_BYTES:
-            return self._send_at_once(listener, headers)
-        self._request.begin(plan.status, (*plan.headers, *headers), plan.body_bytes)
-        sender = sender_for(
-            self._request, self._file, self._pieces, plan.body_bytes, listener, self._site.pacer
-        )
-        sender.start()
-        return sender
-
-    def _send_at_once(self, listener: TransferListener, headers: Sequence[Header]) -> Transfer:
-        """A short body goes with its header in one write: cheaper than any sender."""
-        body = self._file.read_pieces(self._pieces)
-        if body is None:
-            return self._give_up(listener)
-        self._request.respond(self._plan.status, (*self._plan.headers, *headers), body)
-        transfer = WholeTransfer(len(body))
-        listener.transfer_done(transfer, True)
-        return transfer
-
-    def _give_up(self, listener: TransferListener) -> Transfer:
-        """It waited, and was written over in place meanwhile: what was planned is gone."""
-        if self._request.dripped:
-            self._request.abort()
-        else:
-            self._request.refuse(
-                503,
-                "file-changing",
-                "The file was replaced while you waited; ask again for the new one.",
-                [(b"Retry-After", b"1")],
-            )
-        transfer = WholeTransfer(0)
-        listener.transfer_done(transfer, False)
-        return transfer
-
-
-class _BytesStart:
-    """Starts a body that lies in memory; see `transfer.Start`."""
-
-    __slots__ = ("_body", "_plan", "_request")
-
-    def __init__(self, request: Request, plan: BodyPlan, body: bytes) -> None:
-        self._request = request
-        self._plan = plan
-        self._body = body
-
-    def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
-        """Send all in one write."""
-        self._request.respond(self._plan.status, (*self._plan.headers, *headers), self._body)
-        transfer = WholeTransfer(len(self._body))
-        listener.transfer_done(transfer, True)
-        return transfer
+        self._small.forget_all()
