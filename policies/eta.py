@@ -7,9 +7,12 @@ The estimate is made in three steps:
    in turn. The first few hundred turns are laid out one by one, those beyond at the mean step.
 2. *Thin.* A ticket ahead counts only as far as its owner is likely to come: the measured part of
    ready tickets that nobody claimed, and the measured rate at which waiting clients leave.
-3. *Calibrate.* What waits turned out to be, as a ratio to step 2, moves two quantiles of that
-   ratio for short, middling and long waits: the median corrects the expectation, the 90 % quantile
-   makes the bound (stochastic approximation of quantiles, Robbins and Monro 1951).
+3. *Calibrate.* What waits turned out to be, as a ratio to a base, moves quantiles of that ratio for
+   short, middling and long waits: the median corrects the expectation, the 90 % quantile makes
+   the bound (stochastic approximation of quantiles, Robbins and Monro 1951). For a client that
+   waits at the door the base is step 2. One that waits elsewhere mostly starts when it comes back
+   as told: its base is that promised return. The promise itself is made from when slots were
+   there, for else those told to come late would prove their estimate right.
 """
 
 from __future__ import annotations
@@ -30,30 +33,63 @@ _FRESH_S = 0.5
 #: Edges between the classes of waits that are calibrated apart, seconds.
 _EDGES = (4.0, 10.0, 25.0, 60.0, 150.0, 400.0, 1000.0)
 _STEP_MEDIAN = 0.03
-_STEP_BOUND = 0.06
+_FLOOR = 0.15
+_STEP_BOUND = 0.05
 #: What a download is taken to need before the first one has ended: 1 MB/s.
 _FIRST_S_PER_BYTE = 1e-6
 _MEMORY = 0.03
 
 
 class _Class:
-    """Quantiles of actual to scheduled wait, in logarithms."""
+    """Quantiles of an actual wait to its base, in logarithms."""
 
-    __slots__ = ("bound", "could", "median", "seen")
+    __slots__ = ("bound", "median", "seen")
 
     def __init__(self) -> None:
         self.median = 0.0
-        #: The same for when a slot was there, whether or not the client was.
-        self.could = 0.0
-        self.bound = math.log(1.6)
+        self.bound = math.log(2.0)
         self.seen = 0
+
+    def learn(self, ratio: float) -> None:
+        """Move both quantiles a step towards this ratio (its logarithm)."""
+        self.seen += 1
+        quick = 1.0 + 8.0 / self.seen
+        step = _STEP_MEDIAN * quick
+        self.median += step if ratio > self.median else -step
+        self.median = min(2.0, max(-3.0, self.median))
+        step = _STEP_BOUND * quick
+        self.bound += 0.9 * step if ratio > self.bound else -0.1 * step
+        self.bound = min(4.0, max(self.median + _FLOOR, self.bound))
+
+
+class _Classes:
+    """One class for each order of magnitude of the base."""
+
+    __slots__ = ("_all",)
+
+    def __init__(self) -> None:
+        self._all = [_Class() for _ in range(len(_EDGES) + 1)]
+
+    def learn(self, base_s: float, waited_s: float) -> None:
+        """A wait that was expected to be `base_s` was `waited_s`."""
+        self._all[_class_of(base_s)].learn(math.log(max(waited_s, 0.05) / max(base_s, 0.25)))
+
+    def at(self, base_s: float) -> _Class:
+        """The class of that base, or while it has seen too little the nearest that has not."""
+        own = _class_of(base_s)
+        if self._all[own].seen >= 10:
+            return self._all[own]
+        known = [other for other in range(len(self._all)) if self._all[other].seen >= 10]
+        return self._all[min(known, key=lambda other: abs(other - own)) if known else own]
 
 
 class Estimator:
     """Learns from what happens; lays out the queue when asked."""
 
     def __init__(self) -> None:
-        self._classes = [_Class() for _ in range(len(_EDGES) + 1)]
+        #: Starts of those at the door, starts of those away (to their promised return), and slots
+        #: that were there.
+        self._here, self._away, self._slot = _Classes(), _Classes(), _Classes()
         self._s_per_byte = _FIRST_S_PER_BYTE
         self._ended = 0
         self._claimed = 0.0
@@ -81,33 +117,24 @@ class Estimator:
             self._s_per_byte += weight * (pace - self._s_per_byte)
 
     def started(
-        self, raw_s: float, stated: Estimate, waited_s: float, needed_s: float | None = None
+        self, raw_s: float, away_s: float, stated: Estimate, waited_s: float, needed_s: float
     ) -> None:
         """A waiting ticket starts: what was said at first against what came.
 
-        `needed_s` is when it could have started, had its owner been there: promised returns learn
-        from it, or clients told to come late would prove their estimate right.
+        `raw_s` is its scheduled wait; `away_s` its first promised return, 0 if it waited at the
+        door; `needed_s` is how long it had to wait for a slot, whether or not it was there then.
         """
         if raw_s <= 0.0:
             return
-        kept = waited_s <= stated.p90_s
         self._promised += 1
-        self._within += kept
+        self._within += waited_s <= stated.p90_s
         if waited_s > 10.0:
             self._errors.add(abs(waited_s - stated.expected_s) / waited_s)
-        ratio = math.log(max(waited_s, 0.05) / raw_s)
-        could = ratio if needed_s is None else math.log(max(needed_s, 0.05) / raw_s)
-        klass = self._classes[_class_of(raw_s)]
-        klass.seen += 1
-        quick = 1.0 + 8.0 / klass.seen
-        step = _STEP_MEDIAN * quick
-        klass.median += step if ratio > klass.median else -step
-        klass.median = min(2.0, max(-3.0, klass.median))
-        klass.could += step if could > klass.could else -step
-        klass.could = min(2.0, max(-3.0, klass.could))
-        step = _STEP_BOUND * quick
-        klass.bound += 0.9 * step if ratio > klass.bound else -0.1 * step
-        klass.bound = min(4.0, max(klass.median + 0.02, klass.bound))
+        if away_s > 0.0:
+            self._away.learn(away_s, waited_s)
+            self._slot.learn(raw_s, needed_s)
+        else:
+            self._here.learn(raw_s, waited_s)
 
     def claimed(self, came: bool) -> None:
         """The owner of a ready ticket that did not wait at the door came, or never did."""
@@ -197,26 +224,15 @@ class Estimator:
             wait = turns[-1] + (index - len(turns) + 1) * self._step_s
         return max(0.0, wait - (now - self._laid_s))
 
-    def state(self, raw_s: float) -> Estimate:
-        """The calibrated estimate for a scheduled wait."""
-        at = _class_of(raw_s)
-        klass = self._nearest(at)
-        base = max(raw_s, 0.25)
+    def state(self, raw_s: float, away_s: float = 0.0) -> Estimate:
+        """The calibrated estimate for a scheduled wait, or for a promised return."""
+        base = max(away_s or raw_s, 0.25)
+        klass = (self._away if away_s > 0.0 else self._here).at(base)
         return Estimate(base * math.exp(klass.median), base * math.exp(klass.bound))
 
     def slot_s(self, raw_s: float) -> float:
-        """When a slot is likely to be there, for the client to be there before it."""
-        return max(raw_s, 0.25) * math.exp(self._nearest(_class_of(raw_s)).could)
-
-    def _nearest(self, at: int) -> _Class:
-        """The class itself, or while it has seen too little the nearest that has seen enough."""
-        klass = self._classes[at]
-        if klass.seen >= 10:
-            return klass
-        known = [other for other in range(len(self._classes)) if self._classes[other].seen >= 10]
-        if not known:
-            return klass
-        return self._classes[min(known, key=lambda other: abs(other - at))]
+        """When a slot is likely to be there for a client that waits elsewhere."""
+        return max(raw_s, 0.25) * math.exp(self._slot.at(raw_s).median)
 
 
 def _class_of(raw_s: float) -> int:

@@ -114,38 +114,55 @@ class QueuedPolicy(Turns):
             if extra > 0:
                 if extra * settings.early_penalty_s <= settings.early_penalty_max_s:
                     shelf.promise_s[row] += settings.early_penalty_s
-                return self._answer(row, now, shelf.promise_s[row] - now)
+                return self._wait_on(row, now)
         if shelf.state[row] == WAITING:
             self._fill_ready(now)
         if self._turn_has_come(row, now):
             return self._start_ticket(row, job, now)
         if early:
-            return self._answer(row, now, shelf.promise_s[row] - now)
+            return self._wait_on(row, now)
         return self._wait(row, now)
 
     def _wait(self, row: int, now: float) -> Wait:
         """Promise a return, and remember it."""
         book, shelf = self._book, self._book.shelf
         raw_s = self._raw_s(row, now)
-        stated = self._eta.state(raw_s)
-        if shelf.raw[row] == 0.0:
-            shelf.raw[row] = max(raw_s, 0.25)
-            shelf.expected[row], shelf.bound[row] = stated.expected_s, stated.p90_s
         retry = self._retry_s(raw_s)
+        away = self._away_s(row, raw_s, retry)
+        stated = self._eta.state(raw_s, away)
+        if shelf.raw[row] == 0.0:
+            shelf.raw[row], shelf.away[row] = max(raw_s, 0.25), away
+            shelf.expected[row], shelf.bound[row] = stated.expected_s, stated.p90_s
         shelf.promise_s[row] = now if shelf.present[row] else now + retry
         if shelf.state[row] == READY:
             book.keep_until(row, shelf.promise_s[row] + self.settings.ticket_ttl_s)
-        return self._answer(row, now, retry, stated)
+        return self._answer(row, retry, stated)
 
-    def _answer(self, row: int, now: float, retry: float, stated: Estimate | None = None) -> Wait:
+    def _answer(self, row: int, retry: float, stated: Estimate) -> Wait:
         shelf = self._book.shelf
         return Wait(
             retry_after_s=retry,
             ticket=shelf.number[row],
             place=self._book.place(row),
             ready=shelf.state[row] == READY,
-            estimate=self._eta.state(self._raw_s(row, now)) if stated is None else stated,
+            estimate=stated,
         )
+
+    def _wait_on(self, row: int, now: float) -> Wait:
+        """Repeat the promise to one that came too early."""
+        return self._answer(row, self._book.shelf.promise_s[row] - now, self._stated(row, now))
+
+    def _stated(self, row: int, now: float) -> Estimate:
+        """The estimate for a ticket whose promise stands."""
+        raw_s = self._raw_s(row, now)
+        promised_s = self._book.shelf.promise_s[row] - now
+        return self._eta.state(raw_s, self._away_s(row, raw_s, promised_s))
+
+    def _away_s(self, row: int, raw_s: float, retry: float) -> float:
+        """When an absent owner should be back if no longest come-back time cut its wait."""
+        if self._book.shelf.present[row]:
+            return 0.0
+        return max(retry, _EARLY * self._eta.slot_s(raw_s))
 
     def _retry_s(self, raw_s: float) -> float:
         settings = self.settings
@@ -164,7 +181,8 @@ class QueuedPolicy(Turns):
             waited = now - shelf.issued_s[row]
             # A slot that stood empty until its owner came back would have been there sooner.
             idle_since = now if self._idle_since_s is None else self._idle_since_s
-            self._eta.started(shelf.raw[row], stated, waited, waited - (now - idle_since))
+            needed = waited - (now - idle_since)
+            self._eta.started(shelf.raw[row], shelf.away[row], stated, waited, needed)
         self._book.start(row, now)
         return self._start(job, now, shelf.number[row], not self._is_small(row))
 
@@ -203,7 +221,7 @@ class QueuedPolicy(Turns):
     def estimate(self, ticket: int, now: float) -> Estimate | None:
         """See `AdmissionPolicy.estimate`."""
         row = self._queued_row(ticket)
-        return None if row is None else self._eta.state(self._raw_s(row, now))
+        return None if row is None else self._stated(row, now)
 
     def ticket(self, number: int) -> TicketRow | None:
         """See `AdmissionPolicy.ticket`."""

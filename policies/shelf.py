@@ -19,6 +19,7 @@ class Shelf:
 
     __slots__ = (
         "_free",
+        "away",
         "bound",
         "changed_s",
         "client",
@@ -56,6 +57,8 @@ class Shelf:
         self.promise_s = array("d")
         #: First estimate of the wait: as the model gave it, as stated, and the stated bound.
         self.raw = array("f")
+        #: The first promised return where the owner waits elsewhere, else 0.
+        self.away = array("f")
         self.expected = array("f")
         self.bound = array("f")
         self.polls = array("I")
@@ -77,7 +80,7 @@ class Shelf:
             self.changed_s[row] = ticket.changed_s
             self.key[row] = 0.0
             self.promise_s[row] = ticket.issued_s
-            self.raw[row] = self.expected[row] = self.bound[row] = 0.0
+            self.raw[row] = self.away[row] = self.expected[row] = self.bound[row] = 0.0
             self.polls[row] = ticket.polls
             self.early[row] = ticket.early_polls
             self.state[row] = CODES[ticket.state]
@@ -95,6 +98,7 @@ class Shelf:
             self.key.append(0.0)
             self.promise_s.append(ticket.issued_s)
             self.raw.append(0.0)
+            self.away.append(0.0)
             self.expected.append(0.0)
             self.bound.append(0.0)
             self.polls.append(ticket.polls)

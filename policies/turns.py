@@ -18,7 +18,7 @@ from policies.job import Advance, TicketState
 from policies.settings import PolicySettings
 
 #: A slot is kept free for an absent ticket whose promised return is this near, seconds.
-_DUE_S = 2.0
+_DUE_S = 0.5
 
 
 class Turns(BasePolicy):
@@ -61,8 +61,7 @@ class Turns(BasePolicy):
         shelf = self._book.shelf
         entry = (shelf.key[row], shelf.number[row])
         owed = bisect_left(self._book.here, entry)
-        if shelf.present[row]:
-            owed += self._due_before(entry, now)
+        owed += self._due_before(entry, now)
         return free > owed
 
     # -- small jobs that found every slot taken --------------------------------------------------
