@@ -14,6 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+#: What `/-/long` answers from memory, as a long listing is.
+LONG = bytes(range(256)) * 16384
+
 
 class Running:
     """A server process that was started for a test."""
@@ -66,6 +69,7 @@ def main() -> None:
     pacer = Pacer(reactor, options.get("bandwidth_bytes_s"))
     site = Site(Tree(sys.argv[1]), catalog, AdmitAll(), pacer)
     site.generated = Generated(site, reactor).answer
+    site.add_route("/-/long", lambda request: request.respond(200, (), LONG))
     factory = HttpFactory(
         site,
         reactor,

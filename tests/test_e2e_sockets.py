@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.http_bench import Answer
-from tests.socket_server import Running, running
+from tests.socket_server import LONG, Running, running
 
 pytestmark = pytest.mark.e2e
 
@@ -251,11 +251,13 @@ def test_tls_serves_the_same_bytes(root: Path, tmp_path: Path) -> None:
             raw = socket.create_connection(("127.0.0.1", server.tls_port), timeout=30)
             sock = context.wrap_socket(raw, server_hostname="localhost")
             sock.sendall(ask("/big", f"Range: bytes=0-{size}") + ask("/small"))
-            sock.sendall(ask("/big", "Connection: close"))
+            sock.sendall(ask("/-/long") + ask("/big") + ask("/-/long", "Connection: close"))
             data = read_to_end(sock)
             first = Answer(data)
             second = Answer(first.rest)
-            third = Answer(second.rest)
+            long = Answer(second.rest)
+            third = Answer(long.rest)
+            assert long.body == Answer(third.rest).body == LONG
             assert len(first.body) == size + 1
             assert second.body == b"small" * 100
             whole = hashlib.sha256((root / "big").read_bytes()).digest()
@@ -294,6 +296,31 @@ def test_a_stalled_download_costs_six_kib_at_most(root: Path) -> None:
         assert each <= 6 * 1024, f"{each:.0f} bytes for each stalled download"
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def resident_bytes_of(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def test_a_long_answer_from_memory_costs_a_slow_reader_a_piece_and_not_a_copy(root: Path) -> None:
+    with running(root) as server:
+        slow = connect(server.port, receive_buffer=4096)
+        slow.sendall(ask("/-/long") + ask("/small") + ask("/-/long", "Connection: close"))
+        before = resident_bytes_of(server.pid)
+        unread = [connect(server.port, receive_buffer=4096) for _ in range(50)]
+        for sock in unread:
+            sock.sendall(ask("/-/long"))
+        for sock in unread:
+            assert sock.recv(12) == b"HTTP/1.1 200"
+        each = (resident_bytes_of(server.pid) - before) / len(unread)
+        assert each < 512 * 1024, f"{each:.0f} bytes for each, of {len(LONG)}"
+        first = Answer(read_to_end(slow))
+        second = Answer(first.rest)
+        third = Answer(second.rest)
+        assert first.body == third.body == LONG
+        assert second.body == b"small" * 100
+        assert third.rest == b""
 
 
 def stalled(port: int) -> socket.socket:
