@@ -163,8 +163,8 @@ def fill(database: Path, tickets: int, samples: int) -> None:
         series = [*SERIES, *(f"other_{n}" for n in range(200))]
         left = samples
         for name in series:
-            for resolution, count in ((0, 3600), (60, 10_080), (3600, 8_760)):
-                step = resolution or 1
+            for resolution, count in ((0, 720), (60, 10_080), (3600, 8_760)):
+                step = resolution or 5
                 end = now - now % step
                 some = min(left, count)
                 points = (

@@ -256,7 +256,7 @@ def test_everything_can_be_done_without_a_script(visit: AdminVisit) -> None:
         assert int(number) not in [row["lease"] for row in rows]
         plain.get(visit.url + "/queue?tab=tickets")
         click(plain, "tr:last-child a[aria-label^='Promote']")
-        click(plain, GRAVE)
+        click(plain, "main form button.primary")
         plain.get(visit.url + "/queue/block?network=203.0.113.0%2F24")
         click(plain, GRAVE)
         assert "203.0.113.0/24" in plain.page_source

@@ -178,7 +178,7 @@ class LiveServer:
                 if state in ("", row.state)
             )
             return TicketPage(rows, total)
-        states = (state,) if state else ("waiting", "ready")
+        states = (state,) if state else ("ready", "waiting")
         try:
             numbers, total = await self.service.store.read(
                 lambda session: search_tickets(session, search, states, offset, limit)

@@ -108,6 +108,7 @@ async def ticket_ask(admin: Admin, call: Call) -> Answer:
             ("Client", found.row.client),
             ("Place", found.place or "–"),
         ],
+        verb=verb,
         button=f"{word} the ticket",
         back="/queue?tab=tickets",
     )

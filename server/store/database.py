@@ -30,7 +30,12 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     # WAL with synchronous=NORMAL survives a killed process; only a power cut may lose the last
     # batch, and the signed tokens bring those tickets back.
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=5000"):
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "busy_timeout=5000",
+        "cache_size=-16000",
+    ):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

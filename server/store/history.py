@@ -98,30 +98,64 @@ def read_series(
 def read_binned(
     session: Session, series: Sequence[str], since_s: float, until_s: float, points: int
 ) -> tuple[list[float], dict[str, list[float | None]]]:
-    """Series on one axis of at most `points` equal steps; a step without a value is None."""
-    resolution_s = RAW
-    for candidate, kept_s in KEPT_S.items():
-        resolution_s = candidate
-        if until_s - since_s <= kept_s:
-            break
-    width_s = max((until_s - since_s) / points, float(resolution_s) or 5.0)
+    """Series on one axis of about `points` equal steps; a step without a value is None.
+
+    The bulk comes from the coarsest resolution that the axis bears, and what that does not have
+    yet from the finer ones; so a week costs no more than an hour.
+    """
+    wished_s = (until_s - since_s) / points
+    finest = next((r for r, kept_s in KEPT_S.items() if until_s - since_s <= kept_s), HOUR)
+    coarsest = max((r for r in KEPT_S if finest <= r <= 2 * wished_s), default=finest)
+    width_s = max(wished_s, float(coarsest) or 5.0)
     steps = max(1, round((until_s - since_s) / width_s))
     axis = [since_s + (step + 0.5) * width_s for step in range(steps)]
-    found: dict[str, list[float | None]] = {name: [None] * steps for name in series}
-    step = cast((Sample.at_s - since_s) / width_s, Integer)
+    sums: dict[str, list[tuple[float, float] | None]] = {name: [None] * steps for name in series}
+    start_s = since_s
+    for resolution_s in sorted((r for r in KEPT_S if r <= coarsest), reverse=True):
+        end_s = until_s
+        if resolution_s != RAW:
+            last_s = session.scalar(
+                select(func.max(Sample.at_s)).where(Sample.resolution_s == resolution_s)
+            )
+            end_s = min(until_s, start_s if last_s is None else last_s + resolution_s)
+        if end_s <= start_s:
+            continue
+        for name, at, mean, count in _bins(
+            session, series, resolution_s, start_s, end_s, since_s, width_s
+        ):
+            if 0 <= at < steps:
+                weight = count * max(1.0, resolution_s)
+                old = sums[name][at] or (0.0, 0.0)
+                sums[name][at] = (old[0] + mean * weight, old[1] + weight)
+        start_s = end_s
+    found = {
+        name: [None if one is None else one[0] / one[1] for one in row]
+        for name, row in sums.items()
+    }
+    return axis, found
+
+
+def _bins(
+    session: Session,
+    series: Sequence[str],
+    resolution_s: int,
+    start_s: float,
+    end_s: float,
+    origin_s: float,
+    width_s: float,
+) -> Iterable[tuple[str, int, float, int]]:
+    """(series, step, mean, count) of the samples of one resolution."""
+    step = cast((Sample.at_s - origin_s) / width_s, Integer)
     if session.get_bind().dialect.name != "sqlite":
-        step = cast(func.floor((Sample.at_s - since_s) / width_s), Integer)
+        step = cast(func.floor((Sample.at_s - origin_s) / width_s), Integer)
     query = (
-        select(Sample.series, step.label("step"), func.avg(Sample.mean))
+        select(Sample.series, step.label("step"), func.avg(Sample.mean), func.count())
         .where(
             Sample.resolution_s == resolution_s,
             Sample.series.in_(list(series)),
-            Sample.at_s >= since_s,
-            Sample.at_s < until_s,
+            Sample.at_s >= start_s,
+            Sample.at_s < end_s,
         )
         .group_by(Sample.series, "step")
     )
-    for name, at, value in session.execute(query):
-        if 0 <= at < steps:
-            found[name][at] = value
-    return axis, found
+    return (tuple(row) for row in session.execute(query))

@@ -36,7 +36,7 @@ class Ticket(Base):
     polls: Mapped[int]
     early_polls: Mapped[int]
 
-    __table_args__ = (Index("tickets_by_state", "state", "changed_s"),)
+    __table_args__ = (Index("tickets_by_turn", "state", "number"),)
 
 
 class Counter(Base):
@@ -83,7 +83,10 @@ class Sample(Base):
     mean: Mapped[float]
     peak: Mapped[float]
 
-    __table_args__ = (Index("history_by_age", "resolution_s", "at_s"),)
+    __table_args__ = (
+        Index("history_by_age", "resolution_s", "at_s"),
+        Index("history_for_charts", "resolution_s", "series", "at_s", "mean"),
+    )
 
 
 class Event(Base):

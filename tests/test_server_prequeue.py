@@ -1,0 +1,92 @@
+"""The draw before a release: committed beforehand, fair, auditable, and safe over a restart."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server.prequeue import Prequeue
+from tests.fakes import representation
+
+OPENS_S = 2_000.0
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make() -> tuple[Prequeue, dict[str, Any]]:
+    kept: dict[str, Any] = {}
+    prequeue = Prequeue(lambda name, body: kept.update({name: json.loads(json.dumps(body))}))
+    prequeue.plan([(OPENS_S, "/43/*")], 1_000.0)
+    return prequeue, kept
+
+
+def test_the_seed_is_committed_before_anybody_registers_and_published_after_the_draw() -> None:
+    prequeue, _ = make()
+    draw = prequeue.draw(OPENS_S)
+    before = draw.document(1_500.0)
+    assert set(before) == {"opens_s", "commitment_sha256", "entered", "rule"}
+    entries = [draw.enter(f"192.0.2.{n}#0", representation(), 1.0) for n in range(40)]
+    assert prequeue.due(OPENS_S - 1) == []
+    seated = [entry.ident for entry in prequeue.due(OPENS_S)]
+    after = draw.document(OPENS_S)
+    assert after["commitment_sha256"] == before["commitment_sha256"] == sha(after["seed"])
+    assert after["order"] == seated
+    assert seated == sorted((e.ident for e in entries), key=lambda i: sha(after["seed"] + i))
+
+
+def test_registering_again_finds_the_same_entry() -> None:
+    prequeue, _ = make()
+    draw = prequeue.draw(OPENS_S)
+    first = draw.enter("192.0.2.1#0", representation(), 1.0)
+    assert draw.enter("192.0.2.1#0", representation(), 1.0) is first
+    other = replace(representation(), url_path="/43/other.iso")
+    assert draw.enter("192.0.2.1#0", other, 1.0) is not first
+
+
+def test_coming_early_gives_nothing() -> None:
+    first = Counter[int]()
+    for _ in range(400):
+        prequeue, _ = make()
+        draw = prequeue.draw(OPENS_S)
+        idents = [draw.enter(f"192.0.2.{n}#0", representation(), 1.0).ident for n in range(4)]
+        first[idents.index(prequeue.due(OPENS_S)[0].ident)] += 1
+    # Four equal chances in 400 draws: 100 each, standard deviation 8.7; six of them off is news.
+    assert all(48 < first[n] < 152 for n in range(4))
+
+
+def test_who_comes_while_the_drawn_are_seated_comes_after_them() -> None:
+    prequeue, _ = make()
+    draw = prequeue.draw(OPENS_S)
+    for n in range(600):
+        draw.enter(f"client-{n}", representation(), 1.0)
+    seated = prequeue.due(OPENS_S)
+    assert len(seated) == 500
+    assert prequeue.holds_back(OPENS_S)
+    late = draw.enter("late", representation(), 1.0)
+    seated += prequeue.due(OPENS_S)
+    assert len(seated) == 601
+    assert seated[-1].ident == late.ident
+    assert not prequeue.holds_back(OPENS_S)
+
+
+@given(st.booleans(), st.integers(0, 30))
+def test_a_restart_keeps_seed_entries_and_order(drawn: bool, count: int) -> None:
+    prequeue, kept = make()
+    draw = prequeue.draw(OPENS_S)
+    for n in range(count):
+        draw.enter(f"client-{n}", representation(), 1.0)
+    if drawn:
+        prequeue.due(OPENS_S)
+    prequeue.save()
+    again = Prequeue(lambda name, body: None)
+    again.load(kept.values(), OPENS_S)
+    assert again.draw(OPENS_S).document(OPENS_S) == draw.document(OPENS_S)
+    assert (again.due(OPENS_S) == []) is (drawn or count == 0)
