@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 
 from client.failures import UsageProblem
+from client.identity import CLIENT_FIELD, STANDARD_FIELDS
 from client.net import Endpoint
 from client.urls import BadUrl, Url, parse
-from client.visit import CLIENT_HEADER, PASS_HEADER
+from client.visit import PASS_HEADER
 
-USER_AGENT = "tidegate/0.1.0"
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 
 
@@ -79,7 +79,6 @@ class Asking:
         url: Url,
         origin: Url,
         fields: Sequence[tuple[str, str]] = (),
-        accept: str = "*/*",
     ) -> bytes:
         """A GET for `url`; `origin` is what the user named: passwords, passes and the user's own
         fields go to no other host after a redirect."""
@@ -88,12 +87,8 @@ class Asking:
         lines = [f"GET {url.text if plain else url.target} HTTP/1.1", f"Host: {url.authority}"]
         given = {name.lower() for name, _ in self._headers}
         home = url.origin == origin.origin
-        defaults = [
-            ("User-Agent", USER_AGENT),
-            ("Accept", accept),
-            ("Accept-Encoding", "identity"),
-        ]
-        lines += [f"{name}: {value}" for name, value in defaults if name.lower() not in given]
+        standard = [f"{n}: {v}" for n, v in STANDARD_FIELDS if n.lower() not in given]
+        lines += standard
         if home:
             login = self._login(origin)
             if login is not None and "authorization" not in given:
@@ -102,7 +97,7 @@ class Asking:
                 lines.append(f"{PASS_HEADER}: {self._pass}")
             lines += [f"{name}: {value}" for name, value in self._headers]
         if self._client_id is not None and home:
-            lines.append(f"{CLIENT_HEADER}: {self._client_id}")
+            lines.append(f"{CLIENT_FIELD}: {self._client_id}")
         lines += [f"{name}: {value}" for name, value in fields]
         head = "\r\n".join(lines).encode("latin-1", "replace")
         if plain and proxy is not None:

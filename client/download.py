@@ -19,13 +19,14 @@ from client.board import Board
 from client.early import OPENING_BYTES, first_spans
 from client.ending import Ending
 from client.failures import Corrupt, DownloadFailed, Interrupted
+from client.identity import client_id
 from client.intake import Intake
 from client.journal import Identity
 from client.learning import Learning
 from client.metalink import Metalink
 from client.net import Network
 from client.options import Emit, Options, Result, SourceReport
-from client.rates import Rates, client_id, data_folder
+from client.rates import Rates, data_folder
 from client.sampling import Sampling
 from client.sharing import make_board
 from client.sink import Pieces, Sink

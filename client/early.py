@@ -15,6 +15,14 @@ import struct
 import threading
 import time
 
+from client.identity import (
+    CLIENT_FIELD,
+    STANDARD_FIELDS,
+    WAIT_FIELD,
+    client_id,
+    data_folder_name,
+)
+
 #: What each of several mirrors is asked for before the size is known.
 OPENING_BYTES = 1 << 20
 #: Before that, so many bytes within the first megabyte, the same of all, to compare.
@@ -129,33 +137,59 @@ def begin(words: list[str]) -> None:
             return
     if not 0 < len(urls) <= 16:
         return
-    from client.asking import Asking
-    from client.failures import UsageProblem
-    from client.rates import client_id, data_folder
-    from client.urls import BadUrl, parse
-
-    try:
-        parsed = list(dict.fromkeys(parse(url) for url in urls))
-        asking = Asking(client_id=client_id(data_folder()))
-        if any(asking.proxy(url) is not None or url.user is not None for url in parsed):
-            return
-        name = output if output is not None else parsed[0].file_name()
-        if name != "-" and (
-            os.path.isdir(name)
-            or os.path.exists(name + ".tidegate-part.journal")
-            or (checksum and os.path.exists(name))
-        ):
-            return
-        for number, url in enumerate(parsed):
-            request = b""
-            for start, end in first_spans(number, len(parsed), OPENING_BYTES):
-                fields = [("Tidegate-Wait", "ticket")]
-                if start is not None and end is not None:
-                    fields.append(("Range", f"bytes={start}-{end - 1}"))
-                request += asking.request(url, url, fields)
-            _flying.append(Early(url.host, url.port, request))
-    except (BadUrl, UsageProblem):
+    split = [_split(url) for url in dict.fromkeys(urls)]
+    home = os.environ.get("HOME")
+    netrc = os.environ.get("NETRC") or (os.path.join(home, ".netrc") if home else None)
+    if (
+        None in split
+        or any(os.environ.get(name) for name in _PROXIES)
+        or (netrc is not None and os.path.exists(netrc))
+    ):
         return
+    places = [place for place in split if place is not None]
+    name = output if output is not None else places[0][2].rpartition("/")[2]
+    if name != "-" and (
+        not name
+        or os.path.isdir(name)
+        or os.path.exists(name + ".tidegate-part.journal")
+        or (checksum and os.path.exists(name))
+    ):
+        return
+    who = client_id(data_folder_name())
+    for number, (host, port, target) in enumerate(places):
+        request = b""
+        for start, end in first_spans(number, len(places), OPENING_BYTES):
+            request += _request(host, port, target, who, start, end)
+        _flying.append(Early(host, port, request))
+
+
+_PROXIES = ("http_proxy", "all_proxy", "ALL_PROXY")
+
+
+def _split(url: str) -> tuple[str, int, str] | None:
+    """Host, port and target of a URL that has nothing special about it; None for others."""
+    authority, _, path = url[7:].partition("/")
+    host, colon, digits = authority.partition(":")
+    if not host or set(host) - _HOST or set(path) - _HOST - set("/_~=?&+"):
+        return None
+    if colon and not (digits.isdecimal() and 0 < int(digits) < 65536):
+        return None
+    return host.lower(), int(digits) if colon else 80, "/" + path
+
+
+_HOST = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-")
+
+
+def _request(
+    host: str, port: int, target: str, who: str, start: int | None, end: int | None
+) -> bytes:
+    """What `client.asking` will make of it; should it not, the connection is dropped unused."""
+    authority = host if port == 80 else f"{host}:{port}"
+    fields = [("Host", authority), *STANDARD_FIELDS, (CLIENT_FIELD, who), WAIT_FIELD]
+    if start is not None and end is not None:
+        fields.append(("Range", f"bytes={start}-{end - 1}"))
+    lines = [f"GET {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields)]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
 
 
 def first_spans(

@@ -1,4 +1,4 @@
-"""What is remembered of hosts between downloads: rates and round trips, and who we are.
+"""What is remembered of hosts between downloads: rates and round trips.
 
 A small JSON file in the user's data folder; a spoilt or unwritable one is no reason to fail.
 """
@@ -11,36 +11,15 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from client.identity import data_folder_name
+
 _FADE = 0.5
 _HOSTS = 500
 
 
 def data_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """`$TIDEGATE_DATA`, else `$XDG_DATA_HOME/tidegate`, else `~/.local/share/tidegate`."""
-    env = os.environ if environ is None else environ
-    if env.get("TIDEGATE_DATA"):
-        return Path(env["TIDEGATE_DATA"])
-    base = env.get("XDG_DATA_HOME", "")
-    if base.startswith("/"):
-        return Path(base) / "tidegate"
-    return Path(env.get("HOME") or "/nonexistent") / ".local" / "share" / "tidegate"
-
-
-def client_id(folder: Path) -> str:
-    """The random 128-bit name by which a server finds this user's place again; made once."""
-    path = folder / "client-id"
-    with contextlib.suppress(OSError, ValueError):
-        found = path.read_text().strip()
-        if len(found) == 32 and int(found, 16) >= 0:
-            return found
-    made = os.urandom(16).hex()
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.touch(mode=0o600)
-        fresh.write_text(made + "\n")
-        fresh.replace(path)
-    return made
+    """See `client.identity.data_folder_name`."""
+    return Path(data_folder_name(environ))
 
 
 class Rates:
