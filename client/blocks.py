@@ -7,6 +7,7 @@ II and III); `AdaptiveBlocks` is ours and the default; `SingleBlocks` uses one m
 from __future__ import annotations
 
 from client.board import Block, Blocks, Board, Lane
+from client.model import Path, least_block
 from client.spans import Span
 
 __all__ = ["AdaptiveBlocks", "Block", "Blocks", "DynamicBlocks", "HistoryBlocks", "SingleBlocks"]
@@ -129,7 +130,8 @@ class SingleBlocks(Board):
 class AdaptiveBlocks(Board):
     """Blocks as long as a lane's last half second, ever shorter towards the end.
 
-    - A lane's block is its measured rate times `stretch_s`, at most half of the time that all
+    - A lane's block is its measured rate times `stretch_s` (or what `client.model` holds for the
+      shortest that is worth a request), at most half of the time that all
       lanes together still need, so that all end together. It grows at most eightfold at a time.
     - A lane takes nothing that it would end after the others are through.
     - The next block is asked for one round trip before the last one ends.
@@ -200,7 +202,8 @@ class AdaptiveBlocks(Board):
         elif rate is None:
             size = self._first << len(own.blocks)
         else:
-            size = int(rate * self.stretch_s)
+            # On a slow or a long line, what the model says is worth a request.
+            size = max(int(rate * self.stretch_s), least_block(Path(own.rtt_s, rate)))
             if own.last_size:
                 size = min(size, own.last_size * 8)
             elif own.meter.total_bytes == 0:

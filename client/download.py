@@ -19,6 +19,7 @@ from client.board import Board
 from client.early import OPENING_BYTES, first_spans
 from client.ending import Ending
 from client.failures import Corrupt, DownloadFailed, Interrupted
+from client.forecast import Forecast
 from client.identity import client_id
 from client.intake import Intake
 from client.journal import Identity
@@ -95,6 +96,7 @@ class Download:
         self.ending = Ending(self)
         self.learning = Learning(self)
         self.sampling = Sampling(self)
+        self.forecast = Forecast(self)
         #: Asks the first mirror for a multicast session and receives it; None: not wanted.
         self.joining: MulticastJoin | None = None
         self._manners = Manners(
@@ -229,6 +231,7 @@ class Download:
         for worker in self.workers.values():
             worker.reserve(size_bytes)
         self.expect()
+        self.forecast.at_start()
 
     def pieces_vouch(self, pieces: Pieces | None) -> bool:
         """Whether checked pieces make the digest of the whole superfluous: both come from one

@@ -47,6 +47,7 @@ class Early:
         self._failed = False
         self.stop = False
         self.asked_s = 0.0
+        self.heard_s = 0.0
         self._connected = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -85,6 +86,7 @@ class Early:
                 # The end will be read once more by whoever takes over.
                 return
             self.length += count
+            self.heard_s = time.monotonic()
 
     def take(self) -> tuple[socket.socket, float] | None:
         """The socket, non-blocking, and its round trip in seconds; None when it did not come to

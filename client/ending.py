@@ -137,6 +137,7 @@ class Ending:
             download.predicted_s,
             tuple(download.sources[n].url.text for n in sorted(sink.culprits)),
             tuple(download.notes),
+            tuple(download.forecast.lines),
         )
         self.part()
 

@@ -156,6 +156,8 @@ class Connection:
 
     def received(self, data: memoryview) -> None:
         self.last_s = self._network.now()
+        if self._transport is not None and self._transport.heard_s is not None:
+            self.last_s = self._transport.heard_s
         if self._tunnel is not None and not self.open:
             self._tunnelled(data)
             return

@@ -187,6 +187,7 @@ class _Attempt:
         transport = _Stream(self._loop, sock, self._receiver, waiting=True)
         transport.connect_s = rtt_s
         transport.asked_before_s = max(0.0, self._loop.now() - found.asked_s)
+        transport.heard_s = found.heard_s or None
         transport.presented = found.request
         self._receiver.connected(transport)
         data = memoryview(found.buffer)[: found.length]
@@ -294,6 +295,7 @@ class _Stream:
         self._tls: ssl.SSLSocket | None = None
         self.connect_s: float | None = None
         self.asked_before_s = 0.0
+        self.heard_s: float | None = None
         #: What has been sent already: the same, written now, is not sent again.
         self.presented: bytes | None = None
         self._mismatch = False
@@ -322,6 +324,7 @@ class _Stream:
         self._interest()
         if len(data) and not self._closed and not self._mismatch:
             self._receiver.received(data)
+        self.heard_s = None
 
     def abort(self) -> None:
         if not self._closed:

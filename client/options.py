@@ -67,7 +67,8 @@ class Result:
 
     `verified` names what vouches for the bytes: "checksum", "digest", "pieces" or "length".
     `received_bytes` counts body bytes that arrived, wasted ones too; `resumed_bytes` were there
-    before. `predicted_s` is the model's figure where it could make one.
+    before. `predicted_s` is the model's figure where it could make one, `forecast` what
+    it is based on.
     """
 
     path: Path | None
@@ -80,6 +81,7 @@ class Result:
     predicted_s: float | None = None
     culprits: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default_factory=tuple)
+    forecast: tuple[str, ...] = ()
 
     @property
     def wasted_bytes(self) -> int:

@@ -70,6 +70,7 @@ class _Shared:
         self._secured = False
         self.connect_s: float | None = None
         self.asked_before_s = 0.0
+        self.heard_s: float | None = None
 
     def lend(self, receiver: Receiver) -> None:
         """A new borrower."""

@@ -40,6 +40,11 @@ class Rates:
         row = self._rows.get(host)
         return row[0] if row else None
 
+    def path(self, host: str) -> tuple[float, float] | None:
+        """Bytes per second and round trip in seconds, or None for a stranger."""
+        row = self._rows.get(host)
+        return (row[0], row[1]) if row else None
+
     def learn(self, host: str, rate_bytes_s: float, rtt_s: float) -> None:
         """A new measurement; half of the old one stays."""
         old = self._rows.pop(host, None)

@@ -119,6 +119,15 @@ def _no(status: int, fields: Fields, problem: dict[str, object], unix_s: float) 
 
         told = fields.get("retry-after")
         retry_after_s = None if told is None else parse_retry_after(told, unix_s)
+        exact_s = problem.get("retry_after_s")
+        if (
+            retry_after_s is not None
+            and isinstance(exact_s, int | float)
+            and not isinstance(exact_s, bool)
+            and abs(exact_s - retry_after_s) <= 1.0
+        ):
+            # The header knows whole seconds only; the body says when exactly.
+            retry_after_s = float(exact_s)
         return ComeBack(
             retry_after_s,
             fields.get("tidegate-ticket"),

@@ -253,7 +253,7 @@ def summary(result: Result) -> list[str]:
 
 def explain(result: Result) -> list[str]:
     """Predicted against measured."""
-    lines = []
+    lines = list(result.forecast)
     if result.predicted_s is not None:
         ratio = result.seconds / result.predicted_s if result.predicted_s > 0 else 0.0
         lines.append(

@@ -60,7 +60,10 @@ class Troubles:
     def told(self, worker: Worker, answer: Answer) -> None:
         """A mirror said no, later, or nothing; or (Granted) yes."""
         download, source = self._download, worker.source
-        action = source.visit.answered(download.network.now(), answer)
+        connection = worker.connection
+        # What was told counts from when it arrived.
+        now = connection.last_s if connection is not None else download.network.now()
+        action = source.visit.answered(now, answer)
         match action:
             case HoldOn(connections):
                 source.max_lanes = connections

@@ -44,6 +44,7 @@ class Watch:
         now = download.network.now()
         self._stalls(now)
         if download.board is not None and not download.over:
+            download.forecast.tick(now)
             download.ending.check()
             if not download.over:
                 download.break_stopped()

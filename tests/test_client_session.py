@@ -100,3 +100,18 @@ def test_what_a_server_says_cannot_drive_the_terminal() -> None:
 )
 def test_no_answer_whatsoever_raises(status: int, fields: dict[str, str], body: bytes) -> None:
     read(status, Fields.of({**fields, "Content-Type": "application/problem+json"}), body, 1e9)
+
+
+@pytest.mark.parametrize(
+    ("header", "exact", "wait_s"),
+    [("3", 2.25, 2.25), ("3", 9, 3), ("3", "soon", 3), ("3", True, 3), (None, 2.5, None)],
+)
+def test_the_exact_time_counts_where_it_agrees_with_the_header(
+    header: str | None, exact: object, wait_s: float | None
+) -> None:
+    fields = {"Content-Type": "application/problem+json"}
+    if header is not None:
+        fields["Retry-After"] = header
+    meaning = read(503, Fields.of(fields), json.dumps({"retry_after_s": exact}).encode())
+    assert isinstance(meaning, ComeBack)
+    assert meaning.retry_after_s == wait_s

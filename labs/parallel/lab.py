@@ -39,6 +39,7 @@ TOOLS = {
     "tidegate-history": TIDEGATE + " --strategy history -o out.bin {urls}",
     "aria2": "aria2c -q -s4 -x1 -k1M --piece-length=1M --file-allocation=none -o out.bin {urls}",
     "aria2-meta": "aria2c -q -s4 -x1 -k1M --file-allocation=none {meta}",
+    "curl": "curl -sf -o out.bin {first}",
     "axel": "axel -q -n 4 -o out.bin {urls}",
 }
 
@@ -50,7 +51,7 @@ class Scenario:
     name: str
     kind: str = "static"
     rtt_ms: float = 0.0
-    tools: tuple[str, ...] = ("tidegate", "aria2", "axel")
+    tools: tuple[str, ...] = ("tidegate", "aria2", "axel", "curl")
     bar: float | None = None
 
 
@@ -63,6 +64,7 @@ SCENARIOS = (
     Scenario("503 until 2 s", "busy", bar=1.04),
     Scenario("corrupt, pieces known", "corrupt", tools=("tidegate-meta", "aria2-meta"), bar=1.08),
     Scenario("corrupt, digest known", "corrupt", tools=("tidegate-sum",), bar=1.08),
+    Scenario("corrupt, nothing known", "corrupt", tools=("tidegate", "aria2"), bar=1.08),
     Scenario("client link 30 Mb/s", "bottleneck", bar=1.01),
     Scenario("killed", "killed", bar=1.06),
     Scenario("static, RTT 40 ms", "static", 40.0, bar=1.10),
@@ -124,6 +126,7 @@ def one_run(given: argparse.Namespace, scenario: Scenario, tool: str, data: byte
             urls.reverse()
         command = TOOLS[tool].format(
             urls=" ".join(urls),
+            first=urls[0],
             meta=lab.root / "file.meta4",
             sha=hashlib.sha256(data).hexdigest(),
         )

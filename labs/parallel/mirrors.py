@@ -151,7 +151,8 @@ class Mirrors:
         else:
             self._cable(self.client, bridge, "pc", CLIENT)
         if self.client_mbit is not None:
-            shape = f"root tbf rate {self.client_mbit}mbit burst 32kb latency 50ms"
+            rest = "burst 32kb latency 50ms" if self.client_mbit >= 1 else "burst 2kb latency 2s"
+            shape = f"root tbf rate {self.client_mbit * 1e6:.0f}bit {rest}"
             words = ["tc", "qdisc", "add", "dev", "pc", *shape.split()]
             run("ip", "netns", "exec", bridge, *words)
 
@@ -210,7 +211,9 @@ class Mirrors:
     # -- what happens to mirrors ---------------------------------------------------------------
 
     def _rate(self, verb: str, number: int, mbit: float) -> None:
-        shape = f"root tbf rate {mbit}mbit burst 16kb latency 50ms"
+        # A slow line must hold a few packets, and not give much away at once.
+        rest = "burst 16kb latency 50ms" if mbit >= 1 else "burst 2kb latency 1s"
+        shape = f"root tbf rate {mbit * 1e6:.0f}bit {rest}"
         words = ["tc", "qdisc", verb, "dev", "eth0", *shape.split()]
         run("ip", "netns", "exec", self.space(number), *words)
 

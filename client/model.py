@@ -1,0 +1,135 @@
+"""Predicts how long a download in blocks takes, and picks block size and mirrors from it. Pure.
+
+After the model of paper C: per block one idle round trip (the whole of it, as measured; none when
+the next block is asked for early), one request and one response header; per connection a
+handshake and slow start; a new connection every so many requests where a server limits them.
+Rates are goodput (bytes of files per second), so headers of TCP and IP are in them already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+REQUEST_BYTES = 300
+RESPONSE_BYTES = 256
+SEGMENT_BYTES = 1448
+#: The window a connection begins with, in segments (RFC 6928).
+FIRST_WINDOW = 10
+#: A mirror or a larger block must shorten the download by this to be worth it.
+WORTH = 0.01
+#: Headers may take up to this share of a block.
+HEADER_SHARE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The way to one mirror."""
+
+    rtt_s: float
+    rate_bytes_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`mirrors` are indices into what was given, the most useful first."""
+
+    mirrors: tuple[int, ...]
+    block_bytes: int
+    seconds: float
+
+
+def block_s(
+    block_bytes: int, path: Path, *, early: bool, per_connection: int | None = None
+) -> float:
+    """Seconds for one block in the middle of a download."""
+    seconds = (block_bytes + RESPONSE_BYTES) / path.rate_bytes_s
+    if not early:
+        seconds += path.rtt_s + REQUEST_BYTES / path.rate_bytes_s
+    if per_connection is not None:
+        seconds += (path.rtt_s + ramp_s(path)) / per_connection
+    return seconds
+
+
+def ramp_s(path: Path) -> float:
+    """What slow start costs: how much later the bytes are there than at full rate at once."""
+    if path.rtt_s <= 0:
+        return 0.0
+    full = max(1, math.ceil(path.rtt_s * path.rate_bytes_s / SEGMENT_BYTES))
+    window, lost_s = FIRST_WINDOW, 0.0
+    while window < full:
+        lost_s += path.rtt_s - window * SEGMENT_BYTES / path.rate_bytes_s
+        window *= 2
+    return lost_s
+
+
+def head_s(path: Path) -> float:
+    """From the decision to fetch until bytes flow at full rate: handshake, request, slow start."""
+    return 2 * path.rtt_s + ramp_s(path)
+
+
+def predict_s(
+    size_bytes: int,
+    paths: Sequence[Path],
+    block_bytes: int,
+    *,
+    early: bool = True,
+    standing: bool = False,
+    per_connection: int | None = None,
+) -> float:
+    """Seconds for the whole download, all mirrors ending together; infinite without mirrors.
+
+    `early`: the next block is asked for before the last one ends. `standing`: the connections are
+    open and up to speed.
+    """
+    ways = sorted(
+        (
+            0.0 if standing else head_s(path),
+            block_bytes / block_s(block_bytes, path, early=early, per_connection=per_connection),
+        )
+        for path in paths
+        if path.rate_bytes_s > 0
+    )
+    # Before `end_s` of one mirror's head it brings nothing, afterwards its effective rate.
+    rate, brought = 0.0, 0.0
+    for place, (begin_s, effective) in enumerate(ways):
+        if place and brought + rate * (begin_s - ways[place - 1][0]) >= size_bytes:
+            return ways[place - 1][0] + (size_bytes - brought) / rate
+        if place:
+            brought += rate * (begin_s - ways[place - 1][0])
+        rate += effective
+    return math.inf if rate <= 0 else ways[-1][0] + max(0.0, size_bytes - brought) / rate
+
+
+def least_block(path: Path) -> int:
+    """The smallest block that is not mostly headers, and longer than what is under way."""
+    headers = (REQUEST_BYTES + RESPONSE_BYTES) / HEADER_SHARE
+    return int(max(headers, path.rtt_s * path.rate_bytes_s))
+
+
+def choose(
+    size_bytes: int, paths: Sequence[Path], sizes: Sequence[int], *, early: bool = True
+) -> Plan:
+    """The fewest mirrors and the smallest block that come within 1 % of the best.
+
+    Equal blocks end raggedly: half a block of the slowest mirror is added for that.
+    """
+    order = sorted(range(len(paths)), key=lambda n: -paths[n].rate_bytes_s)
+    best: Plan | None = None
+    for count in range(1, len(order) + 1):
+        used = [paths[n] for n in order[:count]]
+        for block in sorted(sizes):
+            seconds = predict_s(size_bytes, used, block, early=early)
+            if count > 1:
+                seconds += block / 2 / sum(p.rate_bytes_s for p in used)
+            if best is None or seconds < best.seconds * (1 - WORTH):
+                best = Plan(tuple(order[:count]), block, seconds)
+    if best is None:
+        raise ValueError("no mirrors")
+    return best
+
+
+def useful(size_bytes: int, paths: Sequence[Path], block_bytes: int) -> int:
+    """How many of the fastest mirrors are worth using."""
+    return len(choose(size_bytes, paths, [block_bytes]).mirrors)
