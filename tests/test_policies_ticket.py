@@ -268,3 +268,29 @@ def test_a_large_download_keeps_its_slot_for_a_resume() -> None:
     policy.detach(first.lease, 0.0, LARGE // 2)
     assert policy.advance(19.0).idled_out == ()
     assert policy.advance(20.0).idled_out == (first.lease,)
+
+
+def test_a_small_job_that_finds_every_slot_taken_is_next_before_all_large_ones() -> None:
+    policy = make()
+    first = admit(policy, job("a"), 0.0)
+    large = wait(policy, job("b", present=True), 1.0)
+    small = wait(policy, job("c", present=True, size=1_000), 2.0)
+    assert large.place == 1
+    assert small.place == 1
+    assert small.ticket is not None
+    policy.release(first.lease, 3.0, True)
+    assert policy.advance(3.0).call == (small.ticket,)
+    second = admit(policy, job("c", present=True, size=1_000), 3.0, small.ticket)
+    assert policy.advance(3.0).call == ()
+    policy.release(second.lease, 4.0, True)
+    assert policy.advance(4.0).call == (large.ticket,)
+
+
+def test_a_small_job_that_waits_elsewhere_finds_a_slot_at_its_return() -> None:
+    policy = make(slots=2, reserve_small=0)
+    leases = [admit(policy, job(client), 0.0) for client in "ab"]
+    small = wait(policy, job("c", size=1_000), 1.0)
+    returns = 1.0 + small.retry_after_s
+    policy.release(leases[0].lease, returns - 0.3, True)
+    wait(policy, job("d"), returns - 0.2)
+    admit(policy, job("c", size=1_000), returns, small.ticket)
