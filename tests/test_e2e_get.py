@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from faulty_mirrors import Behaviour, Mirror, running, wait_for
+from running import RunningServer
+
+ROOT = Path(__file__).parent.parent
+DATA = Random(9).randbytes(3_000_000)
+SHA = hashlib.sha256(DATA).hexdigest()
+
+pytestmark = pytest.mark.e2e
+
+
+def environ(folder: Path) -> dict[str, str]:
+    env = {key: value for key, value in os.environ.items() if "proxy" not in key.lower()}
+    return {**env, "TIDEGATE_DATA": str(folder / "data"), "HOME": str(folder)}
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(ROOT / "tidegate.py"), "get", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=folder, env=environ(folder), **pipes)
+
+
+def get(folder: Path, *words: str) -> tuple[int, bytes, str]:
+    process = start(folder, *words)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err.decode()
+
+
+def events(text: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words", "status"),
+    [
+        (Behaviour(DATA), [], 0),
+        (Behaviour(DATA), ["--checksum", f"sha256:{SHA}"], 0),
+        (Behaviour(DATA), ["--checksum", "sha256:12"], 2),
+        (Behaviour(DATA), ["--limit-rate", "fast"], 2),
+        (Behaviour(DATA), ["--no-such-option"], 2),
+        (Behaviour(DATA), ["-H", "nonsense"], 2),
+        (Behaviour(DATA, status=404), [], 3),
+        (Behaviour(DATA, status=403), [], 4),
+        (Behaviour(DATA, status=401), [], 4),
+        (Behaviour(DATA, redirect="/file.bin"), [], 5),
+        (Behaviour(DATA), ["--checksum", "sha256:" + "0" * 64], 6),
+        (Behaviour(DATA, busy_times=9, retry_after="60"), ["--max-wait", "5s"], 7),
+        (Behaviour(DATA, busy_times=9, retry_after="60"), ["--no-wait"], 7),
+        (Behaviour(DATA), ["-o", "no/such/folder/x"], 8),
+    ],
+)
+def test_every_end_has_its_own_status(
+    tmp_path: Path, behaviour: Behaviour, words: list[str], status: int
+) -> None:
+    with running(behaviour) as (mirror,):
+        code, _, err = get(tmp_path, *words, mirror.url)
+    assert code == status, err
+    assert "Traceback" not in err
+    assert (tmp_path / "file.bin").exists() == (status == 0)
+    if status > 2:
+        assert err.count("\n") <= 3
+
+
+def test_json_tells_what_happens_a_line_at_a_time(tmp_path: Path) -> None:
+    with running(Behaviour(DATA, busy_times=1, retry_after="0"), Behaviour(DATA)) as mirrors:
+        code, out, err = get(tmp_path, "--json", "--explain", *(m.url for m in mirrors))
+    assert code == 0
+    assert out == b""
+    found = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    kinds = [row["event"] for row in found]
+    assert kinds[-1] == "done"
+    assert {"start", "wait"} <= set(kinds)
+    assert found[-1]["size"] == len(DATA)
+    assert sum(row["bytes"] for row in found[-1]["mirrors"]) >= len(DATA)
+
+
+def test_a_failure_in_json_has_its_code(tmp_path: Path) -> None:
+    with running(Behaviour(DATA, status=404)) as (mirror,):
+        code, _, err = get(tmp_path, "--json", mirror.url)
+    assert code == 3
+    assert events(err)[-1]["event"] == "error"
+    assert events(err)[-1]["code"] == 3
+
+
+def test_a_tar_is_unpacked_while_it_arrives_from_two_mirrors(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        member = tarfile.TarInfo("inner.bin")
+        member.size = len(DATA)
+        tar.addfile(member, io.BytesIO(DATA))
+    data = packed.getvalue()
+    with running(*(Behaviour(data, rate=6e6) for _ in range(2))) as mirrors:
+        reading = start(tmp_path, "-q", "-o", "-", *(m.url for m in mirrors))
+        subprocess.run(["tar", "-x"], stdin=reading.stdout, cwd=tmp_path, check=True, timeout=60)
+        assert reading.stdout is not None
+        reading.stdout.close()
+        assert reading.wait(60) == 0
+        assert reading.stderr is not None
+        reading.stderr.close()
+    assert (tmp_path / "inner.bin").read_bytes() == DATA
+
+
+def half(folder: Path, mirrors: list[Mirror], *words: str) -> subprocess.Popen[bytes]:
+    """A download that has noted some of what arrived."""
+    process = start(folder, "-q", "-o", "out.bin", *words, *(m.url for m in mirrors))
+    journal = folder / "out.bin.tidegate-part.journal"
+    wait_for(lambda: journal.exists() and b"\n+" in journal.read_bytes(), 30)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_download_from_two_mirrors_goes_on_after_it_was_killed(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with running(*(Behaviour(DATA, rate=1e6) for _ in range(2))) as mirrors:
+        process = half(tmp_path, mirrors)
+        process.send_signal(number)
+        process.communicate(timeout=30)
+        assert process.returncode == (-9 if number == signal.SIGKILL else 130)
+        for mirror in mirrors:
+            mirror.behaviour.rate = 0.0
+        sent = sum(m.sent for m in mirrors)
+        code, _, err = get(tmp_path, "--json", "-o", "out.bin", *(m.url for m in mirrors))
+        assert code == 0
+        assert events(err)[-1]["resumed"] != 0
+        assert sum(m.sent for m in mirrors) - sent < len(DATA)
+    assert (tmp_path / "out.bin").read_bytes() == DATA
+    assert not list(tmp_path.glob("*tidegate-part*"))
+
+
+def test_two_downloads_never_write_one_file(tmp_path: Path) -> None:
+    with running(Behaviour(DATA, rate=1e6)) as mirrors:
+        process = half(tmp_path, mirrors)
+        code, _, err = get(tmp_path, "-o", "out.bin", mirrors[0].url)
+        assert code == 8
+        assert "another download" in err
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def test_a_finished_file_with_the_right_digest_is_not_fetched_again(tmp_path: Path) -> None:
+    (tmp_path / "file.bin").write_bytes(DATA)
+    with running(Behaviour(DATA)) as (mirror,):
+        code, _, err = get(tmp_path, "--checksum", f"sha256:{SHA}", mirror.url)
+        assert mirror.requests == []
+    assert code == 0
+    assert "complete" in err
+
+
+@contextlib.contextmanager
+def release(folder: Path) -> Iterator[RunningServer]:
+    """A real server with a small tree."""
+    tree = folder / "release"
+    (tree / "sub" / "deeper").mkdir(parents=True)
+    (tree / "big.bin").write_bytes(DATA)
+    for number in range(20):
+        (tree / "sub" / f"small-{number}.txt").write_text(f"number {number}\n")
+    (tree / "sub" / "deeper" / "with space.txt").write_text("x")
+    server = RunningServer(tree, folder / "state")
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def test_a_folder_of_the_real_server_arrives_whole(tmp_path: Path) -> None:
+    with release(tmp_path) as server:
+        code, _, err = get(tmp_path, "-r", "-o", "copy", server.url.rstrip("/") + "/")
+        assert code == 0, err
+        code, _, err = get(tmp_path, "--explain", server.url.rstrip("/") + "/big.bin")
+        assert code == 0, err
+        assert "digest right" in err
+    tree, copy = tmp_path / "release", tmp_path / "copy"
+    for path in tree.rglob("*"):
+        if path.is_file():
+            assert (copy / path.relative_to(tree)).read_bytes() == path.read_bytes()
+
+
+def test_the_progress_view_shows_each_mirror_and_cleans_up(tmp_path: Path) -> None:
+    with running(*(Behaviour(DATA, rate=2e6) for _ in range(2))) as mirrors:
+        words = [sys.executable, str(ROOT / "tidegate.py"), "get", "-o", "out.bin"]
+        main, side = pty.openpty()
+        env = {**environ(tmp_path), "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
+        process = subprocess.Popen(
+            [*words, *(m.url for m in mirrors)], cwd=tmp_path, env=env, stderr=side, stdout=side
+        )
+        os.close(side)
+        shown = b""
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            if select.select([main], [], [], 0.1)[0]:
+                try:
+                    data = os.read(main, 65536)
+                except OSError:
+                    break
+                if not data:
+                    break
+                shown += data
+        os.close(main)
+        assert process.wait(10) == 0
+        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+        for mirror in mirrors:
+            assert f"127.0.0.1:{mirror.port}" in text
+    assert re.search(r"\d+ %.*/s.* left", text)
+    assert "█" in text
+    assert "\x1b[?25h" in shown.decode()
+    assert (tmp_path / "out.bin").read_bytes() == DATA
