@@ -8,11 +8,12 @@ tree. What is hidden, foreign, special or absent looks the same from outside: no
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote_from_bytes
 
@@ -166,6 +167,27 @@ class Tree:
         status = os.fstat(self._root_fd)
         self._root_identity = (status.st_dev, status.st_ino)
         self._open: OrderedDict[bytes, OpenFile] = OrderedDict()
+        #: Device and inode of a folder, and a name in it that is nobody's business.
+        self._private: set[tuple[int, int, bytes]] = set()
+
+    def keep_private(self, paths: Iterable[str | bytes]) -> None:
+        """Never show these, should they lie in the tree: keys, the queue, the configuration.
+
+        They are known by name, so that what replaces them is private, too.
+        """
+        for path in paths:
+            folder, name = os.path.split(os.path.realpath(os.fsencode(path)))
+            if folder == self.root or folder.startswith(self.root.rstrip(b"/") + b"/"):
+                with contextlib.suppress(OSError):
+                    status = os.stat(folder)
+                    self._private.add((status.st_dev, status.st_ino, name))
+        self._open.clear()
+
+    def _is_private(self, folder_fd: int, name: bytes) -> bool:
+        if not self._private:
+            return False
+        status = os.fstat(folder_fd)
+        return (status.st_dev, status.st_ino, name) in self._private
 
     def close(self) -> None:
         """Close what is open here; transfers that run keep their own holds."""
@@ -243,7 +265,7 @@ class Tree:
             with os.scandir(fd) as scan:
                 names = [os.fsencode(item.name) for item in scan]
             for name in sorted(names):
-                if not self.visible(name):
+                if not self.visible(name) or self._is_private(fd, name):
                     continue
                 try:
                     status = os.stat(name, dir_fd=fd, follow_symlinks=False)
@@ -289,6 +311,8 @@ class Tree:
                         raise NotHere
                     os.close(stack.pop())
                     continue
+                if self._is_private(stack[-1], name):
+                    raise NotHere
                 status = os.stat(name, dir_fd=stack[-1], follow_symlinks=False)
                 if stat.S_ISLNK(status.st_mode):
                     links += 1

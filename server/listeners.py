@@ -53,9 +53,9 @@ def tls_options(cert: Path, key: Path) -> CertificateOptions:
 
 
 def open_listener(
-    reactor: Any, place: str, factory: Any, tls: CertificateOptions | None
+    reactor: Any, place: str, factory: Any, tls: CertificateOptions | None, flag: str = "--listen"
 ) -> Listener:
-    """Listen at `HOST:PORT`, `[IPv6]:PORT` or `unix:PATH`. Raises `CannotListen`."""
+    """Listen at `HOST:PORT`, `[IPv6]:PORT` or `unix:PATH`, from `flag`. Raises `CannotListen`."""
     try:
         if place.startswith("unix:"):
             path = Path(place.removeprefix("unix:"))
@@ -70,7 +70,7 @@ def open_listener(
     except error.CannotListenError as fault:
         reason = getattr(fault.socketError, "strerror", None) or str(fault.socketError)
         raise CannotListen(
-            f"Cannot listen on {place}: {reason}; choose another address with --listen."
+            f"Cannot listen on {place}: {reason}; choose another address with {flag}."
         ) from fault
     number = port.getHost().port
     shown = f"[{host}]" if ":" in host else host

@@ -6,10 +6,12 @@ import contextlib
 import gc
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import click
 from twisted.internet import epollreactor, error
@@ -44,6 +46,7 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     from server.keys import KeysUnreadable
     from server.listeners import CannotListen
     from server.service import CannotServe, Service
+    from server.statelock import StateTaken
 
     reactor: Any = installed
     level: Any = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)
@@ -54,7 +57,7 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
     try:
         service = Service(loaded, reactor)
-    except (CannotServe, CannotListen, KeysUnreadable, OSError) as fault:
+    except (CannotServe, CannotListen, KeysUnreadable, StateTaken, OSError) as fault:
         return [str(fault)], 1
     faults: list[str] = []
     supervisor = _Supervisor(service, reactor, load, faults)
@@ -151,8 +154,18 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
     lines += [f"Files     {url}/" for url in urls]
     example = _example(service)
     if example is not None:
-        lines.append(f"Next      {_program()} get {urls[0]}{example}")
+        lines.append(f"Next      {_next_command(urls[0], example)}")
     return lines
+
+
+def _next_command(url: str, example: str) -> str:
+    """What the other person types."""
+    if url.startswith("http+unix://"):
+        path = unquote(url.removeprefix("http+unix://"))
+        return f"curl --unix-socket {path} -O http://localhost{example}"
+    for everywhere in ("//0.0.0.0:", "//[::]:"):
+        url = url.replace(everywhere, f"//{socket.gethostname()}:")
+    return f"{_program()} get {url}{example}"
 
 
 def _program() -> str:

@@ -53,6 +53,7 @@ from server.prequeue import Prequeue
 from server.rules import Rule, RuleBook, openings
 from server.settings import ServerConfig
 from server.site import Site
+from server.statelock import lock_state
 from server.store.database import Database, StoreUnavailable, sqlite_url
 from server.store.digests import StoredDigests
 from server.store.journal import JournalState, read_journal, reserve_numbers
@@ -96,7 +97,8 @@ class Service:
         self.rng = random.Random()
         config = self.config
         self.tree = self._open_tree(config)
-        config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = lock_state(config.state)
+        self.tree.keep_private(_private(loaded))
         self.keys = load_keys(config.state / "keys.json", self.now(), config.keys_rotate_s)
         self.database, journal, revision, passes = self._open_database(config)
         self.revision: RevisionRecord = revision
@@ -251,10 +253,12 @@ class Service:
                     revision = latest[0]
         except (SQLAlchemyError, StoreUnavailable, OSError) as fault:
             text = str(fault).splitlines()[0]
-            raise CannotServe(
-                f"The database {url} cannot be used: {text}. Repair it, or move it away to start "
-                "with an empty queue."
-            ) from fault
+            remedy = (
+                "Repair it, or move it away to start with an empty queue"
+                if url.startswith("sqlite")
+                else "Start it, or correct `database`"
+            )
+            raise CannotServe(f"The database {url} cannot be used: {text}. {remedy}.") from fault
         return database, journal, revision, passes
 
     # -- while running -----------------------------------------------------------------------
@@ -360,6 +364,7 @@ class Service:
         self._write_pool.stop()
         self.database.close()
         self.tree.close()
+        os.close(self._lock)
 
     def _use_keys(self) -> None:
         """Read the keys again; the newest is replaced when its time has come."""
@@ -419,6 +424,16 @@ _FIXED = (
     "mirror_prefix",
 )
 _NO_STORE = (b"Cache-Control", b"no-store")
+
+
+def _private(loaded: LoadedConfig) -> list[str]:
+    """What must not be downloaded even if it lies in the served directory."""
+    config = loaded.config
+    paths = [str(path) for path in (config.state, config.tls_key, loaded.file) if path is not None]
+    if config.database is not None and config.database.startswith("sqlite:///"):
+        database = config.database.removeprefix("sqlite:///")
+        paths += [database + ending for ending in ("", "-wal", "-shm", "-journal")]
+    return paths
 
 
 def _keep_revision(session: Session, record: RevisionRecord) -> None:

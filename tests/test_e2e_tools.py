@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -160,3 +161,31 @@ def test_a_wrong_command_line_is_one_sentence_and_no_traceback(
         serving(tmp_path / "release", tmp_path / "state", *args).__enter__()
     assert fault in str(told.value)
     assert "Traceback" not in str(told.value)
+
+
+def test_neither_keys_nor_queue_can_be_downloaded_from_a_folder_that_holds_them(
+    tmp_path: Path,
+) -> None:
+    release = tmp_path / "release"
+    make_release(release, big_iso=1000)
+    (release / "tidegate.toml").write_text("drain_s = 1\n")
+    config = ("--config", str(release / "tidegate.toml"))
+    with serving(release, release / "state", *config) as server:
+        for path, status in (
+            ("/big.iso", "200"),
+            ("/state/keys.json", "404"),
+            ("/state/", "404"),
+            ("/state/tidegate.db", "404"),
+            ("/tidegate.toml", "404"),
+        ):
+            told = subprocess.run(
+                ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", server.url + path],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert told.stdout == status, path
+        listed = subprocess.run(
+            ["curl", "-s", server.url + "/?format=json"], capture_output=True, text=True, check=True
+        )
+        assert [entry["name"] for entry in json.loads(listed.stdout)["entries"]] == ["big.iso"]

@@ -210,3 +210,39 @@ def test_descriptors_are_closed_when_nobody_needs_them(tree: Tree) -> None:
     assert len(os.listdir("/proc/self/fd")) == before + 2
     small.close()
     assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+def test_what_is_private_is_not_there_by_any_way(tmp_path: Path) -> None:
+    root = tmp_path / "served"
+    state = root / "state"
+    state.mkdir(parents=True)
+    (state / "keys.json").write_text("secret")
+    (root / "tls.key").write_text("secret")
+    (root / "file").write_text("public")
+    (root / "sub").mkdir()
+    (root / "sub" / "link").symlink_to(state)
+    (root / "sub" / "key").symlink_to("../tls.key")
+    (root / "sub" / "state").mkdir()
+    (root / "sub" / "state" / "file").write_text("public")
+    tree = Tree(str(root))
+    tree.open([b"tls.key"])
+    tree.keep_private([str(state), str(root / "tls.key"), "/elsewhere/entirely"])
+    ways = [
+        [b"state", b"keys.json"],
+        [b"tls.key"],
+        [b"sub", b"link", b"keys.json"],
+        [b"sub", b"key"],
+        [b"state"],
+    ]
+    for parts in ways:
+        with pytest.raises(NotHere):
+            tree.open(parts)
+    # A key that is renewed stays private.
+    (root / "new").write_text("secret")
+    (root / "new").rename(root / "tls.key")
+    with pytest.raises(NotHere):
+        tree.open([b"tls.key"])
+    assert [entry.name for entry in tree.entries([])] == [b"file", b"sub"]
+    assert [entry.name for entry in tree.entries([b"sub"])] == [b"state"]
+    assert tree.open([b"sub", b"state", b"file"]).rep.size_bytes == 6
+    tree.close()

@@ -60,7 +60,7 @@ class AdminRoom:
         key = session_key(self._service.config.state / "admin.key")
         reactor = self._service.reactor
         self.site = make_admin_site(self.context, StoredAccounts(self.tables), key, reactor)
-        self.listener = open_listener(reactor, place, self.site.site, tls)
+        self.listener = open_listener(reactor, place, self.site.site, tls, "--admin")
 
     def introduction(self) -> list[str]:
         """What the operator reads at the start; a first password only this once."""

@@ -1,0 +1,36 @@
+"""One server for one state folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from server.statelock import StateTaken, lock_state
+
+
+def test_a_second_server_is_told_who_has_the_folder(tmp_path: Path) -> None:
+    first = lock_state(tmp_path / "a" / "state")
+    with pytest.raises(StateTaken, match=f"in use by process {os.getpid()};.*--state"):
+        lock_state(tmp_path / "a" / "state")
+    os.close(first)
+    os.close(lock_state(tmp_path / "a" / "state"))
+
+
+def test_a_process_that_was_killed_leaves_the_folder_free(tmp_path: Path) -> None:
+    code = (
+        "import os, sys; from server.statelock import *; lock_state(Path(sys.argv[1])); os._exit(9)"
+    )
+    root = Path(__file__).parent.parent
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=root, check=False)
+    assert done.returncode == 9
+    os.close(lock_state(tmp_path))
+
+
+def test_a_folder_that_cannot_be_is_named_with_a_remedy(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StateTaken, match="give another --state"):
+        lock_state(tmp_path / "file")
