@@ -58,6 +58,7 @@ def _losses(ctx: click.Context, param: click.Parameter, text: str) -> list[float
 @click.option("--rate", type=float, help="Mb/s that ours is paced at; default 99.8 % of the line.")
 @click.option("--trials", is_flag=True, help="Instead: losses in bursts, slow, late, killed, …")
 @click.option("--paper", is_flag=True, help="Instead: replay paper E's experiment (no root).")
+@click.option("--cpu", is_flag=True, help="Instead: the sender's CPU by receivers (no root).")
 @click.option("--only", default="", help="Trials whose name contains this.")
 @click.option("--prefix", default="tgm", show_default=True, help="Of the namespaces' names.")
 def lab(
@@ -71,6 +72,7 @@ def lab(
     rate: float | None,
     trials: bool,
     paper: bool,
+    cpu: bool,
     only: str,
     prefix: str,
 ) -> None:
@@ -79,6 +81,11 @@ def lab(
         from labs.multicast.paper_table import tables
 
         click.echo(tables())
+        return
+    if cpu:
+        from labs.multicast.sender_cpu import table as cpu_table
+
+        click.echo(cpu_table())
         return
     if os.geteuid() != 0:
         click.echo("tidegate: this lab builds network namespaces; run it as root", err=True)

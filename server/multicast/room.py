@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+from protocol.units import format_rate
 from server.gate import Gate
 from server.http.request import Request
 from server.multicast.blocks import BlockHashes
@@ -73,7 +74,9 @@ class MulticastRoom:
                 session.object_key,
                 "sending",
                 {
-                    "group": str(session.place),
+                    "group": f"{session.place.group} port {session.place.port}",
+                    "code": session.fec.scheme,
+                    "rate": format_rate(session.transmitter.rate_bytes_s),
                     "receivers": str(session.counters.members),
                     "done": str(session.counters.done),
                     "reports": str(session.counters.reports),
