@@ -1,0 +1,128 @@
+"""The token bucket keeps its rate whatever the socket and the clock do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.task import Clock
+
+from protocol.fec import BlockLayout, FecParameters, scheme_for
+from protocol.packet import PAYLOAD_OFFSET, WIRE_OVERHEAD_BYTES
+from server.multicast.carousel import Carousel
+from server.multicast.framing import Framer, ObjectChanged, SymbolSource
+from server.multicast.steps import CarouselSettings
+from server.multicast.transmitter import Transmitter
+
+SYMBOL = 1000
+WIRE = SYMBOL + PAYLOAD_OFFSET + WIRE_OVERHEAD_BYTES
+
+
+class Socket:
+    """Takes so many datagrams a call."""
+
+    def __init__(self) -> None:
+        self.room = 1000
+        self.datagrams = 0
+        self.closed = False
+        self.fault: OSError | None = None
+
+    def send_one(self, datagram: bytes) -> bool:
+        self.datagrams += 1
+        return True
+
+    def send_equal(self, pieces: list[Any], parts: int, size: int) -> int:
+        if self.fault is not None:
+            raise self.fault
+        took = min(self.room, len(pieces) // parts)
+        self.datagrams += took
+        return took
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class House:
+    def __init__(self, rate: float, blocks: int = 100, read: Any = None) -> None:
+        self.clock = Clock()
+        layout = BlockLayout(SYMBOL * 100 * blocks, SYMBOL, 100)
+        scheme = scheme_for(FecParameters("none", SYMBOL, 100))
+        settings = CarouselSettings(lead_s=0.0, repair=False)
+        carousel = Carousel(layout, scheme, settings, 0.0)
+        self.socket = Socket()
+        self.reasons: list[str] = []
+        self.charged = 0
+        source = SymbolSource(layout, scheme, read or (lambda at, n: bytes(n)))
+        self.transmitter = Transmitter(
+            self.clock,
+            carousel,
+            source,
+            Framer(1, b"k" * 16),
+            self.socket,
+            SYMBOL + PAYLOAD_OFFSET,
+            rate,
+            self.reasons.append,
+            charge=self.charge,
+        )
+        self.transmitter.start()
+
+    def charge(self, size: int) -> None:
+        self.charged += size
+
+    def run(self, seconds: float, step_s: float = 0.001) -> int:
+        before = self.socket.datagrams
+        for _ in range(round(seconds / step_s)):
+            self.clock.advance(step_s)
+        return self.socket.datagrams - before
+
+
+def test_the_rate_counts_what_the_wire_carries() -> None:
+    for rate in (1e5, 1e6, 1e7):
+        house = House(rate, blocks=1000)
+        assert abs(house.run(1.0) * WIRE / rate - 1) < 0.05
+        assert house.charged == house.transmitter.sent_bytes == house.socket.datagrams * WIRE
+
+
+def test_a_late_timer_does_not_become_a_burst() -> None:
+    house = House(1e7)
+    house.run(0.1)
+    before = house.socket.datagrams
+    house.clock.advance(1.0)
+    house.run(0.01)
+    assert (house.socket.datagrams - before) * WIRE < 1e7 * 0.05
+
+
+def test_what_a_full_socket_did_not_take_goes_first_later() -> None:
+    house = House(1e7, blocks=3)
+    house.socket.room = 3
+    house.run(0.1)
+    house.socket.room = 1000
+    house.run(0.3)
+    assert house.reasons == ["finished"]
+    # All symbols once, and three marks.
+    assert house.socket.datagrams == 303
+    assert house.socket.closed
+
+
+def test_the_rate_can_change_while_it_runs() -> None:
+    house = House(1e6, blocks=1000)
+    house.run(0.2)
+    house.transmitter.rate_bytes_s = 4e6
+    assert abs(house.run(0.5) * WIRE / 2e6 - 1) < 0.1
+
+
+def test_a_file_that_changed_and_a_network_that_is_gone_end_it_once() -> None:
+    def changed(at: int, length: int) -> bytes:
+        raise ObjectChanged("the file was written to")
+
+    house = House(1e6, read=changed)
+    house.run(0.1)
+    assert house.reasons == ["the file was written to"]
+    other = House(1e6)
+    other.socket.fault = OSError(101, "Network is unreachable")
+    other.run(0.1)
+    assert other.reasons == ["the network refused: Network is unreachable"]
+    other.transmitter.stop("again")
+    other.transmitter.start()
+    other.run(0.1)
+    assert len(other.reasons) == 1
+    assert other.socket.datagrams == 0

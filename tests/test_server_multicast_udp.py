@@ -1,0 +1,161 @@
+"""Both ends' sockets on loopback, and what is done when the kernel refuses a shortcut."""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+from typing import Any
+
+import pytest
+
+from client.failures import LocalProblem
+from client.multicast_batch import BatchReader
+from client.multicast_socket import GroupSocket
+from protocol.errors import ProtocolError
+from protocol.fec import FecParameters
+from protocol.session import Offer
+from server.multicast.udp import GroupSender, Interface, find_interface
+
+GROUP = "239.255.77.77"
+
+
+def offer(port: int, *, ssm: bool = True, group: str = GROUP) -> Offer:
+    return Offer(
+        session=1,
+        member="m",
+        key=b"k" * 16,
+        group=group,
+        port=port,
+        source="127.0.0.1",
+        size_bytes=10,
+        etag='"e"',
+        fec=FecParameters("none", 100, 1),
+        rate_bytes_s=1e6,
+        start_in_s=0,
+        report_url="/r",
+        ssm=ssm,
+    )
+
+
+def free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def heard(sock: GroupSocket, count: int, size: int) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < count and select.select([sock], [], [], 5)[0]:
+        for read in sock.read():
+            data = bytes(read)
+            found += [data[at : at + size] for at in range(0, len(data), size)]
+    return found
+
+
+@pytest.mark.parametrize("ssm", [True, False])
+@pytest.mark.parametrize("offload", [True, False])
+def test_what_is_sent_to_a_group_is_heard_there(ssm: bool, offload: bool) -> None:
+    port = free_port()
+    receiver = GroupSocket(offer(port, ssm=ssm), "127.0.0.1")
+    sender = GroupSender(Interface("127.0.0.1"), GROUP, port, 1)
+    sender.offload = offload
+    pieces = [part for i in range(100) for part in (b"%03d" % i, b"x" * 97)]
+    assert sender.send_equal(pieces, 2, 100) == 100
+    assert sender.send_one(b"mark")
+    got = heard(receiver, 101, 100)
+    assert got == [b"%03d" % i + b"x" * 97 for i in range(100)] + [b"mark"]
+    assert receiver.source_specific is ssm
+    arrived = receiver.arrived_us()
+    assert arrived is not None
+    assert arrived > 1_600_000_000_000_000
+    assert receiver.overruns() == 0
+    assert receiver.room_datagrams > 10
+    sender.close()
+    receiver.close()
+    assert receiver.fileno() == -1
+
+
+def test_without_an_interface_the_one_towards_the_sender_is_taken() -> None:
+    port = free_port()
+    receiver = GroupSocket(offer(port), "")
+    sender = GroupSender(Interface("127.0.0.1"), GROUP, port, 1)
+    sender.send_one(b"hello")
+    assert heard(receiver, 1, 100) == [b"hello"]
+    sender.close()
+    receiver.close()
+
+
+def test_a_group_that_cannot_be_joined_is_a_sentence() -> None:
+    with pytest.raises(LocalProblem, match=r"cannot join the multicast group 239\.255\.77\.77"):
+        GroupSocket(offer(free_port()), "203.0.113.9")
+
+
+def test_reads_are_single_where_recvmmsg_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    left.setblocking(False)
+    reader = BatchReader(left.fileno(), left.recv_into)
+    right.send(b"one")
+    right.send(b"two")
+    assert [bytes(one) for one in reader.read()] == [b"one", b"two"]
+    assert reader.read() == []
+    monkeypatch.setattr(reader, "_call", lambda *words: -1)
+    monkeypatch.setattr("ctypes.get_errno", lambda: errno.ENOSYS)
+    right.send(b"three")
+    right.send(b"four")
+    assert [bytes(one) for one in reader.read()] == [b"three"]
+    assert [bytes(one) for one in reader.read()] == [b"four"]
+    assert reader.read() == []
+    left.close()
+    right.close()
+    with pytest.raises(OSError, match="Bad file"):
+        BatchReader(left.fileno(), left.recv_into).read()
+
+
+class StubbornSocket:
+    """Refuses segmentation with EIO, as some devices do; later takes nothing for a while."""
+
+    def __init__(self, full_after: int) -> None:
+        self.sent: list[bytes] = []
+        self.full_after = full_after
+        self.refused = 0
+
+    def sendmsg(self, pieces: Any, ancillary: Any) -> None:
+        if ancillary:
+            self.refused += 1
+            raise OSError(errno.EIO, "no")
+        if len(self.sent) >= self.full_after:
+            raise OSError(errno.ENOBUFS, "full")
+        self.sent.append(b"".join(pieces))
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def test_a_device_that_refuses_segmentation_gets_single_datagrams() -> None:
+    sender = GroupSender(Interface("127.0.0.1"), GROUP, 5000, 1)
+    sender.close()
+    stubborn = StubbornSocket(5)
+    sender._socket = stubborn  # type: ignore[assignment]
+    pieces: list[Any] = [b"a", b"b"] * 8
+    assert sender.send_equal(pieces, 2, 2) == 5
+    assert stubborn.sent == [b"ab"] * 5
+    assert (stubborn.refused, sender.offload) == (1, False)
+
+
+def test_a_network_that_is_gone_is_an_error() -> None:
+    sender = GroupSender(Interface("127.0.0.1"), GROUP, 5000, 1)
+    sender.close()
+    with pytest.raises(OSError, match="Bad file"):
+        sender.send_one(b"x")
+
+
+@pytest.mark.parametrize("text", ["eth0", "300.1.1.1", "fe80::1%nothing-like-it", "2001:db8::7"])
+def test_an_interface_that_is_none_is_a_sentence(text: str) -> None:
+    with pytest.raises(ProtocolError):
+        find_interface(text)
+
+
+def test_interfaces_are_named_by_address() -> None:
+    assert find_interface("127.0.0.1") == Interface("127.0.0.1")
+    assert find_interface("fe80::1%lo").index == find_interface("fe80::1%1").index == 1
