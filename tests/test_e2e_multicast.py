@@ -120,12 +120,11 @@ def test_the_sender_dies_and_another_mirror_gives_the_rest(
     tmp_path: Path, release: tuple[Path, str]
 ) -> None:
     directory, digest = release
-    slow = (*LOOPBACK, "--multicast-rate", "4Mbit")
+    slow = (*LOOPBACK, "--multicast-rate", "4Mbit", "--multicast-threshold", "2")
     with (
         serving(directory, tmp_path / "state", *slow) as server,
         serving(directory, tmp_path / "other") as other,
     ):
-        # The other mirror is too slow to be done before the sender dies.
         urls = (f"{server.url}/obj.bin", f"{other.url}/obj.bin")
         gets = [Get(tmp_path / f"{i}.bin", urls[0], home=tmp_path) for i in range(2)]
         third = Get(tmp_path / "2.bin", *urls, home=tmp_path)
