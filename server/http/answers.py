@@ -21,14 +21,19 @@ PROBLEM_BASE = "/-/problems/"
 PROBLEM_JSON = b"application/problem+json"
 HTML = b"text/html; charset=utf-8"
 
+#: Problems that asking again may solve.
+_MAY_PASS = frozenset({403, 408, 500, 503})
+
 _PAGE = (
     '<!doctype html><html lang="en"><meta charset="utf-8">'
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    "<title>{title}</title><style>body{{font:1.0625rem/1.6 system-ui,sans-serif;max-width:38rem;"
+    "<title>{title}</title><style>a{{color:#0f6b75;font-weight:600;margin-right:1.5rem}}"
+    "small{{color:#5b6874}}body{{font:1.0625rem/1.6 system-ui,sans-serif;max-width:38rem;"
     "margin:18vh auto 0;padding:0 1.25rem;color:#1d2733;background:#fbfaf7}}h1{{font-size:1.5rem;"
     "line-height:1.25}}p{{color:#4a5866}}@media (prefers-color-scheme:dark){{body{{color:#e6e9ec;"
-    "background:#14181d}}p{{color:#a9b4bf}}}}</style><h1>{title}</h1><p>{detail}</p>"
-    "<p>{status}</p></html>\n"
+    "background:#14181d}}p{{color:#a9b4bf}}a{{color:#5cc0cd}}"
+    "small{{color:#8c98a4}}}}</style><h1>{title}</h1><p>{detail}</p>"
+    '<p>{again}<a href="/">All files</a></p><p><small>{status}</small></p></html>\n'
 )
 
 
@@ -71,8 +76,13 @@ def problem(status: int, code: str, detail: str, **members: Any) -> bytes:
 def problem_page(status: int, detail: str) -> bytes:
     """The same problem as a small page, for people whose browser asked for text/html."""
     title = phrase(status) or "Problem"
+    # Without its query: a ticket or pass that is no good is left behind.
+    again = '<a href="?">Try again</a>' if status in _MAY_PASS else ""
     return _PAGE.format(
-        title=html.escape(title), detail=html.escape(detail), status=f"HTTP {status}"
+        title=html.escape(title),
+        detail=html.escape(detail),
+        again=again,
+        status=f"HTTP {status}",
     ).encode("utf-8")
 
 
