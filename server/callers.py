@@ -8,13 +8,13 @@ and the server keeps no state for it.
 
 from __future__ import annotations
 
-import ipaddress
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from protocol.ticket import MAX_TOKEN_LENGTH
+from server.http.proxies import block_of
 
 TICKET_FIELD = b"tidegate-ticket"
 PASS_FIELD = b"tidegate-pass"
@@ -51,21 +51,6 @@ class Callers:
             bucket = zlib.crc32(name) % self._buckets
             found = self._keys[address, name] = f"{block_of(address)}#{bucket}"
         return found
-
-
-def block_of(address: str) -> str:
-    """What counts as one address: IPv4 whole, IPv6 its /64, `local` for a unix socket."""
-    if not address:
-        return "local"
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
 
 
 def find_ticket(headers: Mapping[bytes, bytes], query: bytes) -> Token | None:

@@ -322,6 +322,18 @@ def test_too_many_connections_are_told_so(make: Callable[..., Bench], seen: Seen
     assert bench.factory.refused_total == 2
 
 
+def test_a_whole_network_of_one_owner_counts_as_one_address_but_a_proxy_does_not(
+    make: Callable[..., Bench], seen: Seen
+) -> None:
+    few = HttpLimits(max_connections_per_address=2)
+    bench = make(limits=few, proxies=["192.0.2.0/24"])
+    clients = [bench.connect(f"2001:db8::{number}") for number in (1, 2)]
+    assert Answer(bench.connect("2001:db8::3").taken()).status == 503
+    clients.append(bench.connect("2001:db8:0:1::3"))
+    clients += [bench.connect("192.0.2.7") for _ in range(5)]
+    assert [client.ask(OK).status for client in clients] == [200] * len(clients)
+
+
 def test_the_peer_leaving_is_told_once_and_answers_become_harmless(
     make: Callable[..., Bench], seen: Seen
 ) -> None:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from policies.job import Estimate, Wait
 from protocol.errors import BadToken
 from protocol.ticket import Ticket
-from server.callers import Callers, block_of, find_pass, find_remaining, find_ticket
+from server.callers import Callers, find_pass, find_remaining, find_ticket
 from server.coverage import Coverage
+from server.http.proxies import block_of
 from server.keys import OVERLAP_S, KeysUnreadable, load_keys, rotate_keys
 from server.numbers import BLOCK, Numbers
 from server.pages import Pages

@@ -13,7 +13,7 @@ from protocol.errors import ProtocolError
 from server.http.accesslog import AccessLog
 from server.http.connection import HttpConnection
 from server.http.limits import HttpLimits
-from server.http.proxies import TrustedProxies
+from server.http.proxies import TrustedProxies, block_of
 from server.http.request import Request
 
 _SWEEP_S = 1.0
@@ -74,12 +74,17 @@ class HttpFactory(Factory):
         """Count a new connection; an error means that it must be refused."""
         limits = self.limits
         self.accepted_total += 1
-        peer = connection.peer_address
+        peer = block_of(connection.peer_address)
         here = self.per_address.get(peer, 0) + 1
         reason = None
         if 0 < limits.max_connections <= len(self.connections):
             reason = "This server has as many connections as it takes; please come back soon."
-        elif peer and 0 < limits.max_connections_per_address < here:
+        elif (
+            connection.peer_address
+            and 0 < limits.max_connections_per_address < here
+            and not self.proxies.trusts(connection.peer_address)
+        ):
+            # A proxy brings everybody's connections from one address.
             reason = "Your address has as many connections as one may have here; close some."
         if reason is not None:
             self.refused_total += 1
@@ -98,7 +103,7 @@ class HttpFactory(Factory):
     def left(self, connection: HttpConnection) -> None:
         """A counted connection is over."""
         self.connections.discard(connection)
-        peer = connection.peer_address
+        peer = block_of(connection.peer_address)
         here = self.per_address.get(peer, 0) - 1
         if here > 0:
             self.per_address[peer] = here

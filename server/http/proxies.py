@@ -29,6 +29,21 @@ def _address(text: str) -> str | None:
     return str(address)
 
 
+def block_of(address: str) -> str:
+    """What counts as one address: IPv4 whole, IPv6 its /64, `local` for a unix socket."""
+    if not address:
+        return "local"
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
+
+
 class TrustedProxies:
     """The networks whose forwarding headers count; `unix` stands for peers on a unix socket.
 
