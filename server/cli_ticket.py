@@ -63,8 +63,6 @@ def issue(
     if uses < 1:
         _fail("--uses must be at least 1.")
 
-    from sqlalchemy.exc import SQLAlchemyError
-
     from server.keys import KeysUnreadable, load_keys
     from server.passes import PassBook
     from server.store.database import Database, StoreUnavailable, sqlite_url
@@ -89,13 +87,13 @@ def issue(
         ]
         database = Database(config.database or sqlite_url(config.state / "tidegate.db"))
         database.migrate()
-        with database.session.begin() as session:
+        with database.begin() as session:
             write_passes(session, [record for _, record in issued])
         database.close()
-    except (KeysUnreadable, StoreUnavailable, OSError, ValueError) as fault:
+    except StoreUnavailable as fault:
+        _fail(f"The database does not take the tickets: {fault}")
+    except (KeysUnreadable, OSError, ValueError) as fault:
         _fail(str(fault))
-    except SQLAlchemyError as fault:
-        _fail(f"The database does not take the tickets: {str(fault).splitlines()[0]}")
     if shape == "csv":
         writer = csv.writer(sys.stdout)
         writer.writerow(["ticket", "serial", "class", "path", "uses", "expires_s"])

@@ -11,8 +11,6 @@ from typing import Any
 from urllib.parse import quote
 
 from pydantic import ValidationError
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 from twisted.internet import defer, threads
 from twisted.logger import Logger
 from twisted.python.threadpool import ThreadPool
@@ -60,6 +58,7 @@ from server.store.journal import JournalState, read_journal, reserve_numbers
 from server.store.ledger import (
     add_revision,
     count_pass_use,
+    keep_revision,
     read_passes,
     read_revisions,
     write_events,
@@ -239,7 +238,7 @@ class Service:
         try:
             database = Database(url)
             database.migrate()
-            with database.session.begin() as session:
+            with database.begin() as session:
                 journal = read_journal(session)
                 passes = read_passes(session)
                 latest = read_revisions(session, 1000)
@@ -251,7 +250,7 @@ class Service:
                     revision = add_revision(session, wanted)
                 else:
                     revision = latest[0]
-        except (SQLAlchemyError, StoreUnavailable, OSError) as fault:
+        except (StoreUnavailable, OSError) as fault:
             text = str(fault).splitlines()[0]
             remedy = (
                 "Repair it, or move it away to start with an empty queue"
@@ -283,7 +282,7 @@ class Service:
             restored_from,
         )
         self.note_event("policy", f"{author} applied policy {policy}. {note}".strip())
-        self.store.must(lambda session: _keep_revision(session, record))
+        self.store.must(lambda session: keep_revision(session, record))
         return record
 
     def reload(self, loaded: LoadedConfig) -> list[str]:
@@ -434,10 +433,6 @@ def _private(loaded: LoadedConfig) -> list[str]:
         database = config.database.removeprefix("sqlite:///")
         paths += [database + ending for ending in ("", "-wal", "-shm", "-journal")]
     return paths
-
-
-def _keep_revision(session: Session, record: RevisionRecord) -> None:
-    add_revision(session, record)
 
 
 def _configured_revision(config: ServerConfig, now: float) -> RevisionRecord:

@@ -5,13 +5,15 @@ Everything here blocks, so it runs at start-up or on the store's threads.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from alembic import command
 from alembic.config import Config
 from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 MIGRATIONS = Path(__file__).with_name("migrations")
@@ -62,13 +64,28 @@ class Database:
         """`sqlite` or `postgresql`."""
         return self.engine.dialect.name
 
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[Session]:
+        """One transaction, for callers who may block.
+
+        Raises StoreUnavailable with what the database says, in a line.
+        """
+        try:
+            with self.session.begin() as session:
+                yield session
+        except SQLAlchemyError as error:
+            raise StoreUnavailable(str(error).splitlines()[0]) from error
+
     def migrate(self) -> None:
-        """Bring the tables up to date; raises whatever the database raises."""
+        """Bring the tables up to date; raises StoreUnavailable as `begin` does."""
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-        with self.engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+        try:
+            with self.engine.begin() as connection:
+                config.attributes["connection"] = connection
+                command.upgrade(config, "head")
+        except SQLAlchemyError as error:
+            raise StoreUnavailable(str(error).splitlines()[0]) from error
 
     def close(self) -> None:
         """Give all connections back."""

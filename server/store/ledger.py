@@ -56,6 +56,11 @@ def add_revision(session: Session, record: RevisionRecord) -> RevisionRecord:
     return _revision(row)
 
 
+def keep_revision(session: Session, record: RevisionRecord) -> None:
+    """Store a revision as a write of a batch."""
+    add_revision(session, record)
+
+
 def read_revisions(
     session: Session, limit: int, before_id: int | None = None
 ) -> list[RevisionRecord]:
