@@ -38,6 +38,12 @@ class Report:
     free: bool | None = None
 
 
+def _time(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError("not a time")
+    return float(value)
+
+
 def _signature(body: bytes, secret: str) -> str:
     return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
@@ -58,10 +64,10 @@ def decode_report(
         report = Report(**json.loads(body))
         name, trouble, free = report.mirror, report.trouble, report.free
         shaped = isinstance(name, str) and isinstance(trouble, str) and free in (True, False, None)
-        sent_at = float(report.sent_at)
+        sent_at = _time(report.sent_at)
         check_channel(report.channel)
         check_number(report.version, "version")
-    except (ValueError, TypeError, RecursionError) as fault:
+    except (ValueError, TypeError, OverflowError, RecursionError) as fault:
         raise BadManifest("The mirror report cannot be read.") from fault
     if not shaped or not name.isprintable() or not trouble.isprintable():
         raise BadManifest("The mirror report cannot be read.")

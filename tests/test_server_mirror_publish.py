@@ -188,3 +188,21 @@ def test_a_publish_can_be_put_on_the_multicast_schedule(site: Site, tmp_path: Pa
     assert (site.publish_dir / path.removeprefix("/updates/")).is_file()
     (entry,) = (tmp_path / "state" / "multicast").glob("*.json")
     assert json.loads(entry.read_text())["path"] == path
+
+
+def test_private_keys_are_never_published(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryProblem, match="would be served"):
+        initialise(tmp_path / "p", tmp_path / "p" / "keys", utc(0), Lifetimes())
+    assert not (tmp_path / "p").exists()
+    site = Site(tmp_path / "s")
+    fill(site.tree)
+    site.keys.rename(site.tree / "keys")
+    site.keys = site.tree / "keys"
+    with pytest.raises(RepositoryProblem, match="would be served"):
+        site.publish()
+
+
+def test_a_tree_is_not_published_into_itself(site: Site) -> None:
+    site.tree = site.publish_dir
+    with pytest.raises(RepositoryProblem, match="cannot be both"):
+        site.publish()

@@ -128,3 +128,10 @@ def test_reports_that_prove_nothing_are_refused() -> None:
     for junk in (b"[]", b"null", json.dumps({"mirror": 1}).encode(), b"x" * 9999):
         with pytest.raises(BadManifest):
             decode_report(junk, signature, SECRETS.get, 1000.0)
+
+
+@pytest.mark.parametrize("sent_at", ['"1000"', "true", "null", "1" + "0" * 400, "[]", "{}"])
+def test_a_time_that_is_none_is_refused(sent_at: str) -> None:
+    body, signature = encode_report(said("one", at=1000.0), "s1")
+    with pytest.raises(BadManifest):
+        decode_report(body.replace(b"1000.0", sent_at.encode()), signature, SECRETS.get, 1000.0)

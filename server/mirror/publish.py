@@ -24,7 +24,13 @@ from protocol.tree import EMPTY_DIGEST, Entry, decode_entry, encode_entry
 from protocol.tree_scan import Cached, Seen, decode_cached, encode_cached, scan
 from server.mirror.durable import replacing
 from server.mirror.objects import ObjectError, ObjectStore, PublishedDisk
-from server.mirror.repository import Lifetimes, Repository, RepositoryProblem, utc
+from server.mirror.repository import (
+    Lifetimes,
+    Repository,
+    RepositoryProblem,
+    check_private,
+    utc,
+)
 
 #: Memory is spent on the group's old and new content, the joined copies and zstd's tables.
 _MEMORY_PER_WINDOW = 4
@@ -81,6 +87,7 @@ class Publisher:
         self.settings = settings or PublishSettings()
         self.channel = check_channel(channel)
         self._publish = publish
+        self._keys = keys
         self._repository = Repository(publish, keys, self.settings.lifetimes)
         self._state = publish / ".state" / channel
         self._store = ObjectStore(publish / "objects")
@@ -94,6 +101,11 @@ class Publisher:
         report = progress or (lambda what, done, total: None)
         if not tree.is_dir():
             raise RepositoryProblem(f"{tree} is not a directory to publish.")
+        if tree.resolve() == self._publish.resolve():
+            raise RepositoryProblem(
+                f"{tree} cannot be both the tree and the publish directory; make another for --to."
+            )
+        check_private(self._keys, tree)
         if not self._repository.exists:
             raise RepositoryProblem(
                 f"{self._publish} is no publish directory; run `tidegate mirror init` first."

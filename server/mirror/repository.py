@@ -55,6 +55,14 @@ class Lifetimes:
     timestamp: int = 14
 
 
+def check_private(keys: Path, served: Path) -> None:
+    """Refuse private keys in a folder that everybody gets."""
+    if keys.resolve().is_relative_to(served.resolve()):
+        raise RepositoryProblem(
+            f"The keys in {keys} would be served with {served}: name a folder outside by --keys."
+        )
+
+
 def make_key(path: Path, passphrase: str | None = None) -> CryptoSigner:
     """Generate an Ed25519 key, write its private half (PKCS#8, mode 0600), return its signer."""
     private = Ed25519PrivateKey.generate()
@@ -92,6 +100,7 @@ def initialise(
     Called where one exists it renews root instead: same root key, new online keys and expiry.
     A run that died half way is put right by running it again.
     """
+    check_private(keys, publish)
     roots = _roots(publish)
     root_key = keys / "root.pem"
     signer = load_key(root_key, passphrase) if root_key.exists() or roots else None
