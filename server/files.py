@@ -9,6 +9,7 @@ tree. What is hidden, foreign, special or absent looks the same from outside: no
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
@@ -17,9 +18,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote_from_bytes
 
+from protocol.errors import ProtocolError
 from server.transfer import FileKey, Representation
 
 _MOST_LINKS = 40
+_OUR_FAULT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
 _SAFE = "/-._~!$&'()*+,;=:@"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -94,6 +97,13 @@ def _unquote(raw: bytes) -> bytes | None:
         if len(piece) < 2 or not piece[:2].isalnum():
             return None
     return b"".join(out)
+
+
+class Overloaded(ProtocolError):
+    """The file may well be there, but this process cannot open it now."""
+
+    status = 503
+    code = "overloaded"
 
 
 class OpenFile:
@@ -301,9 +311,10 @@ class Tree:
         if not all(self.visible(part) for part in parts):
             raise NotHere
         todo = list(reversed(parts))
-        stack = [os.dup(self._root_fd)]
+        stack: list[int] = []
         links = 0
         try:
+            stack.append(os.dup(self._root_fd))
             while todo:
                 name = todo.pop()
                 if name == b"..":
@@ -340,6 +351,10 @@ class Tree:
             status = os.fstat(stack[-1])
             return stack.pop(), status
         except OSError as error:
+            if error.errno in _OUR_FAULT:
+                raise Overloaded(
+                    "The server cannot open more files right now; ask again in a moment."
+                ) from error
             raise NotHere from error
         finally:
             for fd in stack:

@@ -25,6 +25,7 @@ from server.callers import Callers
 from server.catalog import Catalog
 from server.clock import steady_clock
 from server.config import LoadedConfig
+from server.descriptors import affordable, raise_limit
 from server.desk import Desk
 from server.files import Tree
 from server.gate import Gate
@@ -33,6 +34,7 @@ from server.generated import Generated
 from server.history import Recorder
 from server.http.accesslog import AccessLog
 from server.http.factory import HttpFactory
+from server.http.limits import HttpLimits
 from server.http.proxies import TrustedProxies
 from server.http.request import Request
 from server.keys import KeysUnreadable, load_keys
@@ -96,6 +98,7 @@ class Service:
         self.rng = random.Random()
         config = self.config
         self.tree = self._open_tree(config)
+        self._open_files = raise_limit()
         self._lock = lock_state(config.state)
         self.tree.keep_private(_private(loaded))
         self.keys = load_keys(config.state / "keys.json", self.now(), config.keys_rotate_s)
@@ -189,7 +192,7 @@ class Service:
         self.factory = HttpFactory(
             self.site,
             reactor,
-            limits=config.limits.http_limits(),
+            limits=self._limits(config),
             proxies=TrustedProxies(config.trusted_proxies),
             access_log=_access_log(config),
             charge=self.pacer.charge,
@@ -220,6 +223,18 @@ class Service:
         self._keys_call = self.reactor.callLater(_KEYS_LOOK_S, self._look_after_keys)
         self.note_event("server", "The server has started.")
         return [listener.url for listener in self.listeners]
+
+    def _limits(self, config: ServerConfig) -> HttpLimits:
+        asked = config.limits.http_limits()
+        limits = affordable(asked, self._open_files)
+        if limits.max_connections < asked.max_connections:
+            self.log.warn(
+                "Only {most} connections at once: the limit on open files is {files}; raise it "
+                "(ulimit -n, LimitNOFILE=).",
+                most=limits.max_connections,
+                files=self._open_files,
+            )
+        return limits
 
     @staticmethod
     def _open_tree(config: ServerConfig) -> Tree:
@@ -296,7 +311,7 @@ class Service:
         parts.ticket_max_age_s = new.ticket_max_age_s
         self.gate.holds.most = new.holding.most
         self.gate.holds.most_per_client = new.holding.most_per_client
-        self.factory.limits = new.limits.http_limits()
+        self.factory.limits = self._limits(new)
         self.site.mirrors = _mirrors(new)
         self.site.forget_all()
         self._use_keys()

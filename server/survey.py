@@ -10,7 +10,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from server.catalog import Catalog, FileChanged
-from server.files import IsDirectory, NotHere, Tree
+from server.files import IsDirectory, NotHere, Overloaded, Tree
 
 _log = Logger()
 
@@ -57,7 +57,7 @@ class Survey:
             folder = folders.pop()
             try:
                 entries = self._tree.entries(folder)
-            except NotHere:
+            except (NotHere, Overloaded):
                 continue
             for entry in entries:
                 if self._has_to_end():
@@ -72,6 +72,6 @@ class Survey:
                 if self._catalog.known(entry.key) is None:
                     try:
                         await self._catalog.want(self._tree.open(parts), hits=0)
-                    except (NotHere, IsDirectory, FileChanged, OSError):
+                    except (NotHere, IsDirectory, Overloaded, FileChanged, OSError):
                         continue
             await deferLater(self._reactor, 0, lambda: None)

@@ -194,7 +194,8 @@ class HttpConnection(Reader):
         try:
             self.factory.handler(request)
         except ProtocolError as error:
-            request.refuse(error.status, error.code, str(error))
+            again = [(b"Retry-After", b"5")] if error.status == 503 else []
+            request.refuse(error.status, error.code, str(error), again)
         except Exception:  # noqa: BLE001 - the last resort: log it, tell the client
             _log.failure("a request handler failed")
             if request.status:

@@ -1,0 +1,49 @@
+"""Open files: what the server asks of the system, and what it promises on that."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from server import descriptors
+from server.descriptors import affordable
+from server.files import Overloaded, Tree
+from server.http.limits import HttpLimits
+
+
+@pytest.mark.parametrize(
+    ("asked", "files", "most"),
+    [(10_000, 262_144, 10_000), (10_000, 1024, 362), (0, 1024, 362), (100, 1024, 100), (9, 10, 9)],
+)
+def test_no_more_connections_than_open_files_carry(asked: int, files: int, most: int) -> None:
+    assert affordable(HttpLimits(max_connections=asked), files).max_connections == most
+
+
+def test_the_soft_limit_goes_up_to_the_hard_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: told.append(pair))
+    assert descriptors.raise_limit() == 4096
+    assert told == [(4096, 4096)]
+
+
+def test_a_file_that_cannot_be_opened_now_is_not_said_to_be_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("x")
+    tree = Tree(str(tmp_path))
+
+    def full(fd: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "dup", full)
+    with pytest.raises(Overloaded) as told:
+        tree.open([b"file"])
+    assert told.value.status == 503
+    monkeypatch.undo()
+    assert tree.open([b"file"]).rep.size_bytes == 1
+    tree.close()
