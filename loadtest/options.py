@@ -59,6 +59,11 @@ def add_options(parser: Any) -> None:
         help="This part of the clients polls every second whatever it is told",
     )
     group.add_argument(
+        "--reformed",
+        action="store_true",
+        help="The rude clients of --rude-fraction behave after all; what to compare with",
+    )
+    group.add_argument(
         "--addresses",
         choices=("forwarded", "own"),
         default="forwarded",

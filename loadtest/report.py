@@ -17,7 +17,8 @@ from loadtest.sim.paper import Cell, Finding
 from loadtest.sim.scenario import Scenario
 from loadtest.sim.study import Result
 from loadtest.sim.tables import comparison_rows, paper_rows
-from loadtest.workloads import Workload, from_trace, make_workload, with_rude
+from loadtest.trace import from_trace
+from loadtest.workloads import Workload, make_workload, with_rude
 
 _STYLE = """
 :root{color-scheme:light dark}

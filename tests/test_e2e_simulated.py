@@ -15,7 +15,8 @@ import pytest
 
 from loadtest.sim.engine import DOWNLOAD_FIELDS, Conditions, Engine
 from loadtest.sim.metrics import columns
-from loadtest.workloads import Workload, from_trace
+from loadtest.trace import from_trace
+from loadtest.workloads import Workload
 from policies.registry import make_policy
 from policies.settings import PolicySettings
 from tests.running import serving

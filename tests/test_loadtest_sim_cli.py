@@ -15,7 +15,8 @@ from loadtest.sim.cli import simulate
 from loadtest.sim.metrics import mean_and_error, net_faster
 from loadtest.sim.paper import LABELS, MEANS, NET_FASTER, findings, run_paper, same_sign
 from loadtest.sim.study import run_seeds
-from loadtest.workloads import exp2, to_trace
+from loadtest.trace import to_trace
+from loadtest.workloads import exp2
 
 HEAVY = ["--workload", "exp2", "--bandwidth", "0.5", "--slots", "30", "--reserve-small", "6"]
 

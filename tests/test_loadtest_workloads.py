@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from loadtest.trace import from_trace, to_trace
 from loadtest.workloads import (
     RELEASE_DAY,
     WORKLOADS,
@@ -15,11 +16,9 @@ from loadtest.workloads import (
     bounded_pareto_mean,
     exp1,
     exp2,
-    from_trace,
     make_workload,
     release_pareto,
     required_bandwidth,
-    to_trace,
     with_rude,
 )
 

@@ -19,7 +19,8 @@ from loadtest.sim.paper import LOADS, Cell, findings, order_agrees, run_paper
 from loadtest.sim.scenario import MANNERS, POLICIES, Scenario
 from loadtest.sim.study import Result, run_populations, run_seeds
 from loadtest.sim.tables import as_csv, as_object, comparison, paper_csv, paper_object, paper_table
-from loadtest.workloads import WORKLOADS, from_trace
+from loadtest.trace import from_trace
+from loadtest.workloads import WORKLOADS
 from policies.settings import PolicySettings
 from protocol.errors import ProtocolError
 from protocol.units import parse_rate
