@@ -200,7 +200,8 @@ class AdaptiveBlocks(Board):
         if self._fixed is not None:
             size = self._fixed
         elif rate is None:
-            size = self._first << len(own.blocks)
+            # A mirror whose copy can be checked is not given much more before it was.
+            size = self._first if self._align > 1 else self._first << len(own.blocks)
         else:
             # On a slow or a long line, what the model says is worth a request.
             size = max(int(rate * self.stretch_s), least_block(Path(own.rtt_s, rate)))

@@ -137,11 +137,6 @@ class Download:
         """Whether another mirror can serve parts of the file."""
         return any(s is not source and s.dropped is None and s.parts for s in self.sources)
 
-    @property
-    def names(self) -> str:
-        """Whom a failure is about."""
-        return self.sources[0].url.text if len(self.sources) == 1 else "every mirror failed"
-
     def expect(self) -> None:
         """The number of mirrors changed: the strategy should know how many may come."""
         if self.board is not None:

@@ -24,8 +24,8 @@ from client.identity import (
 )
 
 #: What each of several mirrors is asked for before the size is known.
-OPENING_BYTES = 1 << 20
-#: Before that, so many bytes within the first megabyte, the same of all, to compare.
+OPENING_BYTES = 384 << 10
+#: Before that, so many bytes from within the first opening, the same of all, to compare.
 SAMPLE_BYTES = 4096
 _MOST_BYTES = 8 << 20
 #: How long the reading thread may overlook that it is wanted no more.

@@ -81,7 +81,8 @@ class Ending:
             digest = sink.digest[0] if sink.digest is not None else "digest"
             several = len(download.sources) > 1
             who = "; the mirrors agree on it, so the checksum may be wrong" if several else ""
-            text = f"{download.names} arrived whole but does not have the expected {digest}{who}"
+            names = "the file" if several else download.sources[0].url.text
+            text = f"{names} arrived whole but does not have the expected {digest}{who}"
             download.fail(Corrupt(text))
             return
         if self._repair is None:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from client.download import Download
     from client.workers import Worker
 
+#: The first pieces are checked the moment they are there, later ones a few times a second.
+_NEW_PIECES = 64
+
 
 class Intake:
     """The way from a worker to the sink and the board."""
@@ -74,11 +77,12 @@ class Intake:
     def arrived(self, worker: Worker, block: Block, data: memoryview) -> bool:
         """Bytes at the block's position; False when the download is over because of them."""
         download = self._download
-        assert download.sink is not None
+        sink = download.sink
+        assert sink is not None
         assert download.board is not None
         now = download.network.now()
         try:
-            download.sink.write_at(block.position, data, worker.source.number)
+            sink.write_at(block.position, data, worker.source.number)
         except LocalProblem as problem:
             download.fail(problem)
             return False
@@ -87,6 +91,9 @@ class Intake:
         count = len(data)
         worker.source.received_bytes += count
         download.board.received(block, count, now)
+        if sink.pieces is not None and len(sink.checked) < _NEW_PIECES and sink.checks_due:
+            # A liar is best found with its first piece.
+            download.ending.check()
         if download.options.limit_bytes_s is not None:
             download.watch.spend(count, now)
         if download.board.limit is not None:

@@ -16,11 +16,11 @@ Emit = Callable[[str, Mapping[str, object]], None]
 class Options:
     """All optional. Sizes are bytes, rates bytes per second, times seconds.
 
-    `checksum` is (algorithm, raw digest). `connections` per mirror: None means one, and more
-    where that measurably helps. `block_bytes` fixes the block size, `blocks` is the B of the
-    dynamic strategy. `max_wait_s` 0 means: do not wait at all. `client_id` and `data_folder` are
-    found in the user's data folder when None. `window_bytes` bounds what is held for in-order
-    output.
+    `checksum` is (algorithm, raw digest). `connections` per mirror: None means one, which is best
+    unless a server limits each connection. `block_bytes` fixes the block size, `blocks` is the B
+    of the dynamic strategy. `max_wait_s` 0 means: do not wait at all. `client_id` and
+    `data_folder` are found in the user's data folder when None. `window_bytes` bounds what is
+    held for in-order output.
     """
 
     checksum: tuple[str, bytes] | None = None

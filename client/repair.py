@@ -75,7 +75,8 @@ class Repair:
         accused = sorted(counts, key=lambda n: -counts[n])
         self._steps.extend((number, 2) for number in accused)
         others = [n for n in self._shares() if n not in accused]
-        self._steps.extend((number, half) for number in others for half in (0, 1))
+        # The first half changes hands, so what is left of the share is then the second.
+        self._steps.extend((number, half) for number in others for half in (0, 2))
 
     @staticmethod
     def _spread(spans: list[Span]) -> list[Span]:
@@ -86,15 +87,15 @@ class Repair:
 
     @staticmethod
     def _half(spans: list[Span], half: int) -> list[Span]:
-        """The first (0) or second (1) half of the bytes, or all (2)."""
+        """The first half of the bytes (0), or all (2)."""
         if half == 2:
             return spans
-        middle = sum(end - start for start, end in spans) // 2
-        found, passed = [], 0
+        left = sum(end - start for start, end in spans) // 2
+        found = []
         for start, end in spans:
-            cut = min(max(middle - passed, 0), end - start)
-            found.append((start, start + cut) if half == 0 else (start + cut, end))
-            passed += end - start
+            cut = min(left, end - start)
+            left -= cut
+            found.append((start, start + cut))
         return [span for span in found if span[1] > span[0]]
 
     def _doubt(self, board: Board, number: int, spans: list[Span]) -> bool:

@@ -1,6 +1,6 @@
 """Compares a few bytes of all mirrors' copies while they work; see `client.jury`.
 
-Three or more mirrors are asked for the same few bytes of the first megabyte before anything else,
+Three or more mirrors are asked for the same few bytes near the start before anything else,
 so that one with another copy is found before it has given much, and later for some at a random
 place of the file, where a copy that was only begun is still empty.
 """

@@ -171,7 +171,10 @@ class Troubles:
                 key=lambda r: _TELLING.index(r[0]) if r[0] in _TELLING else len(_TELLING),
             )
             reason, text = ranked[0] if ranked else (Reason.NETWORK, text)
-        download.fail(_FAILURES[reason](f"{download.names}: {text}"))
+        names = "every mirror failed"
+        if len(download.sources) == 1:
+            names = download.sources[0].url.text
+        download.fail(_FAILURES[reason](f"{names}: {text}"))
 
     def convict(self, source: Source, text: str) -> None:
         """The mirror gave wrong bytes: what it gave and nobody vouched for is missing again."""
