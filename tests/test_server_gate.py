@@ -238,6 +238,16 @@ def test_a_ticket_aware_client_is_never_held() -> None:
     house.ask("192.0.2.1")
     assert house.ask("192.0.2.2", agent=CURL, tidegate_wait="ticket").connection.status == 503
     assert house.ask("192.0.2.3", agent="pip/25.0").connection.status == 503
+    asks_json = {"agent": CURL, "accept": "application/json"}
+    assert house.ask("192.0.2.4", **asks_json).connection.status == 503
+
+
+def test_a_program_that_nobody_measured_is_told_when_to_come_back() -> None:
+    house = House()
+    house.ask("192.0.2.1")
+    told = house.ask("192.0.2.2", agent="NewTool/1").connection
+    assert told.status == 503
+    assert int(told.fields["retry-after"]) >= 1
 
 
 def test_without_tickets_a_held_tool_is_offered_again_and_again() -> None:
