@@ -1,0 +1,118 @@
+"""What the pages ask of the store: charts of any span, searches of a long queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert
+
+from policies.job import TicketState
+from server.store import history, journal
+from server.store.database import Database, sqlite_url
+from server.store.models import Sample, Ticket
+
+DAY = 86_400.0
+NOW = 100 * DAY + 1234.0
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    found = Database(sqlite_url(tmp_path / "tidegate.db"))
+    found.migrate()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def recorded(database: Database) -> Database:
+    """A month of a series whose value is always 7, thinned as a running server has it."""
+    rows = [
+        {"resolution_s": step, "series": "waiting", "at_s": at, "mean": 7.0, "peak": 9.0}
+        for step, first in ((3600, NOW - 30 * DAY), (60, NOW - 7 * DAY), (0, NOW - 3600))
+        for at in _steps(first, step or 5)
+    ]
+    with database.session.begin() as session:
+        session.execute(insert(Sample), rows)
+    return database
+
+
+def _steps(first: float, step: int) -> list[float]:
+    start = first - first % step
+    return [start + step * n for n in range(int((NOW - NOW % step - start) / step))]
+
+
+@pytest.mark.parametrize("span_s", [900.0, 3600.0, 6 * 3600.0, DAY, 7 * DAY, 30 * DAY])
+def test_a_chart_has_no_gap_and_no_false_value_at_any_span(
+    recorded: Database, span_s: float
+) -> None:
+    with recorded.session.begin() as session:
+        axis, found = history.read_binned(session, ["waiting", "held"], NOW - span_s, NOW, 240)
+    assert len(axis) <= 241
+    assert NOW - span_s < axis[0] < axis[-1] < NOW
+    assert set(found["waiting"][1:-1]) == {7.0}
+    assert 7.0 in found["waiting"][-2:], "the newest step comes from the finest samples"
+    assert set(found["held"]) == {None}
+
+
+def test_a_chart_of_a_week_reads_hours_and_only_the_rest_finer(recorded: Database) -> None:
+    with recorded.session.begin() as session:
+        axis, _ = history.read_binned(session, ["waiting"], NOW - 7 * DAY, NOW, 240)
+    assert len(axis) == 168
+
+
+@pytest.fixture
+def queue(database: Database) -> Database:
+    """300 tickets, every tenth ready, half of them over."""
+    rows = [
+        {
+            **dict.fromkeys(("size_bytes", "remaining_bytes", "weight", "issued_s", "polls"), 1),
+            "number": n,
+            "client": f"192.0.2.{n % 10}#0",
+            "file": f"/{n % 7}_%.iso",
+            "changed_s": 1.0,
+            "early_polls": 0,
+            "state": ("ready" if n % 10 == 0 else "waiting" if n % 2 else "done"),
+        }
+        for n in range(1, 301)
+    ]
+    with database.session.begin() as session:
+        session.execute(insert(Ticket), rows)
+    return database
+
+
+STATES = (TicketState.READY, TicketState.WAITING)
+
+
+@pytest.mark.parametrize("text", ["", "192.0.2.3", "_%.iso", "77", "nobody"])
+def test_pages_of_a_search_join_to_the_whole(queue: Database, text: str) -> None:
+    with queue.session.begin() as session:
+        whole, total = journal.search_tickets(session, text, STATES, 0, 1000)
+        assert total == len(whole) == len(set(whole))
+        for limit in (1, 7, 50):
+            pages = [
+                journal.search_tickets(session, text, STATES, offset, limit)
+                for offset in range(0, total + 2 * limit, limit)
+            ]
+            assert [number for numbers, _ in pages for number in numbers] == whole
+            assert {told for _, told in pages} == {total}
+
+
+def test_ready_tickets_come_first_and_signs_are_no_wildcards(queue: Database) -> None:
+    with queue.session.begin() as session:
+        numbers, total = journal.search_tickets(session, "", STATES, 0, 1000)
+        assert numbers == [*range(10, 301, 10), *range(1, 301, 2)]
+        assert journal.search_tickets(session, "%.iso", STATES, 0, 5)[1] == total
+        assert journal.search_tickets(session, "192%", STATES, 0, 5) == ([], 0)
+        assert journal.search_tickets(session, "77", STATES, 0, 5) == ([77], 1)
+
+
+def test_a_long_list_is_counted_only_so_far(
+    queue: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "COUNTED_MOST", 20)
+    with queue.session.begin() as session:
+        numbers, total = journal.search_tickets(session, "192", (TicketState.WAITING,), 0, 10)
+    assert len(numbers) == 10
+    assert total == 21
