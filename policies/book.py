@@ -10,9 +10,8 @@ keys by number). The book holds tickets; when to move them is the policy's busin
 
 from __future__ import annotations
 
-import heapq
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -48,6 +47,7 @@ class Book:
         self.ended: OrderedDict[int, TicketRow] = OrderedDict()
         self._index: dict[str, int | tuple[int, ...]] = {}
         self._deadline: dict[int, float] = {}
+        #: In order; entries that `_deadline` does not confirm are stale.
         self._deadlines: list[tuple[float, int]] = []
         self._changed: dict[int, TicketRow | None] | None = None
 
@@ -219,7 +219,7 @@ class Book:
             deadline_s = math.inf
         self._deadline[number] = deadline_s
         if deadline_s < math.inf:
-            heapq.heappush(self._deadlines, (deadline_s, number))
+            insort(self._deadlines, (deadline_s, number))
 
     def set_present(self, row: int, present: bool) -> None:
         """Whether the owner waits at the door."""
@@ -275,8 +275,9 @@ class Book:
     def overdue(self, now: float) -> list[int]:
         """Rows of ready tickets that nobody claimed in time; they stay until ended."""
         out = []
-        while self._deadlines and self._deadlines[0][0] <= now:
-            deadline, number = heapq.heappop(self._deadlines)
+        end = bisect_right(self._deadlines, (now, math.inf))
+        past, self._deadlines[:end] = self._deadlines[:end], []
+        for deadline, number in past:
             if self._deadline.get(number) == deadline:
                 # The same deadline may stand here twice: told once is enough.
                 del self._deadline[number]
@@ -285,12 +286,22 @@ class Book:
 
     def next_deadline(self) -> float | None:
         """When the next ready ticket runs out."""
-        while self._deadlines:
-            deadline, number = self._deadlines[0]
+        stale = 0
+        for deadline, number in self._deadlines:
             if self._deadline.get(number) == deadline:
-                return deadline
-            heapq.heappop(self._deadlines)
-        return None
+                break
+            stale += 1
+        del self._deadlines[:stale]
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def running_out(self, low_s: float, high_s: float) -> Iterator[int]:
+        """Rows of ready tickets whose owners are away and whose time ends between these."""
+        for at in range(bisect_left(self._deadlines, (low_s, 0)), len(self._deadlines)):
+            deadline, number = self._deadlines[at]
+            if deadline > high_s:
+                return
+            if self._deadline.get(number) == deadline:
+                yield self.shelf.rows[number]
 
     def _leave(self, row: int) -> None:
         shelf = self.shelf

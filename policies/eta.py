@@ -28,8 +28,6 @@ from policies.slots import Lease
 
 #: Turns laid out one by one; beyond, the mean step is used.
 _LAID_OUT = 256
-#: A schedule older than this is laid out anew, seconds.
-_FRESH_S = 0.5
 #: Edges between the classes of waits that are calibrated apart, seconds.
 _EDGES = (4.0, 10.0, 25.0, 60.0, 150.0, 400.0, 1000.0)
 _STEP_MEDIAN = 0.03
@@ -175,9 +173,9 @@ class Estimator:
 
     # -- telling -------------------------------------------------------------------------------
 
-    def stale(self, now: float) -> bool:
-        """Whether `lay_out` is due before `raw_s` may be asked."""
-        return not 0.0 <= now - self._laid_s < _FRESH_S
+    def stale(self, now: float, fresh_s: float) -> bool:
+        """Whether the last `lay_out` is older than `fresh_s`."""
+        return not 0.0 <= now - self._laid_s < fresh_s
 
     def lay_out(
         self,

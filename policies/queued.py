@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from policies.book import READY, WAITING
 from policies.job import (
     Admit,
+    Advance,
     Decision,
     Estimate,
     Job,
@@ -24,9 +25,12 @@ from policies.job import (
     TicketState,
     Wait,
 )
+from policies.shelf import MOST_POLLS
 from policies.turns import Turns
 
-_MOST_POLLS = 1 << 31
+#: The queue is laid out anew when time passes and this long has gone by, or when somebody asks
+#: and nothing has been laid out for the second of these, seconds.
+_FRESH_S, _OLD_S = 0.5, 2.0
 #: Clients are told to return after this part of the expected wait: one that comes too early is told
 #: again and nothing is lost, one that comes too late leaves a slot empty. Mean session time on a
 #: release day (simulated, 30+6, artefacts and Pareto): 52 and 35 s with 1, 33 and 15 s with 0.8.
@@ -100,7 +104,7 @@ class QueuedPolicy(Turns):
 
     def _returning(self, row: int, job: Job, now: float) -> Decision:
         book, shelf, settings = self._book, self._book.shelf, self.settings
-        if shelf.polls[row] < _MOST_POLLS:
+        if shelf.polls[row] < MOST_POLLS:
             shelf.polls[row] += 1
         book.set_present(row, job.present)
         book.resize(row, job.remaining_bytes)
@@ -109,7 +113,7 @@ class QueuedPolicy(Turns):
         early = not job.present and now < shelf.promise_s[row] - settings.early_tolerance_s
         if early:
             self._tally.early_polls += 1
-            shelf.early[row] = min(shelf.early[row] + 1, _MOST_POLLS)
+            shelf.early[row] = min(shelf.early[row] + 1, MOST_POLLS)
             extra = shelf.early[row] - settings.early_polls_free
             if extra > 0:
                 if extra * settings.early_penalty_s <= settings.early_penalty_max_s:
@@ -257,11 +261,19 @@ class QueuedPolicy(Turns):
 
     def _raw_s(self, row: int, now: float) -> float:
         """The scheduled wait of a ticket, before calibration."""
-        self._lay_out(now)
+        self._lay_out(now, _OLD_S)
         return self._eta.raw_s(self._book.place(row), now)
 
-    def _lay_out(self, now: float) -> None:
-        if self._eta.stale(now):
+    def advance(self, now: float) -> Advance:
+        """See `AdmissionPolicy.advance`."""
+        step = super().advance(now)
+        # Here, as time passes, so that hardly any offer has to pay for it.
+        if len(self._book):
+            self._lay_out(now)
+        return step
+
+    def _lay_out(self, now: float, fresh_s: float = _FRESH_S) -> None:
+        if self._eta.stale(now, fresh_s):
             book = self._book
             large = [lease for lease in self._leases.values() if lease.large]
             total = book.line.total_bytes

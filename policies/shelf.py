@@ -11,6 +11,8 @@ from array import array
 from policies.job import TicketRow, TicketState
 
 STATES = tuple(TicketState)
+#: Counts of visits stop here.
+MOST_POLLS = (1 << 16) - 1
 CODES = {state: code for code, state in enumerate(STATES)}
 
 
@@ -61,8 +63,8 @@ class Shelf:
         self.away = array("f")
         self.expected = array("f")
         self.bound = array("f")
-        self.polls = array("I")
-        self.early = array("I")
+        self.polls = array("H")
+        self.early = array("H")
         self.state = bytearray()
         self.present = bytearray()
 
@@ -81,8 +83,8 @@ class Shelf:
             self.key[row] = 0.0
             self.promise_s[row] = ticket.issued_s
             self.raw[row] = self.away[row] = self.expected[row] = self.bound[row] = 0.0
-            self.polls[row] = ticket.polls
-            self.early[row] = ticket.early_polls
+            self.polls[row] = min(ticket.polls, MOST_POLLS)
+            self.early[row] = min(ticket.early_polls, MOST_POLLS)
             self.state[row] = CODES[ticket.state]
             self.present[row] = 0
         else:
@@ -101,8 +103,8 @@ class Shelf:
             self.away.append(0.0)
             self.expected.append(0.0)
             self.bound.append(0.0)
-            self.polls.append(ticket.polls)
-            self.early.append(ticket.early_polls)
+            self.polls.append(min(ticket.polls, MOST_POLLS))
+            self.early.append(min(ticket.early_polls, MOST_POLLS))
             self.state.append(CODES[ticket.state])
             self.present.append(0)
         self.rows[ticket.number] = row

@@ -204,13 +204,11 @@ class Turns(BasePolicy):
 
     def _due_before(self, entry: tuple[float, int], now: float) -> int:
         """Absent ready tickets of large jobs before this one whose return is due just now."""
-        shelf = self._book.shelf
+        shelf, ttl_s = self._book.shelf, self.settings.ticket_ttl_s
         due = 0
-        for earlier in self._book.ready:
-            if earlier >= entry:
-                break
-            row = shelf.rows[earlier[1]]
-            due += self._is_due(row, now) and not self._is_small(row)
+        for row in self._book.running_out(now + ttl_s - _DUE_S, now + ttl_s + _DUE_S):
+            before = (shelf.key[row], shelf.number[row]) < entry
+            due += before and not self._is_small(row)
         return due
 
     def _is_due(self, row: int, now: float) -> bool:
