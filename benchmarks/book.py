@@ -71,9 +71,10 @@ def run(tickets: int, name: str) -> dict[str, float]:
         size = 1_000_000 + number % 50_000
         client = address(number) if known else f"new{number}"
         job = Job(client, "/release/image.iso", size, size, rng.choice(weights))
-        began = time.perf_counter()
+        # Time on the processor: what other processes take from it says nothing about the book.
+        began = time.thread_time()
         answer = policy.offer(job, now)
-        times.append(time.perf_counter() - began)
+        times.append(time.thread_time() - began)
         if isinstance(answer, Admit) and not answer.joined:
             leases.append(answer.lease)
         elif isinstance(answer, Wait) and answer.ticket is not None and step % 7 == 0:
