@@ -11,7 +11,7 @@ from policies.job import Estimate
 from policies.settings import PolicySettings
 from server.admin import forms
 from server.admin.charts import CHARTS, SERIES, bytes_text, show, span
-from server.admin.context import FileView, Health, Rule
+from server.admin.context import FileView, Health, Rule, StoreSilent
 from server.admin.words import state_of
 from tests.fakes_admin import NOW, Browser, FakeContext, busy_context, logged_in, snapshot
 
@@ -335,3 +335,21 @@ def test_a_degraded_store_is_said_on_every_page() -> None:
     browser = logged_in(context)
     for path in ("/", "/queue", "/policy"):
         assert "disk full" in text(browser, path)
+
+
+@pytest.mark.parametrize("path", ["/policy/revisions", "/api/v1/revisions"])
+def test_what_only_the_database_knows_is_refused_with_a_reason_while_it_is_silent(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = logged_in()
+
+    async def silent(*_: object) -> None:
+        raise StoreSilent("disk full")
+
+    monkeypatch.setattr(browser.context, "revisions", silent)
+    answer = browser.get(path)
+    assert answer.status == 503
+    assert dict(answer.headers)["retry-after"] == "10"
+    assert b"database does not answer" in answer.body
+    assert b"disk full" not in answer.body
+    assert browser.get("/policy").status == 200

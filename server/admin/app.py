@@ -20,7 +20,7 @@ from jinja2 import Environment
 
 from protocol.errors import ProtocolError
 from server.admin.accounts import AccountFault, Accounts, Role
-from server.admin.context import AdminContext, StaleRevision
+from server.admin.context import AdminContext, StaleRevision, StoreSilent
 from server.admin.preview import Previews
 from server.admin.router import Operation, Router
 from server.admin.sessions import LoginBrake, Sessions
@@ -84,6 +84,10 @@ class Admin:
             found = self._refusal(call, Problem(422, str(fault), code="account", errors=errors))
         except StaleRevision:
             found = self._refusal(call, stale())
+        except StoreSilent:
+            again = (("retry-after", "10"),)
+            text = "The database does not answer. Downloads and the queue go on; try again later."
+            found = self._refusal(call, Problem(503, text, code="store-silent", headers=again))
         except Exception:
             log.exception("admin_fault", path=call.path)
             found = self._refusal(call, Problem(500, "The page failed; the log says why."))

@@ -84,6 +84,10 @@ class StaleRevision(Exception):
     """The caller changed a revision that is no longer the current one."""
 
 
+class StoreSilent(Exception):
+    """The database does not answer, and without it there is nothing to show."""
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """Something worth remembering: an operator's act, a fault, a change of mode."""

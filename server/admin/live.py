@@ -33,7 +33,7 @@ from server.admin.context import (
     TicketPage,
     TicketView,
 )
-from server.admin.faults import FaultCount
+from server.admin.faults import FaultCount, ask
 from server.admin.papers import Papers
 from server.store.history import read_binned
 from server.store.journal import search_tickets
@@ -237,7 +237,7 @@ class LiveServer:
         return _revision(self.service.revision)
 
     async def revisions(self, before: int | None, limit: int) -> Sequence[Revision]:
-        found = await self.service.store.read(lambda s: read_revisions(s, limit, before))
+        found = await ask(self.service.store, lambda s: read_revisions(s, limit, before))
         rows = [_revision(record) for record in found]
         current = self.current()
         if (before is None or before > current.number) and (
@@ -251,7 +251,7 @@ class LiveServer:
             return self.current()
         if number >= 2**62:
             return None
-        found = await self.service.store.read(lambda session: read_revision(session, number))
+        found = await ask(self.service.store, lambda session: read_revision(session, number))
         return _revision(found) if found else None
 
     def apply(
@@ -268,7 +268,7 @@ class LiveServer:
         return _revision(self.service.apply(policy, settings, who, note, restored_from))
 
     async def arrivals(self, since_s: float, limit: int) -> Sequence[Arrival]:
-        found = await self.service.store.read(lambda s: read_arrivals(s, since_s, limit * 10))
+        found = await ask(self.service.store, lambda s: read_arrivals(s, since_s, limit * 10))
         if len(found) > limit:
             chosen = sorted(self._thin.sample(range(len(found)), limit))
             found = [found[index] for index in chosen]
@@ -296,10 +296,11 @@ class LiveServer:
     async def events(
         self, before: int | None, limit: int, kind: str, search: str
     ) -> Sequence[Event]:
-        found = await self.service.store.read(
+        found = await ask(
+            self.service.store,
             lambda s: read_events(
                 s, limit, before_id=before, kind=kind or None, text=search or None
-            )
+            ),
         )
         return [Event(r.id, r.at_s, r.kind, str(r.data.get("who", "")), r.text) for r in found]
 
