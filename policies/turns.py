@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 from bisect import bisect_left
+from itertools import islice
 
 from policies.base import BasePolicy, Hall
 from policies.book import READY, WAITING, Rank
@@ -19,6 +20,7 @@ from policies.settings import PolicySettings
 
 #: A slot is kept free for an absent ticket whose promised return is this near, seconds.
 _DUE_S = 0.5
+_MOST_DUE = 200
 
 
 class Turns(BasePolicy):
@@ -61,7 +63,7 @@ class Turns(BasePolicy):
         shelf = self._book.shelf
         entry = (shelf.key[row], shelf.number[row])
         owed = bisect_left(self._book.here, entry)
-        owed += self._due_before(entry, now)
+        owed += self._due_before(entry, now, free - owed)
         return free > owed
 
     # -- small jobs that found every slot taken --------------------------------------------------
@@ -197,18 +199,25 @@ class Turns(BasePolicy):
                 break
             if self._is_small(shelf.rows[entry[1]]):
                 continue
-            if len(call) + self._due_before(entry, now) >= free:
+            if len(call) + self._due_before(entry, now, free - len(call)) >= free:
                 return tuple(call), True
             call.append(entry[1])
         return tuple(call), False
 
-    def _due_before(self, entry: tuple[float, int], now: float) -> int:
-        """Absent ready tickets of large jobs before this one whose return is due just now."""
+    def _due_before(self, entry: tuple[float, int], now: float, enough: int) -> int:
+        """Absent ready tickets of large jobs before this one whose return is due just now.
+
+        Counts up to `enough`, and looks at no more than a few hundred: when so many are due at
+        once, whichever come first take all the slots anyway.
+        """
         shelf, ttl_s = self._book.shelf, self.settings.ticket_ttl_s
         due = 0
-        for row in self._book.running_out(now + ttl_s - _DUE_S, now + ttl_s + _DUE_S):
+        rows = self._book.running_out(now + ttl_s - _DUE_S, now + ttl_s + _DUE_S)
+        for row in islice(rows, _MOST_DUE):
             before = (shelf.key[row], shelf.number[row]) < entry
             due += before and not self._is_small(row)
+            if due >= enough:
+                break
         return due
 
     def _is_due(self, row: int, now: float) -> bool:
