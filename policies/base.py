@@ -30,7 +30,7 @@ from policies.slots import Lease, SlotPool
 #: A download that took this much, or a tenth of what it wanted, is in earnest.
 _TAKEN_BYTES = 1 << 20
 #: A client that reconnects at once, for ranges or after a broken line, keeps its slot anyway.
-_SHORTEST_IDLE_S = 5.0
+_SHORTEST_IDLE = 0.25
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ class BasePolicy:
         whole_s = self.settings.lease_idle_s
         if held.started_bytes - held.remaining_bytes >= min(_TAKEN_BYTES, held.started_bytes // 10):
             return whole_s
-        return min(whole_s, max(_SHORTEST_IDLE_S, now - held.started_s))
+        return min(whole_s, max(_SHORTEST_IDLE * whole_s, now - held.started_s))
 
     def release(self, lease: int, now: float, done: bool) -> None:
         """See `AdmissionPolicy.release`."""

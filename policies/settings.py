@@ -67,7 +67,7 @@ class PolicySettings(BaseModel):
         ge=0.0,
         le=86_400.0,
         description="How long a download that lost its connection keeps its slot for a resume; one "
-        "that had taken hardly anything: as long as it ran, at least 5 s.",
+        "that had taken hardly anything: as long as it ran, at least a quarter of this.",
         json_schema_extra=_about("s"),
     )
     busy_retry_s: float = Field(
