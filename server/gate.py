@@ -46,6 +46,8 @@ _SENTENCES = {
     Reason.TOO_MANY_TICKETS: "You wait for as many files as one client may; finish some first.",
     Reason.CLOSED: "The server is about to stop; come back in a moment, your place is kept.",
 }
+#: How often those who are held look for a free slot where the policy calls nobody.
+_LOOK_S = 2.0
 _FORBIDDEN = frozenset({Reason.TICKET_EXPIRED, Reason.TICKET_USED, Reason.TICKET_FOREIGN})
 
 
@@ -327,7 +329,8 @@ class Gate:
         self._note_issued(wait)
         self.holds.bind(hold, wait)
         if wait.ticket is None:
-            hold.poll_in(wait.retry_after_s)
+            # Nobody calls it: it looks for itself, as often as a person behind a counter would.
+            hold.poll_in(min(_LOOK_S, wait.retry_after_s))
 
     def _ask_back(self, visit: Visit, wait: Wait) -> None:
         self._note_issued(wait)

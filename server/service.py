@@ -227,7 +227,7 @@ class Service:
     def _limits(self, config: ServerConfig) -> HttpLimits:
         asked = config.limits.http_limits()
         limits = affordable(asked, self._open_files)
-        if limits.max_connections < asked.max_connections:
+        if 2 * limits.max_connections < asked.max_connections:
             self.log.warn(
                 "Only {most} connections at once: the limit on open files is {files}; raise it "
                 "(ulimit -n, LimitNOFILE=).",
