@@ -8,6 +8,7 @@ our receivers are loaded first and wait for the go, as the peers' daemons do.
 from __future__ import annotations
 
 import os
+import signal
 import statistics
 import sys
 
@@ -97,6 +98,8 @@ def lab(
             f"tidegate: no tool {unknown[0]!r}; there are ours, {', '.join(PEERS)}", err=True
         )
         sys.exit(2)
+    # Ended from outside, it still takes its namespaces down.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
     bench = Bench(mib, fec, rate or 0.998 * line)
     try:
         if trials:

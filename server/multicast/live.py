@@ -30,7 +30,7 @@ _REPORT_EVERY_S = 0.2
 _MOST_REPORT_EVERY_S = 10.0
 #: A member may fetch this share of the object by repair; more is for the unicast queue.
 _REPAIR_SHARE = 0.3
-_PAPER_SILENCE_S = 0.5
+_PAPER_SILENCE_S = 1.5
 _SILENCE_S = 2.0
 
 
