@@ -235,3 +235,27 @@ def with_all_of_them(mirrors: Sequence[Path], origin: str, *words: object) -> No
         for mirror in mirrors
     ]
     assert [process.wait(60) for process in running] == [0] * len(mirrors)
+
+
+def test_a_publish_on_the_schedule_is_sent_once_to_all(tmp_path: Path) -> None:
+    tree, publish, keys = tmp_path / "tree", tmp_path / "updates", tmp_path / "keys"
+    fill(tree)
+    must("mirror", "init", publish, "--keys", keys)
+    publishing = ("mirror", "publish", tree, "--channel", "main", "--to", publish, "--keys", keys)
+    must(*publishing)
+    state = tmp_path / "s1"
+    origin_words = ("--mirror-publish", publish, "--mirror-channel", "main")
+    multicast = ("--multicast", "--multicast-interface", "127.0.0.1")
+    mirrors = [tmp_path / f"mirror-{number}" for number in range(2)]
+    with contextlib.ExitStack() as running:
+        origin = running.enter_context(serving(publish, state, *origin_words, *multicast))
+        pinned = ("--channel", "main", "--root", publish / "metadata" / "1.root.json")
+        for mirror in mirrors:
+            running.enter_context(following(origin, mirror, *pinned, *multicast))
+        eventually(lambda: all((mirror / "pkg").exists() for mirror in mirrors))
+        (tree / "release.bin").write_bytes(random.Random(8).randbytes(2_000_000))
+        said = must(*publishing, "--multicast-state", state, "--multicast-in", "4s")
+        assert "multicast in 4 s" in said
+        eventually(lambda: all((mirror / "release.bin").exists() for mirror in mirrors), 40.0)
+    for mirror in mirrors:
+        assert described(mirror) == described(tree)

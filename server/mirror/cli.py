@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,6 +16,8 @@ from protocol.errors import ProtocolError
 from protocol.units import format_duration, format_size, parse_duration, parse_size
 
 if TYPE_CHECKING:
+    from protocol.batch_generate import Generated
+    from protocol.channel import Edge
     from server.mirror.publish import Progress, Published
 
 T = TypeVar("T")
@@ -131,6 +133,17 @@ def publish(
     if keep < 2:
         raise click.UsageError("--keep must be at least 2: followers start from somewhere.")
 
+    delay_s = _said(lambda: parse_duration(multicast_in))
+
+    def announce(updates: Iterable[tuple[Edge, Generated]]) -> None:
+        if multicast_state is not None:
+            from server.mirror.scheduling import LOOK_S, schedule_updates
+
+            at = time.time() + delay_s
+            if schedule_updates(multicast_state, multicast_prefix, channel, updates, at):
+                # Followers ask as soon as they can know: the session must be open by then.
+                time.sleep(LOOK_S)
+
     def work() -> Published:
         settings = PublishSettings(
             delta=delta,
@@ -140,7 +153,7 @@ def publish(
         )
         publisher = Publisher(publish_dir, keys, channel, settings)
         with _Bar() as bar:
-            return publisher.publish(tree, time.time(), bar.show)
+            return publisher.publish(tree, time.time(), bar.show, announce)
 
     done = _said(work)
     for path in done.skipped:
@@ -152,15 +165,6 @@ def publish(
         f"{channel}: version {done.version}, {done.files} files, {done.read_files} of them read."
     )
     if multicast_state is not None:
-        from server.mirror.scheduling import schedule_updates
-
-        delay_s = _said(lambda: parse_duration(multicast_in))
-        state = multicast_state
-        _said(
-            lambda: schedule_updates(
-                state, multicast_prefix, channel, done.updates, time.time() + delay_s
-            )
-        )
         click.echo(f"  multicast in {format_duration(delay_s)}")
     for edge, made in done.updates:
         kind = f"update from {edge.from_version}" if edge.from_version else "snapshot"

@@ -37,6 +37,7 @@ _MEMORY_PER_WINDOW = 4
 _SNAPSHOT_WORTH = 0.5
 
 Progress = Callable[[str, int, int], object]
+Announce = Callable[[Iterable[tuple[Edge, Generated]]], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,16 @@ class Publisher:
         self._state = publish / ".state" / channel
         self._store = ObjectStore(publish / "objects")
 
-    def publish(self, tree: Path, now: float, progress: Progress | None = None) -> Published:
+    def publish(
+        self,
+        tree: Path,
+        now: float,
+        progress: Progress | None = None,
+        announce: Announce = lambda updates: None,
+    ) -> Published:
         """Bring the channel to the tree's present state; `now` is seconds since 1970.
 
+        `announce` hears of the new updates when they are in place and nobody knows of them yet.
         Nothing changed: only the signatures' time is renewed. Errors: `RepositoryProblem`,
         `ObjectError`, `BadManifest`, `OSError`; the last version stays in force.
         """
@@ -111,9 +119,9 @@ class Publisher:
                 f"{self._publish} is no publish directory; run `tidegate mirror init` first."
             )
         with self._locked():
-            return self._run(tree, now, report)
+            return self._run(tree, now, report, announce)
 
-    def _run(self, tree: Path, now: float, report: Progress) -> Published:
+    def _run(self, tree: Path, now: float, report: Progress, announce: Announce) -> Published:
         index = self._repository.index(self.channel)
         # Left behind by a run that died: contents may lie in the store that nothing names.
         unfinished = self._state / "unfinished"
@@ -150,6 +158,7 @@ class Publisher:
         edges = (*index.edges, *(edge for edge, _ in updates))
         grown = Index(self.channel, (*index.versions, version), edges)
         kept = prune(grown, self.settings.keep_versions)
+        announce(updates)
         self._repository.commit_index(kept, added, utc(now))
         self._sweep(number, old, thorough=thorough)
         unfinished.unlink()

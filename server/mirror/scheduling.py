@@ -9,6 +9,9 @@ from protocol.batch_generate import Generated
 from protocol.channel import Edge
 from server.multicast.schedule import ScheduledSend, write_entry
 
+#: The server looks for entries once a second; by then it has opened their sessions.
+LOOK_S = 1.5
+
 
 def schedule_updates(
     state: Path,
