@@ -42,6 +42,8 @@ from client.workers import Worker
 if TYPE_CHECKING:
     from client.multicast_join import MulticastJoin
 
+#: What strategies with a plan of their own ask for before they know the size.
+_PROBE_BYTES = 16 << 10
 _STRONG = ("sha256", "sha384", "sha512")
 
 
@@ -76,10 +78,9 @@ class Download:
         self.failure: DownloadFailed | None = None
         self.workers: dict[int, Worker] = {}
         self.sources: list[Source] = []
-        #: A small download beside this one (a Metalink); it ends when this one does.
+        #: A small download beside this one (a Metalink).
         self.aside: Download | None = None
-        self.overhead_bytes = 0
-        self.resumed_bytes = 0
+        self.overhead_bytes = self.resumed_bytes = 0
         self.proposed_name: str | None = None
         #: The caller named no file: a name the server proposes may be used.
         self.rename_freely = False
@@ -109,8 +110,8 @@ class Download:
         if options.multicast and target.path is not None and urls:
             from client.multicast_join import MulticastJoin
 
-            folder = target.path.parent
-            self.joining = MulticastJoin(self, self.sources[0], folder, self.set_up, emit)
+            at = target.path.parent
+            self.joining = MulticastJoin(self, self.sources[0], at, self.set_up, emit)
 
     # -- mirrors -------------------------------------------------------------------------------
 
@@ -119,18 +120,16 @@ class Download:
         so what it says of digests and mirrors is believed."""
         if any(source.url == url for source in self.sources):
             return None
-        now = self.network.now()
-        number = len(self.sources)
+        number, now = len(self.sources), self.network.now()
         source = Source.make(number, url, self._manners, self.random, now, listed)
         self.sources.append(source)
         self._lane(source)
         return source
 
     def _lane(self, source: Source) -> Worker:
-        lane = len(self.workers)
-        worker = Worker(self, source, lane)
-        self.workers[lane] = worker
-        source.lanes.append(lane)
+        worker = Worker(self, source, len(self.workers))
+        self.workers[worker.lane] = worker
+        source.lanes.append(worker.lane)
         return worker
 
     def others(self, source: Source) -> bool:
@@ -140,8 +139,9 @@ class Download:
     def expect(self) -> None:
         """The number of mirrors changed: the strategy should know how many may come."""
         if self.board is not None:
-            usable = [s for s in self.sources if s.dropped is None and not s.excluded]
-            self.board.expected = sum(len(s.lanes) for s in usable)
+            self.board.expected = sum(
+                len(s.lanes) for s in self.sources if s.dropped is None and not s.excluded
+            )
 
     # -- starting ------------------------------------------------------------------------------
 
@@ -289,7 +289,8 @@ class Download:
     def first_spans(self, worker: Worker) -> list[tuple[int, int] | tuple[None, None]]:
         """What to ask a mirror for before the size is known; (None, None) is the whole file."""
         count = 1 if worker.source.last_resort else sum(s.dropped is None for s in self.sources)
-        return first_spans(worker.lane, count, self.options.block_bytes or OPENING_BYTES)
+        step = OPENING_BYTES if self.options.strategy == "adaptive" else _PROBE_BYTES
+        return first_spans(worker.lane, count, self.options.block_bytes or step)
 
     def broken_off(self, worker: Worker) -> None:
         """What still comes on this connection is of no use: close it and open another."""

@@ -57,6 +57,8 @@ class Intake:
             except DownloadFailed as problem:
                 download.fail(problem)
                 return False
+        if first:
+            download.learning.apply()
         return not download.over
 
     def claim(self, worker: Worker, start: int, end: int) -> Block:

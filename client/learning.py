@@ -25,6 +25,7 @@ class Learning:
     def __init__(self, download: Download) -> None:
         self._download = download
         self._asked: Url | None = None
+        self._digest: tuple[str, bytes] | None = None
 
     def heard(self, source: Source, fields: Fields, size_bytes: int | None) -> None:
         """The first answer of a mirror."""
@@ -41,7 +42,7 @@ class Learning:
                 self._asked = found.metalink
                 download.network.call_later(0.0, lambda: self._fetch(source, found))
         if found.digest is not None and source.number == 0:
-            download.network.call_later(0.0, lambda: self._adopt_digest(found))
+            self._digest = found.digest
 
     def _add(self, urls: list[Url]) -> None:
         download = self._download
@@ -54,13 +55,14 @@ class Learning:
                 download.workers[fresh.lanes[0]].connect()
         download.expect()
 
-    def _adopt_digest(self, found: Findings) -> None:
-        download = self._download
+    def apply(self) -> None:
+        """The sink stands: the digest that was told is checked from the first byte on."""
+        download, digest = self._download, self._digest
         sink = download.sink
-        if sink is None or download.over or found.digest is None or sink.digest is not None:
+        if sink is None or digest is None or sink.digest is not None:
             return
         if not download.pieces_vouch(sink.pieces):
-            sink.use_digest(found.digest)
+            sink.use_digest(digest)
             download.digest_from = "digest"
 
     def _fetch(self, source: Source, found: Findings) -> None:

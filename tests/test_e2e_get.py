@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -182,11 +183,20 @@ def release(folder: Path) -> Iterator[RunningServer]:
         server.stop()
 
 
+def digest_of(url: str) -> str | None:
+    request = urllib.request.Request(url, method="HEAD")
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return str(answer.headers["Repr-Digest"] or "") or None
+
+
 def test_a_folder_of_the_real_server_arrives_whole(tmp_path: Path) -> None:
     with release(tmp_path) as server:
         code, _, err = get(tmp_path, "-r", "-o", "copy", server.url.rstrip("/") + "/")
         assert code == 0, err
-        code, _, err = get(tmp_path, "--explain", server.url.rstrip("/") + "/big.bin")
+        big = server.url.rstrip("/") + "/big.bin"
+        # The server digests files in the background.
+        wait_for(lambda: digest_of(big), 30)
+        code, _, err = get(tmp_path, "--explain", big)
         assert code == 0, err
         assert "digest right" in err
     tree, copy = tmp_path / "release", tmp_path / "copy"
