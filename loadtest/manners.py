@@ -44,7 +44,7 @@ def main() -> int:
     calm = found[0]
     faults = []
     for title, polite, rude, _ in found[1:]:
-        if rude / calm[2] < polite / calm[1]:
+        if rude < polite:
             faults.append(f"{title}: rudeness pays")
         if polite / calm[1] - 1.0 > MOST_LOST:
             faults.append(f"{title}: the polite lose {100 * (polite / calm[1] - 1.0):.0f} %")

@@ -45,9 +45,12 @@ class _Attacker(FastHttpUser):
         self._address = address_of(_FIRST_ADDRESS + self._random.randrange(1 << 22))
 
     def on_start(self) -> None:
-        """Choose the largest files: they are the ones with a queue."""
+        """Choose the largest files: they are the ones with a queue.
+
+        Small ones would only take bandwidth, as whoever downloads them may.
+        """
         files = sorted(files_of(population(self._options)), key=lambda file: -file.size_bytes)
-        self._files = files[:4]
+        self._files = [one for one in files if 4 * one.size_bytes >= files[0].size_bytes]
 
     def provoke(self, name: str, file: File, extra: dict[str, str]) -> None:
         """Ask as `extra` says and hang up at once; anything but a clean answer is a failure."""
