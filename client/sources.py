@@ -36,7 +36,6 @@ class Source:
     waiting_text: str = ""
     place: int | None = None
     redirects: int = 0
-    max_lanes: int | None = None
     rtt_s: float = 0.0
     received_bytes: int = 0
     requests: int = 0

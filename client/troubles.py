@@ -66,7 +66,7 @@ class Troubles:
         action = source.visit.answered(now, answer)
         match action:
             case HoldOn(connections):
-                source.max_lanes = connections
+                self._keep_within(worker, connections)
             case Ask():
                 worker.hang_up()
                 download.again(worker)
@@ -75,6 +75,18 @@ class Troubles:
             case GiveUp(reason, text):
                 self._reasons.append((reason, text))
                 self.drop(source, text)
+
+    def _keep_within(self, worker: Worker, connections: int | None) -> None:
+        """The lease allows so many connections: others than this one go first."""
+        download, source = self._download, worker.source
+        if connections is None or len(source.lanes) <= max(1, connections):
+            return
+        for lane in [lane for lane in reversed(source.lanes) if lane != worker.lane]:
+            if len(source.lanes) <= max(1, connections):
+                break
+            source.lanes.remove(lane)
+            download.workers[lane].hang_up()
+        download.expect()
 
     def _wait(self, source: Source, action: WaitUntil) -> None:
         download, told = self._download, action.told

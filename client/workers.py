@@ -39,8 +39,10 @@ class Worker:
     # -- connecting ----------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Open the connection; does nothing when it is open or on its way."""
+        """Open the connection; does nothing when it is open or on its way, or given up."""
         if self.connection is not None or not self.source.usable:
+            return
+        if self.lane not in self.source.lanes:
             return
         download = self.download
         endpoint, tunnel = download.asking.route(self.source.at)

@@ -45,6 +45,8 @@ class Mirror:
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
         self.requests: list[str] = []
+        #: Which connection each request came on.
+        self.asked_by: list[int] = []
         self.sent = 0
         self.connections = 0
         self._lock = threading.Lock()
@@ -91,6 +93,7 @@ class Mirror:
                         return
                     buffer += data
                 head, _, buffer = buffer.partition(b"\r\n\r\n")
+                self.asked_by.append(id(sock))
                 self.requests.append(head.decode())
                 if not self._answer(sock, head.decode()):
                     return

@@ -293,6 +293,15 @@ def test_a_ticket_is_kept_for_every_request(one: Run) -> None:
     assert any(event == "wait" and data["place"] == 1 for event, data in one.events)
 
 
+def test_no_more_connections_are_used_than_the_lease_allows(one: Run) -> None:
+    lease = (("Tidegate-Ticket", "lease-9"), ("Tidegate-Lease-Connections", "2"))
+    with running(Behaviour(DATA, headers=lease, rate=RATE)) as (mirror,):
+        one.get(mirror.url, connections=6)
+    assert one.right()
+    # The first requests of all are on their way before anything is told.
+    assert len(set(mirror.asked_by[8:])) <= 2
+
+
 def test_secrets_do_not_follow_a_redirect_to_another_host(one: Run) -> None:
     with running(Behaviour(DATA)) as (aim,):
         with running(Behaviour(DATA, redirect=aim.url)) as (start,):
