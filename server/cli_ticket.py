@@ -92,7 +92,9 @@ def issue(
         database.close()
     except StoreUnavailable as fault:
         _fail(f"The database does not take the tickets: {fault}")
-    except (KeysUnreadable, OSError, ValueError) as fault:
+    except OSError as fault:
+        _fail(f"The state folder {config.state} cannot be used: {fault.strerror}; name another.")
+    except (KeysUnreadable, ValueError) as fault:
         _fail(str(fault))
     if shape == "csv":
         writer = csv.writer(sys.stdout)
