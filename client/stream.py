@@ -1,0 +1,328 @@
+"""Connections of `client.loop`: the way to one over a name's addresses, and the bytes on it."""
+
+from __future__ import annotations
+
+import itertools
+import selectors
+import socket
+from typing import TYPE_CHECKING, Any
+
+from client import early
+from client.net import Endpoint, Receiver
+
+if TYPE_CHECKING:
+    import ssl
+
+    from client.loop import Loop
+
+_STAGGER_S = 0.25
+
+
+class Attempt:
+    """One wish for a connection, over all addresses of a name."""
+
+    def __init__(
+        self, loop: Loop, endpoint: Endpoint, receiver: Receiver, timeout_s: float
+    ) -> None:
+        self._loop = loop
+        self._endpoint = endpoint
+        self._receiver = receiver
+        self._addresses: list[tuple[int, Any]] = []
+        self._open: dict[socket.socket, None] = {}
+        self._over = False
+        self._fault = "no address to connect to"
+        self._timers = [loop.call_later(timeout_s, self._too_late)]
+
+    def start(self) -> None:
+        host, port = self._endpoint.host, self._endpoint.port
+        if self._endpoint.tls_name is None:
+            found = early.take(host, port)
+            ready = found.take() if found is not None else None
+            if found is not None and ready is not None:
+                self._timers.append(self._loop.call_later(0.0, lambda: self._adopt(found, *ready)))
+                return
+        for family in (socket.AF_INET, socket.AF_INET6):
+            try:
+                socket.inet_pton(family, host)
+            except OSError:
+                continue
+            self._addresses = [(family, (host, port))]
+            self._timers.append(self._loop.call_later(0.0, self._next))
+            return
+        self._loop.in_thread(
+            lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), self._resolved
+        )
+
+    def _adopt(self, found: early.Early, sock: socket.socket, rtt_s: float) -> None:
+        self.cancel()
+        transport = Stream(self._loop, sock, self._receiver, waiting=True)
+        transport.connect_s = rtt_s
+        transport.asked_before_s = max(0.0, self._loop.now() - found.asked_s)
+        transport.heard_s = found.heard_s or None
+        transport.presented = found.request
+        self._receiver.connected(transport)
+        data = memoryview(found.buffer)[: found.length]
+        # Later, so that all connections that were started early have their takers first.
+        self._loop.call_later(0.0, lambda: transport.replay(data))
+
+    def cancel(self) -> None:
+        self._over = True
+        for timer in self._timers:
+            timer.cancel()
+        for sock in self._open:
+            self._loop.watch(sock, 0, self._ignore)
+            sock.close()
+        self._open.clear()
+
+    @staticmethod
+    def _ignore(events: int) -> None:
+        """Nobody listens any more."""
+
+    def _fail(self, text: str, permanent: bool = False) -> None:
+        if not self._over:
+            self.cancel()
+            self._receiver.lost(text, permanent)
+
+    def _too_late(self) -> None:
+        self._fail(f"{self._endpoint.host} does not answer")
+
+    def _resolved(self, result: Any) -> None:
+        if self._over:
+            return
+        if isinstance(result, socket.gaierror):
+            permanent = result.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", None))
+            self._fail(f"no address is known for {self._endpoint.host}", permanent)
+            return
+        if isinstance(result, Exception):
+            self._fail(f"{self._endpoint.host} cannot be looked up: {result}", True)
+            return
+        by_family: dict[int, list[tuple[int, Any]]] = {}
+        for family, _, _, _, address in result:
+            by_family.setdefault(family, []).append((family, address))
+        mixed = itertools.zip_longest(*by_family.values())
+        self._addresses = [one for turn in mixed for one in turn if one is not None]
+        self._next()
+
+    def _next(self) -> None:
+        if self._over:
+            return
+        if not self._addresses:
+            if not self._open:
+                self._fail(self._fault)
+            return
+        family, address = self._addresses.pop(0)
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.connect(address)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            sock.close()
+            self._fault = self._words(error)
+            self._next()
+            return
+        self._open[sock] = None
+        self._loop.watch(sock, selectors.EVENT_WRITE, lambda events: self._ready(sock))
+        if self._addresses:
+            self._timers.append(self._loop.call_later(_STAGGER_S, self._next))
+
+    def _ready(self, sock: socket.socket) -> None:
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        self._loop.watch(sock, 0, self._ignore)
+        del self._open[sock]
+        if code != 0:
+            import os
+
+            sock.close()
+            self._fault = self._words(OSError(code, os.strerror(code)))
+            self._next()
+            return
+        self.cancel()
+        transport = Stream(self._loop, sock, self._receiver)
+        self._receiver.connected(transport)
+        if self._endpoint.tls_name is not None:
+            transport.start_tls(self._endpoint.tls_name)
+
+    def _words(self, error: OSError) -> str:
+        words = (error.strerror or str(error)).lower()
+        return f"{self._endpoint.host}:{self._endpoint.port}: {words}"
+
+
+class Stream:
+    """A connected socket, plain or inside TLS."""
+
+    def __init__(
+        self, loop: Loop, sock: socket.socket, receiver: Receiver, *, waiting: bool = False
+    ) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._receiver = receiver
+        self._out = bytearray()
+        self._paused = False
+        self._closed = False
+        self._shaking = False
+        self._tls: ssl.SSLSocket | None = None
+        self.connect_s: float | None = None
+        self.asked_before_s = 0.0
+        self.heard_s: float | None = None
+        #: What has been sent already: the same, written now, is not sent again.
+        self.presented: bytes | None = None
+        self._mismatch = False
+        self._waiting = waiting
+        self._interest()
+
+    def write(self, data: bytes) -> None:
+        if self._closed:
+            return
+        if self.presented is not None:
+            known, self.presented = self.presented, None
+            if known.startswith(data):
+                self.presented = known[len(data) :] or None
+                return
+            # What is being answered is not what is wanted after all.
+            self._mismatch = True
+            self._loop.call_later(0.0, lambda: self._lose("the connection was closed"))
+            return
+        self._out += data
+        if not self._shaking:
+            self._flush()
+
+    def replay(self, data: memoryview) -> None:
+        """What was read before there was a receiver."""
+        self._waiting = False
+        self._interest()
+        if len(data) and not self._closed and not self._mismatch:
+            self._receiver.received(data)
+        self.heard_s = None
+
+    def abort(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._loop.watch(self._sock, 0, self._ready)
+            self._sock.close()
+
+    def release(self) -> None:
+        self.abort()
+
+    def pause(self) -> None:
+        self._paused = True
+        self._interest()
+
+    def resume(self) -> None:
+        self._paused = False
+        self._interest()
+        if self._tls is not None and not self._closed and self._tls.pending():
+            self._loop.call_later(0.0, self._read)
+
+    def start_tls(self, name: str) -> None:
+        self._loop.watch(self._sock, 0, self._ready)
+        self._tls = self._loop.tls_context().wrap_socket(
+            self._sock, server_hostname=name, do_handshake_on_connect=False
+        )
+        self._sock = self._tls
+        self._shaking = True
+        self._handshake()
+
+    # -- readiness -----------------------------------------------------------------------------
+
+    def _interest(self, extra: int = 0) -> None:
+        if self._closed:
+            return
+        events = extra
+        if not self._paused and not self._shaking and not self._waiting:
+            events |= selectors.EVENT_READ
+        if self._out and not self._shaking:
+            events |= selectors.EVENT_WRITE
+        self._loop.watch(self._sock, events, self._ready)
+
+    def _ready(self, events: int) -> None:
+        if self._shaking:
+            self._handshake()
+            return
+        if events & selectors.EVENT_WRITE:
+            self._flush()
+        if events & selectors.EVENT_READ and not self._closed:
+            self._read()
+
+    def _read(self) -> None:
+        if self._closed or self._paused:
+            return
+        buffer = self._loop.buffer
+        try:
+            count = self._sock.recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            if self._tls is not None and self._wants(error):
+                return
+            self._lose(self._words(error))
+            return
+        if count == 0:
+            self._lose("the connection was closed")
+            return
+        self._receiver.received(buffer[:count])
+        # What TLS has decrypted already wakes no selector.
+        while self._tls is not None and not self._closed and not self._paused:
+            if not self._tls.pending():
+                break
+            try:
+                count = self._tls.recv_into(buffer)
+            except OSError:
+                break
+            if count == 0:
+                break
+            self._receiver.received(buffer[:count])
+
+    def _flush(self) -> None:
+        while self._out and not self._closed:
+            try:
+                count = self._sock.send(self._out)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:
+                if self._tls is not None and self._wants(error):
+                    break
+                self._lose(self._words(error))
+                return
+            del self._out[:count]
+        self._interest()
+
+    def _handshake(self) -> None:
+        import ssl
+
+        assert self._tls is not None
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._loop.watch(self._sock, selectors.EVENT_READ, self._ready)
+            return
+        except ssl.SSLWantWriteError:
+            self._loop.watch(self._sock, selectors.EVENT_WRITE, self._ready)
+            return
+        except ssl.SSLCertVerificationError as error:
+            self._lose(f"its certificate is not trusted: {error.verify_message}", permanent=True)
+            return
+        except OSError as error:
+            self._lose(f"TLS failed: {error.strerror or error}")
+            return
+        self._shaking = False
+        self._interest()
+        self._receiver.secured()
+        self._flush()
+
+    @staticmethod
+    def _wants(error: OSError) -> bool:
+        import ssl
+
+        return isinstance(error, ssl.SSLWantReadError | ssl.SSLWantWriteError)
+
+    @staticmethod
+    def _words(error: OSError) -> str:
+        return (error.strerror or str(error) or "the connection broke").lower()
+
+    def _lose(self, text: str, permanent: bool = False) -> None:
+        if not self._closed:
+            self.abort()
+            self._receiver.lost(text, permanent)
