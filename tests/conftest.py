@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
@@ -13,6 +14,9 @@ settings.register_profile(
     "tidegate", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tidegate")
+
+# A shell that starts this in the background has it, and all it starts, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = bool(os.environ.get("CI"))
 
