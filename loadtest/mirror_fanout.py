@@ -82,7 +82,7 @@ class Ranged(Downloader):
                 ) as response:
                     explanation = b""
                     if response.status_code >= 400:
-                        explanation = response.stream.read(16 * 1024)
+                        explanation = (response.content or b"")[: 16 * 1024]
                     fields = Fields(list((response.headers or {}).items()))
                     meaning = read(response.status_code, fields, explanation, time.time())
                     if isinstance(meaning, Body):

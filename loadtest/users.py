@@ -150,7 +150,8 @@ class Downloader(FastHttpUser):
             fields = Fields(list(response.headers.items()))
             explanation = b""
             if response.status_code >= 400:
-                explanation = response.stream.read(_EXPLANATION_BYTES)
+                # Locust has read the body of an error by now, to word the failure.
+                explanation = (response.content or b"")[:_EXPLANATION_BYTES]
             meaning = read(response.status_code, fields, explanation, time.time())
             if not isinstance(meaning, Body):
                 if isinstance(meaning, Redirect):

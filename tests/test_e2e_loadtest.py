@@ -23,7 +23,11 @@ FULL = ("--policy", "ticket", "--slots", "4", "--reserve-small", "1", "--bandwid
 
 
 #: The server's own times, shortened as the clients' are.
-FAST = {"TIDEGATE_TICKET_TTL_S": "4", "TIDEGATE_READY_GROW_S": "0.5"}
+FAST = {
+    "TIDEGATE_TICKET_TTL_S": "4",
+    "TIDEGATE_READY_GROW_S": "0.5",
+    "TIDEGATE_LEASE_IDLE_S": "1",
+}
 
 
 def run(folder: Path, profile: str, *locust: str, serve: tuple[str, ...] = ()) -> Any:
