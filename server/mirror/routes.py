@@ -112,6 +112,8 @@ class MirrorOrigin:
         if parts != ["report"]:
             request.refuse(405, "method-not-allowed", "Only reports are posted here.")
             return
+        # It may have been admitted a moment ago.
+        self.look()
         signature = request.header(SIGNATURE_HEADER.lower().encode("ascii")) or b""
         report = decode_report(
             request.body, signature.decode("latin-1"), self.registry.secret_of, self._now()
