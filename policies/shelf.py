@@ -6,6 +6,7 @@ and the names of its client. Rows are reused, numbers never are.
 
 from __future__ import annotations
 
+import sys
 from array import array
 
 from policies.job import TicketRow, TicketState
@@ -74,7 +75,7 @@ class Shelf:
             row = self._free.pop()
             self.number[row] = ticket.number
             self.client[row] = ticket.client
-            self.file[row] = ticket.file
+            self.file[row] = sys.intern(ticket.file)
             self.size[row] = ticket.size_bytes
             self.remaining[row] = ticket.remaining_bytes
             self.weight[row] = ticket.weight
@@ -91,7 +92,7 @@ class Shelf:
             row = len(self.number)
             self.number.append(ticket.number)
             self.client.append(ticket.client)
-            self.file.append(ticket.file)
+            self.file.append(sys.intern(ticket.file))
             self.size.append(ticket.size_bytes)
             self.remaining.append(ticket.remaining_bytes)
             self.weight.append(ticket.weight)

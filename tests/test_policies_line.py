@@ -15,6 +15,7 @@ from policies.line import Line
 def test_rank_and_bytes_agree_with_a_sorted_list(steps: list[tuple[int, bool]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(policies.line, "_FULL", 4)
+        patch.setattr(policies.line, "_GROUP_BITS", 1)
         line, model = Line(), dict[tuple[float, int], int]()
         for number, (key, take_out) in enumerate(steps):
             if take_out and model:
@@ -57,6 +58,7 @@ def test_taking_out_what_is_not_there_is_a_callers_mistake() -> None:
 def test_a_walk_may_begin_anywhere(numbers: list[int], start: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(policies.line, "_FULL", 4)
+        patch.setattr(policies.line, "_GROUP_BITS", 1)
         line = Line()
         for number in numbers:
             line.add(float(number % 7), number, 1.0)
