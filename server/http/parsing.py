@@ -9,9 +9,12 @@ import httptools
 from protocol.errors import ProtocolError
 
 _HOST = re.compile(
-    rb"(?:\[[0-9A-Fa-f:.]+(?:%25[A-Za-z0-9._~-]+)?\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+)"
+    rb"(?!.*\.\.)"
+    rb"(?:\[[0-9A-Fa-f:.]+(?:%25[A-Za-z0-9._~-]+)?\]|\[[vV][0-9A-Fa-f]+\.[A-Za-z0-9._~!$&'()*+,;=:-]+\]"
+    rb"|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+)"
     rb"(?::[0-9]{0,5})?"
 )
+_BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _REQUEST_LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}) \S+ HTTP/[0-9]\.[0-9]\r?\n")
 _KNOWN_VALID: dict[bytes, bool] = {}
 
@@ -27,14 +30,29 @@ def valid_host(host: bytes) -> bool:
     return known
 
 
-def origin_form(method: bytes, target: bytes) -> bytes:
-    """The target as `/path?query`, also out of an absolute one (RFC 9112, 3.2.2); `*` stays."""
+def origin_form(target: bytes) -> bytes:
+    """The target as `/path?query`, also out of an absolute one (RFC 9112, 3.2.2); `*` stays.
+
+    Raises ProtocolError for what no request target is: a fragment, half an escape, no host in an
+    absolute one (RFC 9110, 4.2.1). What a query holds is its reader's business.
+    """
+    if b"#" in target:
+        raise ProtocolError(
+            "A request target has no fragment; leave out # and what follows, or write %23.",
+            code="bad-target",
+        )
+    if b"%" in target and _BROKEN_ESCAPE.search(target.partition(b"?")[0]) is not None:
+        raise ProtocolError(
+            "A % in the request's path is not followed by two hexadecimal digits; write %25.",
+            code="bad-target",
+        )
     if target.startswith(b"/"):
-        return target.partition(b"#")[0] if b"#" in target else target
+        return target
     scheme, separator, rest = target.partition(b"://")
     if separator and scheme.lower() in (b"http", b"https"):
-        rest = rest.partition(b"#")[0]
         cut = min((i for i in (rest.find(b"/"), rest.find(b"?")) if i >= 0), default=len(rest))
+        if not valid_host(rest[:cut].rpartition(b"@")[2]):
+            raise ProtocolError("The request target names no valid host.", code="bad-target")
         path = rest[cut:]
         return path if path.startswith(b"/") else b"/" + path
     return target

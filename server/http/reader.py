@@ -12,7 +12,12 @@ import httptools
 
 from protocol.errors import ProtocolError
 from server.http.outlet import Outlet
-from server.http.parsing import fault_of, origin_form, valid_host, with_escaped_target
+from server.http.parsing import (
+    fault_of,
+    origin_form,
+    valid_host,
+    with_escaped_target,
+)
 from server.http.request import Request
 
 if TYPE_CHECKING:
@@ -146,7 +151,7 @@ class Reader(Outlet):
             Request(
                 cast("HttpConnection", self),
                 method,
-                origin_form(method, self._url),
+                origin_form(self._url),
                 self._headers,
                 body=b"".join(self._body) if self._body is not None else b"",
                 keep_alive=parser.should_keep_alive() and method != b"CONNECT",
@@ -209,6 +214,13 @@ class Reader(Outlet):
                 self._broken = fault_of(error, data if fresh else b"")
         if self._mid_message and not self._head_done:
             self._head_bytes += len(data)
+            if b"\n" in data and self.parser.get_http_version() in ("0.0", "0.9"):
+                # No header will follow; the answer must not wait for one.
+                self._broken = self._broken or ProtocolError(
+                    "This server speaks HTTP/1.1 and HTTP/1.0; the request names no version.",
+                    status=505,
+                    code="http-version",
+                )
 
     def _header_too_large(self, data: bytes) -> ProtocolError:
         most_target = self.factory.limits.max_target_bytes
