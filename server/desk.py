@@ -49,14 +49,14 @@ class Desk:
     def block(self, network: str, until_s: float | None = None) -> None:
         """Refuse an address or network (see `blocks`) from now on, and cut what it has."""
         gate = self._gate
-        gate.blocked.add(network, until_s)
+        gate.reception.blocked.add(network, until_s)
         for lease, download in tuple(gate.downloads.items()):
-            if download.address in gate.blocked:
+            if download.address in gate.reception.blocked:
                 self.cancel(lease, "the operator has blocked this address")
         for row in tuple(gate.policy.tickets()):
-            if row.client.partition("#")[0] in gate.blocked:
+            if row.client.partition("#")[0] in gate.reception.blocked:
                 self.withdraw(row.number)
 
     def unblock(self, network: str) -> bool:
         """Serve a network again; False when exactly this one was not blocked."""
-        return self._gate.blocked.discard(network)
+        return self._gate.reception.blocked.discard(network)

@@ -21,7 +21,11 @@ _OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN}
 
 
 class Floor:
-    """Owns the policy and the downloads. `called` hears of each ticket whose client may start."""
+    """Owns the policy and the downloads.
+
+    `called` hears of each ticket whose client may start, `one_ended` of each client and file with a
+    connection less than before.
+    """
 
     def __init__(
         self,
@@ -29,6 +33,7 @@ class Floor:
         policy: AdmissionPolicy,
         settings: PolicySettings,
         called: Callable[[int], None],
+        one_ended: Callable[[str, str], None],
     ) -> None:
         self.policy = policy
         self.settings = settings
@@ -40,6 +45,8 @@ class Floor:
         self.sent_bytes_of: dict[str, int] = {}
         self._parts = parts
         self._called = called
+        self._one_ended = one_ended
+        self._ended: set[tuple[str, str]] = set()
         self._soon_call: Any = None
         self._wake_call: Any = None
         self._tick_call: Any = None
@@ -100,6 +107,7 @@ class Floor:
         if self.downloads.get(download.lease) is not download:
             return
         now = self.now()
+        self._ended.add((download.client, download.file))
         self.policy.detach(download.lease, now, download.remaining_bytes())
         if download.complete():
             self._drop(download.lease)
@@ -141,6 +149,10 @@ class Floor:
                 self._parts.passes.end(download.client, download.file)
         for number in step.call:
             self._called(number)
+        if self._ended:
+            ended, self._ended = self._ended, set()
+            for client, file in ended:
+                self._one_ended(client, file)
         self._record()
         if self._wake_call is not None and self._wake_call.active():
             self._wake_call.cancel()

@@ -1,19 +1,18 @@
 """The gate: the only caller of a policy, and the only place where a decision becomes HTTP.
 
-Walk of a request: who asks (`callers`), what it may have (`rules`, `passes`), what it proves
-(tickets), what the policy says, and then one of: the transfer starts on a lease, the client is
-told when to come back (`waiting`), or it is kept inside its request (`holding`).
+Walk of a request: who asks, for what and with which proof (`reception`), what the policy says, and
+then one of: the transfer starts on a lease, the client is told when to come back (`waiting`), or it
+is kept inside its request (`holding`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from policies.job import (
     AdmissionPolicy,
     Admit,
     Decision,
-    Job,
     Reason,
     Refuse,
     TicketRow,
@@ -21,18 +20,16 @@ from policies.job import (
     Wait,
 )
 from policies.settings import PolicySettings
-from protocol.errors import BadToken
 from protocol.ticket import Ticket
-from server.blocks import BlockList
-from server.callers import WAIT_FIELD, find_remaining
 from server.downloads import Delivery, Download
 from server.floor import Floor
 from server.gateparts import GateParts, Visit
 from server.holding import Hold, HoldingHall
-from server.http.answers import Header, prefers_html
+from server.http.answers import Header
 from server.http.request import Request
-from server.proofs import read_proof, write_proof
-from server.rules import NOTHING, Verdict
+from server.proofs import write_proof
+from server.reception import Reception
+from server.rules import NOTHING
 from server.store.records import ArrivalRecord
 from server.tools import ToolRule
 from server.transfer import BodyPlan, Representation, Start
@@ -48,6 +45,9 @@ _SENTENCES = {
 }
 #: How often those who are held look for a free slot where the policy calls nobody.
 _LOOK_S = 2.0
+#: How one more connection of a running download is kept by a tool that comes back or that nobody
+#: knows: every tool bears this much silence.
+_BRIEFLY = ToolRule(agent=".", manner="hold", silent_s=20.0, drip_lines=0)
 _FORBIDDEN = frozenset({Reason.TICKET_EXPIRED, Reason.TICKET_USED, Reason.TICKET_FOREIGN})
 
 
@@ -57,14 +57,13 @@ class Gate:
     def __init__(self, parts: GateParts, policy: AdmissionPolicy, settings: PolicySettings) -> None:
         self.parts = parts
         self.now: Callable[[], float] = parts.now
-        self.floor = Floor(parts, policy, settings, self._called)
+        self.floor = Floor(parts, policy, settings, self._called, self._one_ended)
         self.draining = False
-        self.blocked = BlockList(parts.now)
-        self.forged_total = 0
         self.holds = HoldingHall(
             self, parts.reactor, self._expected, parts.holds_most, parts.holds_per_client
         )
         self._small_below = settings.small_below_bytes
+        self.reception = Reception(parts, self.holds, lambda: self._small_below)
 
     # -- the life of the gate ----------------------------------------------------------------
 
@@ -110,7 +109,7 @@ class Gate:
 
     def admit_small(self, request: Request, rep: Representation) -> bool:
         """See `transfer.Admission`."""
-        if rep.size_bytes >= self._small_below or self.draining or self.blocked:
+        if rep.size_bytes >= self._small_below or self.draining or self.reception.blocked:
             return False
         if self.parts.rules and self.parts.rules.verdict(rep.url_path) is not NOTHING:
             return False
@@ -119,55 +118,10 @@ class Gate:
     def enter(self, request: Request, rep: Representation, plan: BodyPlan, start: Start) -> None:
         """See `transfer.Admission`."""
         parts, now = self.parts, self.now()
-        headers = request.headers
-        client = parts.callers.key(request.client_address, headers)
-        verdict = parts.rules.verdict(rep.url_path)
-        if self.blocked and client.partition("#")[0] in self.blocked:
-            request.refuse(403, "blocked", "The operator has blocked this address.")
+        visit = self.reception.receive(request, rep, plan, start, now)
+        if visit is None:
             return
-        if verdict.hidden(now):
-            parts.not_found(request)
-            return
-        if parts.prequeue.holds_back(verdict.hidden_until_s) and self.register(request, rep):
-            return
-        try:
-            proof = read_proof(
-                request,
-                client,
-                rep.url_path,
-                now,
-                parts.keys,
-                parts.passes,
-                parts.ticket_max_age_s,
-            )
-        except BadToken as error:
-            self.forged_total += error.code.endswith("forged")
-            parts.waiting.refuse(request, error.status, error.code, str(error), afresh=True)
-            return
-        preference = proof.preference
-        if verdict.require_class is not None and preference != verdict.require_class:
-            detail = f"This file needs a pass of class {verdict.require_class!r}; ask for one."
-            request.refuse(403, "pass-required", detail)
-            return
-        rule = parts.tools.rule_for(headers.get(b"user-agent"))
-        holdable = (
-            rule.manner == "hold"
-            and WAIT_FIELD not in headers
-            # wget2 asks for text/html as browsers do, so a known tool's name counts for more.
-            and not (rule is parts.tools.unknown and prefers_html(headers.get(b"accept")))
-            # Who asks for JSON reads problem documents.
-            and b"json" not in headers.get(b"accept", b"")
-            and self.holds.has_room(client)
-        )
-        job = Job(
-            client=client,
-            file=rep.url_path,
-            size_bytes=self._counted_size(rep, verdict),
-            remaining_bytes=wanted_bytes(headers, rep, plan),
-            weight=proof.weight,
-            present=holdable,
-        )
-        visit = Visit(request, rep, plan, start, job, preference)
+        client, proof = visit.job.client, visit.proof
         if self.draining and self.floor.find(client, rep.url_path) is None:
             self._refuse(visit, Refuse(Reason.CLOSED, 10.0))
             return
@@ -179,15 +133,14 @@ class Gate:
         self.floor.settle()
         if isinstance(decision, Admit):
             self._start(visit, decision)
-        elif not holdable:
-            if isinstance(decision, Wait):
-                self._ask_back(visit, decision)
-            else:
-                self._refuse(visit, decision)
         elif isinstance(decision, Wait):
-            self._hold(visit, rule, decision)
-        elif decision.reason is Reason.TOO_MANY_CONNECTIONS:
-            self._hold(visit, rule, _until_one_ends(decision))
+            if visit.job.present:
+                self._hold(visit, visit.rule, decision)
+            else:
+                self._ask_back(visit, decision)
+        elif decision.reason is Reason.TOO_MANY_CONNECTIONS and visit.may_hold:
+            rule = visit.rule if visit.job.present else _BRIEFLY
+            self._hold(visit, rule, _until_one_ends(decision), crowded=True)
         else:
             self._refuse(visit, decision)
 
@@ -236,10 +189,13 @@ class Gate:
         if isinstance(decision, Admit):
             self.holds.remove(hold)
             self._start(visit, decision)
+        elif isinstance(decision, Wait) and not visit.job.present:
+            self.holds.remove(hold)
+            self._ask_back(visit, decision)
         elif isinstance(decision, Wait):
             self._keep(hold, decision)
         elif decision.reason is Reason.TOO_MANY_CONNECTIONS:
-            self._keep(hold, _until_one_ends(decision))
+            self._keep(hold, _until_one_ends(decision), crowded=True)
         else:
             self.holds.remove(hold)
             if hold.committed:
@@ -262,8 +218,17 @@ class Gate:
     def _let_go(self, hold: Hold) -> None:
         if hold.committed or hold.wait is None:
             hold.visit.request.abort()
+        elif hold.crowded and not self.draining:
+            self._refuse(hold.visit, Refuse(Reason.TOO_MANY_CONNECTIONS, hold.wait.retry_after_s))
         else:
             self._ask_back(hold.visit, hold.wait)
+
+    def _one_ended(self, client: str, file: str) -> None:
+        """A connection of this download has ended: the next one of it may come in."""
+        while (hold := self.holds.first_of_crowd(client, file)) is not None:
+            self.offer_again(hold)
+            if hold.crowded and not hold.over:
+                return
 
     def _called(self, number: int) -> None:
         holds = self.holds.holding(number)
@@ -286,7 +251,7 @@ class Gate:
         ]
         if admit.ticket is not None:
             # Signing costs as much as sending a small range: once a download is enough.
-            signed = (admit.ticket, visit.preference)
+            signed = (admit.ticket, visit.proof.preference)
             if download.signed != signed:
                 download.signed = signed
                 download.token = self._token(admit.ticket, visit)[0].encode("ascii")
@@ -301,33 +266,15 @@ class Gate:
         if download.paused and not delivery.over:
             transfer.pause()
 
-    def register(self, request: Request, rep: Representation) -> bool:
-        """Put the client down for the draw of a file that opens later; False if there is none."""
-        now = self.now()
-        verdict = self.parts.rules.verdict(rep.url_path)
-        opens_s = verdict.hidden_until_s
-        if opens_s is None or not verdict.registers(now):
-            return False
-        client = self.parts.callers.key(request.client_address, request.headers)
-        if self.blocked and client.partition("#")[0] in self.blocked:
-            return False
-        entry = self.parts.prequeue.draw(opens_s).enter(client, rep, 1.0)
-        left_s = max(0.0, opens_s - now)
-        # Everybody comes back at the opening: spread over a few seconds, never before it.
-        wait = Wait(min(300.0, left_s + 1.0 + self.parts.rng.uniform(0.0, 4.0)))
-        notice = Notice(rep.url_path, rep.size_bytes, wait, None, opens_s=left_s, entry=entry.ident)
-        self.parts.waiting.answer(request, notice)
-        return True
-
-    def _hold(self, visit: Visit, rule: ToolRule, wait: Wait) -> None:
+    def _hold(self, visit: Visit, rule: ToolRule, wait: Wait, *, crowded: bool = False) -> None:
         hold = Hold(self.holds, visit, rule)
         self.holds.add(hold)
-        self._keep(hold, wait)
+        self._keep(hold, wait, crowded=crowded)
         visit.request.on_gone(lambda: self.hold_left(hold, False))
 
-    def _keep(self, hold: Hold, wait: Wait) -> None:
+    def _keep(self, hold: Hold, wait: Wait, *, crowded: bool = False) -> None:
         self._note_issued(wait)
-        self.holds.bind(hold, wait)
+        self.holds.bind(hold, wait, crowded=crowded)
         if wait.ticket is None:
             # Nobody calls it: it looks for itself, as often as a person behind a counter would.
             hold.poll_in(min(_LOOK_S, wait.retry_after_s))
@@ -359,7 +306,7 @@ class Gate:
     def _token(self, number: int, visit: Visit) -> tuple[str, float]:
         row = self.policy.ticket(number)
         issued_s = row.issued_s if row is not None else self.now()
-        text = write_proof(self.parts.keys, number, visit.job, visit.preference, issued_s)
+        text = write_proof(self.parts.keys, number, visit.job, visit.proof.preference, issued_s)
         return text, issued_s
 
     def _note_issued(self, wait: Wait) -> None:
@@ -370,27 +317,6 @@ class Gate:
         found = self.policy.estimate(number, self.now())
         return found.expected_s if found is not None else None
 
-    def _counted_size(self, rep: Representation, verdict: Verdict) -> int:
-        if verdict.treat_as == "small":
-            return min(rep.size_bytes, max(0, self._small_below - 1))
-        if verdict.treat_as == "large":
-            return max(rep.size_bytes, self._small_below)
-        return rep.size_bytes
-
 
 def _until_one_ends(refusal: Refuse) -> Wait:
     return Wait(min(5.0, refusal.retry_after_s or 5.0))
-
-
-def wanted_bytes(headers: Mapping[bytes, bytes], rep: Representation, plan: BodyPlan) -> int:
-    """How much of the file a new download wants in all.
-
-    What the client says counts; else a range that reaches to the end is a resume of an earlier
-    download; else the whole file (a tool that fetches pieces will ask for the others).
-    """
-    said = find_remaining(headers, rep.size_bytes)
-    if said is not None:
-        return said
-    if len(plan.ranges) == 1 and plan.ranges[0][1] == rep.size_bytes:
-        return plan.body_bytes if plan.status == 206 else rep.size_bytes
-    return rep.size_bytes

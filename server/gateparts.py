@@ -14,9 +14,10 @@ from server.http.request import Request
 from server.numbers import Numbers
 from server.passes import PassBook
 from server.prequeue import Prequeue
+from server.proofs import Proof
 from server.rules import RuleBook
 from server.store.records import ArrivalRecord
-from server.tools import ToolTable
+from server.tools import ToolRule, ToolTable
 from server.transfer import BodyPlan, Representation, Start
 from server.waiting import WaitingRoom
 
@@ -48,14 +49,20 @@ class Link(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One request with all that is known of it when it is offered to the policy."""
+    """One request with all that is known of it when it is offered to the policy.
+
+    `rule` says how its tool is kept waiting, `may_hold` whether it may be kept inside its request
+    at all; `job.present` that it is, until its turn comes.
+    """
 
     request: Request
     rep: Representation
     plan: BodyPlan
     start: Start
     job: Job
-    preference: str
+    rule: ToolRule
+    proof: Proof
+    may_hold: bool
 
 
 @dataclass(slots=True)

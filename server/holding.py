@@ -32,7 +32,18 @@ class Host(Protocol):
 class Hold:
     """One request that is kept open."""
 
-    __slots__ = ("_call", "_drips", "_hall", "_poll", "over", "rule", "ticket", "visit", "wait")
+    __slots__ = (
+        "_call",
+        "_drips",
+        "_hall",
+        "_poll",
+        "crowded",
+        "over",
+        "rule",
+        "ticket",
+        "visit",
+        "wait",
+    )
 
     def __init__(self, hall: HoldingHall, visit: Visit, rule: ToolRule) -> None:
         self._hall = hall
@@ -41,6 +52,8 @@ class Hold:
         self.ticket: int | None = None
         self.wait: Wait | None = None
         self.over = False
+        #: Whether it waits, or waited to the end, for another connection of the same download.
+        self.crowded = False
         self._drips = 0
         self._call: Any = hall.call_later(rule.silent_s, self._drip)
         self._poll: Any = None
@@ -106,6 +119,8 @@ class HoldingHall:
         self._holds: set[Hold] = set()
         self._by_ticket: dict[int, set[Hold]] = {}
         self._by_client: dict[str, int] = {}
+        #: By client and file, in the order of coming.
+        self._crowds: dict[tuple[str, str], dict[Hold, None]] = {}
         self.held_total = 0
 
     def __len__(self) -> int:
@@ -127,9 +142,15 @@ class HoldingHall:
         client = hold.visit.job.client
         self._by_client[client] = self._by_client.get(client, 0) + 1
 
-    def bind(self, hold: Hold, wait: Wait) -> None:
-        """The hold now waits with this ticket (or with none)."""
+    def bind(self, hold: Hold, wait: Wait, *, crowded: bool = False) -> None:
+        """The hold now waits with this ticket, or with none; or for one of its own to end."""
         hold.wait = wait
+        if crowded != hold.crowded:
+            if crowded:
+                self._crowds.setdefault(_download_of(hold), {})[hold] = None
+            else:
+                self._leave_crowd(hold)
+            hold.crowded = crowded
         if wait.ticket != hold.ticket:
             self._unbind(hold)
             hold.ticket = wait.ticket
@@ -140,6 +161,11 @@ class HoldingHall:
         """Those who wait with this ticket."""
         return tuple(self._by_ticket.get(ticket, ()))
 
+    def first_of_crowd(self, client: str, file: str) -> Hold | None:
+        """Who has waited longest for a connection of this download to end."""
+        crowd = self._crowds.get((client, file))
+        return next(iter(crowd)) if crowd else None
+
     def remove(self, hold: Hold) -> None:
         """The hold is over, whatever became of it."""
         hold.end()
@@ -147,12 +173,19 @@ class HoldingHall:
             return
         self._holds.discard(hold)
         self._unbind(hold)
+        self._leave_crowd(hold)
         client = hold.visit.job.client
         left = self._by_client[client] - 1
         if left:
             self._by_client[client] = left
         else:
             del self._by_client[client]
+
+    def _leave_crowd(self, hold: Hold) -> None:
+        crowd = self._crowds.get(_download_of(hold), {})
+        crowd.pop(hold, None)
+        if hold.crowded and not crowd:
+            del self._crowds[_download_of(hold)]
 
     def _unbind(self, hold: Hold) -> None:
         if hold.ticket is None:
@@ -162,3 +195,7 @@ class HoldingHall:
             holds.discard(hold)
             if not holds:
                 del self._by_ticket[hold.ticket]
+
+
+def _download_of(hold: Hold) -> tuple[str, str]:
+    return hold.visit.job.client, hold.visit.job.file

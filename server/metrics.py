@@ -88,6 +88,7 @@ _HEALTH_COUNTERS = (
     ("tidegate_http_connections", "Connections accepted.", "connections_total"),
     ("tidegate_sent_bytes", "Bytes of file bodies sent.", "sent_bytes_total"),
     ("tidegate_faults", "Errors logged.", "errors_total"),
+    ("tidegate_forged_tokens", "Tickets and passes with a wrong signature.", "forged_total"),
 )
 
 

@@ -156,7 +156,9 @@ class Service:
             wall=self.now,
         )
         self.site.hidden = lambda path: self.gate.parts.rules.verdict(path).hidden(self.now())
-        self.site.register = self.gate.register
+        self.site.register = lambda request, rep: self.gate.reception.register(
+            request, rep, self.now()
+        )
         self.site.listing = Listings(self.site, self.pages, reactor).answer
         self.site.generated = Generated(self.site, reactor).answer
         self.site.add_route(STATIC_ROUTE, self.pages.answer_static)

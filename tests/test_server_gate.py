@@ -330,6 +330,58 @@ def test_more_connections_than_a_lease_may_have_are_refused_or_held() -> None:
     assert "retry-after" in refused.connection.fields
 
 
+def test_connections_beyond_the_lease_take_over_in_turn_when_one_ends() -> None:
+    house = House(connections_per_lease=2)
+    asked = [house.ask(agent="wrk", ranges=(n, n + 10)) for n in range(5)]
+    assert [one.started for one in asked] == [True, True, False, False, False]
+    asked[1].transfer.finish()
+    house.wait(0.25)
+    assert [one.started for one in asked] == [True, True, True, False, False]
+    asked[0].transfer.finish()
+    asked[2].transfer.finish()
+    house.wait(0.25)
+    assert all(one.started for one in asked)
+    assert len(house.gate.holds) == 0
+    assert leases(house) == 1
+
+
+@pytest.mark.parametrize("fields", [{"tidegate_wait": "ticket"}, {"accept": "application/json"}])
+def test_who_reads_answers_is_told_at_once_that_it_has_enough_connections(
+    fields: dict[str, str],
+) -> None:
+    house = House(connections_per_lease=1)
+    house.ask(agent="x")
+    refused = house.ask(agent="x", **fields)
+    assert refused.connection.status == 503
+    assert json.loads(refused.connection.body)["type"].endswith("/too-many-connections")
+
+
+def test_a_connection_too_many_is_told_so_in_the_end_and_may_leave_before() -> None:
+    house = House(connections_per_lease=1)
+    house.ask(agent="wrk")
+    waits, leaves = house.ask(agent="wrk"), house.ask(agent="wrk")
+    house.wait(10)
+    leaves.leave()
+    house.wait(5)
+    assert waits.connection.status == 0
+    house.wait(6)
+    assert waits.connection.status == 503
+    assert json.loads(waits.connection.body)["type"].endswith("/too-many-connections")
+    assert len(house.gate.holds) == 0
+
+
+def test_when_the_download_is_whole_one_that_was_too_many_asks_like_anybody_else() -> None:
+    house = House(connections_per_lease=1)
+    first = house.ask(agent="wrk")
+    house.ask("192.0.2.9")
+    more = house.ask(agent="wrk")
+    first.transfer.finish()
+    house.wait(0.25)
+    assert not more.started
+    assert more.connection.status == 503
+    assert more.token
+
+
 def test_small_files_pass_the_fast_way_unless_something_speaks_against_it() -> None:
     house = House(rules=[Rule(path="/secret/*", require_class="gold")], slots=2, reserve_small=1)
     asked = house.ask()

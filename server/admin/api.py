@@ -47,6 +47,7 @@ class Api:
         totals |= {
             "connections_total": health.connections_total,
             "errors_total": health.errors_total,
+            "forged_total": health.forged_total,
             "sent_bytes_total": health.sent_bytes_total,
         }
         same = (

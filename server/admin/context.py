@@ -32,6 +32,7 @@ class Health:
     held_limit: int = 0
     connections_total: int = 0
     errors_total: int = 0
+    forged_total: int = 0
     sent_bytes_total: int = 0
     multicast_cohorts: int = 0
     multicast_receivers: int = 0

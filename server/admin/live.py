@@ -111,6 +111,7 @@ class LiveServer:
             held_limit=service.gate.holds.most,
             connections_total=service.factory.accepted_total,
             errors_total=self.faults.total + service.store.failures_total,
+            forged_total=service.gate.reception.forged_total,
             sent_bytes_total=service.pacer.sent_bytes_total,
             multicast_cohorts=multicast[0],
             multicast_receivers=multicast[1],

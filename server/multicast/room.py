@@ -91,4 +91,4 @@ class MulticastRoom:
         verdict = gate.parts.rules.verdict(rep.url_path)
         if gate.draining or verdict not in (NOTHING, _ALLOWED):
             return False
-        return request.client_address not in gate.blocked
+        return request.client_address not in gate.reception.blocked
