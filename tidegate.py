@@ -6,17 +6,18 @@ room may import the other; so this module knows names, not code.
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-import os
 import sys
-from collections.abc import Mapping
 
 if sys.argv[1:2] == ["get"]:
     # Before anything else is loaded: see there for why.
     from client import early
 
     early.begin(sys.argv[2:])
+
+import contextlib
+import importlib
+import os
+from collections.abc import Mapping
 
 import click
 

@@ -148,6 +148,7 @@ class AdaptiveBlocks(Board):
     worth_s = 0.03
     silence_s = 0.15
     least_bytes = 4096
+    near_s = 0.003
 
     def __init__(
         self,
@@ -183,10 +184,28 @@ class AdaptiveBlocks(Board):
         if span[1] - end < self.least_bytes:
             end = span[1]
         block = self._hand(own, start, end, now)
-        rate = own.rate(now)
-        early = (end - start) if rate is None else int(rate * (own.rtt_s + self.margin_s))
-        block.ask_at = max(start, end - early)
+        self._look_ahead(own, block, now)
         return block
+
+    def received(self, block: Block, count: int, now: float) -> None:
+        super().received(block, count, now)
+        own = self.lanes[block.lane]
+        if own.rtt_s > self.near_s and len(own.blocks) == 1:
+            self._look_ahead(own, own.blocks[0], now)
+
+    def _look_ahead(self, own: Lane, block: Block, now: float) -> None:
+        """Ask for the next block one round trip before this one ends, at the rate it will have."""
+        rate = own.rate(now)
+        if rate is None:
+            block.ask_at = block.start
+            return
+        early_s = own.rtt_s + self.margin_s
+        lately = own.meter.lately(now) or 0.0
+        if own.rtt_s > self.near_s and lately > 1.2 * rate:
+            # The window opens: every round trip brings twice what the last one brought.
+            rate = lately
+            early_s += own.rtt_s
+        block.ask_at = min(block.ask_at, max(block.start, block.end - int(rate * early_s)))
 
     def _alone(self, own: Lane) -> bool:
         return self.expected <= 1 and not any(

@@ -157,7 +157,7 @@ class Board:
     def claim(self, lane: int, start: int, end: int, now: float) -> Block:
         """The lane is already being sent [start, end): make that its block."""
         block = self._hand(self.lanes[lane], start, end, now)
-        block.ask_at = start + (end - start) // 2
+        block.ask_at = start + (end - start) // 4
         return block
 
     def want(self, start: int, end: int) -> None:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from client.asking import Asking
 from client.board import Board
-from client.early import OPENING_BYTES, first_spans
+from client.early import first_spans
+from client.early_line import OPENING_BYTES
 from client.ending import Ending
 from client.failures import Corrupt, DownloadFailed, Interrupted
 from client.forecast import Forecast

@@ -3,18 +3,15 @@
 Loading the command line and the downloader takes a tenth of a second, in which four mirrors on a
 75 Mb/s line could have sent a megabyte. So for the plain case (http URLs, no proxy, nothing to
 resume) the connections are opened and asked at once; a thread each keeps reading them, so that the
-receive window opens as usual, until `take` hands a connection over. Anything unusual on the command
-line means: do nothing, all goes the ordinary way.
+receive window opens as usual, and asks fast mirrors for more, until `take` hands a connection
+over. Anything unusual on the command line means: do nothing, all goes the ordinary way.
 """
 
 from __future__ import annotations
 
 import os
-import socket
-import struct
-import threading
-import time
 
+from client.early_line import OPENING_BYTES, SAMPLE_BYTES, Early, Group
 from client.identity import (
     CLIENT_FIELD,
     STANDARD_FIELDS,
@@ -23,89 +20,12 @@ from client.identity import (
     data_folder_name,
 )
 
-#: What each of several mirrors is asked for before the size is known.
-OPENING_BYTES = 384 << 10
-#: Before that, so many bytes from within the first opening, the same of all, to compare.
-SAMPLE_BYTES = 4096
-_MOST_BYTES = 8 << 20
-#: How long the reading thread may overlook that it is wanted no more.
-_BREATH_S = 0.01
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # known to type checkers by its name; importing `typing` takes too long
+    from collections.abc import Callable
+
 _FLAGS = frozenset({"-q", "--quiet", "--json", "--explain"})
 _VALUES = frozenset({"-o", "--output", "--checksum", "--timeout"})
-
-
-class Early:
-    """One connection that is already being answered; `buffer[:length]` is what has arrived."""
-
-    def __init__(self, host: str, port: int, request: bytes) -> None:
-        self.host = host
-        self.port = port
-        self.request = request
-        self.buffer = bytearray()
-        self.length = 0
-        self.sock: socket.socket | None = None
-        self._failed = False
-        self.stop = False
-        self.asked_s = 0.0
-        self.heard_s = 0.0
-        self._connected = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            # As bytes, a name is not put through IDNA, whose tables take long to load.
-            found = socket.getaddrinfo(self.host.encode(), self.port, type=socket.SOCK_STREAM)
-            sock = socket.socket(found[0][0], socket.SOCK_STREAM)
-            sock.settimeout(3)
-            sock.connect(found[0][4])
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.sendall(self.request)
-            self.asked_s = time.monotonic()
-            sock.settimeout(None)
-            pause = struct.pack("ll", 0, int(_BREATH_S * 1e6))
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, pause)
-        except (OSError, UnicodeError):
-            self._failed = True
-            return
-        finally:
-            self._connected.set()
-        self.sock = sock
-        self.buffer = bytearray(_MOST_BYTES)
-        view = memoryview(self.buffer)
-        while not self.stop and self.length < _MOST_BYTES:
-            # The kernel fills the buffer by itself, without waking Python for every packet.
-            try:
-                count = sock.recv_into(view[self.length :], 0, socket.MSG_WAITALL)
-            except BlockingIOError:
-                continue
-            except OSError:
-                self._failed = True
-                return
-            if count == 0:
-                # The end will be read once more by whoever takes over.
-                return
-            self.length += count
-            self.heard_s = time.monotonic()
-
-    def take(self) -> tuple[socket.socket, float] | None:
-        """The socket, non-blocking, and its round trip in seconds; None when it did not come to
-        anything."""
-        self.stop = True
-        # A handshake that is nearly done is worth a moment; a dead mirror is not.
-        self._connected.wait(0.01)
-        if self._connected.is_set():
-            self._thread.join(1.0)
-        if self.sock is None or self._failed or self._thread.is_alive():
-            return None
-        rtt_s = 0.001
-        try:
-            self.sock.setblocking(False)
-            info = self.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
-            rtt_s = struct.unpack_from("I", info, 68)[0] / 1e6
-        except (OSError, AttributeError, struct.error):
-            pass
-        return self.sock, rtt_s
 
 
 _flying: list[Early] = []
@@ -158,13 +78,16 @@ def begin(words: list[str]) -> None:
     ):
         return
     who = client_id(data_folder_name())
+    group = Group(len(places), len(places) >= _JURY)
     for number, (host, port, target) in enumerate(places):
         request = b""
         for start, end in first_spans(number, len(places), OPENING_BYTES):
             request += _request(host, port, target, who, start, end)
-        _flying.append(Early(host, port, request))
+        _flying.append(Early(group, number, host, port, request, _more(host, port, target, who)))
 
 
+#: So many mirrors can tell which of them has another copy.
+_JURY = 3
 _PROXIES = ("http_proxy", "all_proxy", "ALL_PROXY")
 
 
@@ -194,6 +117,10 @@ def _request(
     return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
 
 
+def _more(host: str, port: int, target: str, who: str) -> Callable[[int, int], bytes]:
+    return lambda start, end: _request(host, port, target, who, start, end)
+
+
 def first_spans(
     number: int, count: int, opening_bytes: int
 ) -> list[tuple[int, int] | tuple[None, None]]:
@@ -205,7 +132,7 @@ def first_spans(
     if count == 1:
         return [(None, None)]
     opening = (number * opening_bytes, (number + 1) * opening_bytes)
-    if count < 3:
+    if count < _JURY:
         return [opening]
     return [(sample_at(), sample_at() + SAMPLE_BYTES), opening]
 
@@ -214,9 +141,8 @@ def take(host: str, port: int) -> Early | None:
     """A connection to that place, if one was started; it is handed out once."""
     for early in _flying:
         if early.host == host and early.port == port:
-            for one in _flying:
-                # They are all wanted in this very moment.
-                one.stop = True
+            # All of them are wanted in this very moment.
+            early.group.stop = True
             _flying.remove(early)
             return early
     return None

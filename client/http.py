@@ -52,6 +52,8 @@ class Connection:
         self.last_s = network.now()
         #: How long before it was ours the connection had been asked.
         self.asked_before_s = 0.0
+        #: What else it had been asked for by then.
+        self.asked_spans: tuple[tuple[int, int], ...] = ()
         self._network = network
         self._owner = owner
         self._tunnel = tunnel
@@ -120,6 +122,7 @@ class Connection:
         self._attempt = None
         self._transport = transport
         self.asked_before_s = transport.asked_before_s
+        self.asked_spans = transport.asked_spans
         took_s = self._network.now() - self._began_s
         self._rtt_s = transport.connect_s if transport.connect_s is not None else took_s
         if self._tunnel is not None:

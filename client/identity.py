@@ -6,7 +6,10 @@ Loaded before the first request goes out, so nothing is imported that takes long
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # known to type checkers by its name; importing `typing` takes too long
+    from collections.abc import Mapping
 
 USER_AGENT = "tidegate/0.1.0"
 #: What every request says, in this order, unless the user says otherwise.

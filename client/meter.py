@@ -71,6 +71,20 @@ class Meter:
             return None
         return self._sum / span_s
 
+    def lately(self, now: float, span_s: float = 0.1) -> float | None:
+        """The same over a shorter time: ahead of `rate` while the sender still speeds up."""
+        if self._since is None or self._fresh:
+            return None
+        span_s = min(span_s, now - self._since)
+        if span_s < 0.02:
+            return None
+        total = 0.0
+        for when, count in reversed(self._buckets):
+            if when < now - span_s:
+                break
+            total += count
+        return total / span_s
+
     def _trim(self, now: float) -> None:
         buckets, edge = self._buckets, now - self.window_s
         while buckets and buckets[0][0] < edge:

@@ -24,11 +24,13 @@ class Endpoint:
 class Transport(Protocol):
     """An open connection; `connect_s` is how long its handshake took, where that is known better
     than by watching the clock, `asked_before_s` how long ago its first request went out, `heard_s`
-    when the bytes that are being delivered arrived, if that is not now."""
+    when the bytes that are being delivered arrived, if that is not now, `asked_spans` what it has
+    been asked for beyond the usual first requests."""
 
     connect_s: float | None
     asked_before_s: float
     heard_s: float | None
+    asked_spans: tuple[tuple[int, int], ...]
 
     def write(self, data: bytes) -> None: ...
     def abort(self) -> None:

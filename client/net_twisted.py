@@ -117,6 +117,7 @@ class _Stream(protocol.Protocol):
         self.connect_s: float | None = None
         self.asked_before_s = 0.0
         self.heard_s: float | None = None
+        self.asked_spans: tuple[tuple[int, int], ...] = ()
 
     def connectionMade(self) -> None:
         # A TLS layer put in later announces itself here again; the owner is told once.

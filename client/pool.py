@@ -71,6 +71,7 @@ class _Shared:
         self.connect_s: float | None = None
         self.asked_before_s = 0.0
         self.heard_s: float | None = None
+        self.asked_spans: tuple[tuple[int, int], ...] = ()
 
     def lend(self, receiver: Receiver) -> None:
         """A new borrower."""

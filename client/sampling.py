@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from client.early import SAMPLE_BYTES
+from client.early_line import SAMPLE_BYTES
 from client.jury import Jury
 
 if TYPE_CHECKING:

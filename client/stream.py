@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from client import early
+from client.early_line import Early
 from client.net import Endpoint, Receiver
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from client.loop import Loop
 
 _STAGGER_S = 0.25
+#: A connection that was started early has a quarter of a second to stand; one looks so often.
+_HEAD_START_S = 0.25
+_GLANCE_S = 0.005
 
 
 class Attempt:
@@ -37,10 +41,29 @@ class Attempt:
         host, port = self._endpoint.host, self._endpoint.port
         if self._endpoint.tls_name is None:
             found = early.take(host, port)
-            ready = found.take() if found is not None else None
-            if found is not None and ready is not None:
-                self._timers.append(self._loop.call_later(0.0, lambda: self._adopt(found, *ready)))
+            if found is not None:
+                self._await(found, self._loop.now() + _HEAD_START_S)
                 return
+        self._begin()
+
+    def _await(self, found: Early, until_s: float) -> None:
+        """Take over what was started early, if it comes to anything in time."""
+        if self._over:
+            found.abandoned = True
+            return
+        if not found.settled and self._loop.now() < until_s:
+            self._loop.call_later(_GLANCE_S, lambda: self._await(found, until_s))
+            return
+        sock = found.take() if found.settled else None
+        if sock is None:
+            found.abandoned = True
+            self._begin()
+            return
+        ready = socket.socket(fileno=sock.detach())
+        self._timers.append(self._loop.call_later(0.0, lambda: self._adopt(found, ready)))
+
+    def _begin(self) -> None:
+        host, port = self._endpoint.host, self._endpoint.port
         for family in (socket.AF_INET, socket.AF_INET6):
             try:
                 socket.inet_pton(family, host)
@@ -53,13 +76,15 @@ class Attempt:
             lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), self._resolved
         )
 
-    def _adopt(self, found: early.Early, sock: socket.socket, rtt_s: float) -> None:
+    def _adopt(self, found: Early, sock: socket.socket) -> None:
         self.cancel()
         transport = Stream(self._loop, sock, self._receiver, waiting=True)
-        transport.connect_s = rtt_s
-        transport.asked_before_s = max(0.0, self._loop.now() - found.asked_s)
+        transport.connect_s = found.rtt_s
+        transport.asked_spans = tuple(found.spans)
+        if found.presented:
+            transport.asked_before_s = max(0.0, self._loop.now() - found.asked_s)
         transport.heard_s = found.heard_s or None
-        transport.presented = found.request
+        transport.presented = found.presented or None
         self._receiver.connected(transport)
         data = memoryview(found.buffer)[: found.length]
         # Later, so that all connections that were started early have their takers first.
@@ -167,6 +192,7 @@ class Stream:
         self.connect_s: float | None = None
         self.asked_before_s = 0.0
         self.heard_s: float | None = None
+        self.asked_spans: tuple[tuple[int, int], ...] = ()
         #: What has been sent already: the same, written now, is not sent again.
         self.presented: bytes | None = None
         self._mismatch = False

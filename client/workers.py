@@ -34,7 +34,7 @@ class Worker:
         self.paused = False
         self._busy_since: float | None = None
         self._first_asked = False
-        self._opening: Opening | None = None
+        self._openings: list[Opening] = []
 
     # -- connecting ----------------------------------------------------------------------------
 
@@ -47,7 +47,7 @@ class Worker:
         download = self.download
         endpoint, tunnel = download.asking.route(self.source.at)
         self._first_asked = False
-        self._opening = None
+        self._openings.clear()
         self.connection = Connection(
             download.network, endpoint, self, download.connect_timeout_s(self), tunnel
         )
@@ -108,8 +108,10 @@ class Worker:
                     if start is not None and end is not None:
                         self.download.sampling.asked_early(self, start, end)
                         self.sample(start, end)
-                self._opening = Opening(self, *first)
-                self._send(self._opening, *first)
+                for start, end in [first, *connection.asked_spans]:
+                    opening = Opening(self, start, end)
+                    self._openings.append(opening)
+                    self._send(opening, start, end)
             return
         if self.source.last_resort:
             if not connection.busy and not board.done:
@@ -121,14 +123,15 @@ class Worker:
             self._send(BlockTaker(self, block), block.start, block.end)
 
     def reserve(self, size_bytes: int) -> None:
-        """The size is known: what this lane has asked for in the dark is its block, so that nobody
-        else is handed the same bytes."""
-        opening, self._opening = self._opening, None
-        if opening is None or opening.start is None or opening.stop is None:
-            return
-        if opening.block is None and opening.start < size_bytes and self.connection is not None:
-            stop = min(opening.stop, size_bytes)
-            opening.block = self.download.intake.claim(self, opening.start, stop)
+        """The size is known: what this lane has asked for in the dark are its blocks, so that
+        nobody else is handed the same bytes."""
+        for one in self._openings:
+            if one.start is None or one.stop is None or self.connection is None:
+                continue
+            if one.block is None and one.start < size_bytes:
+                stop = min(one.stop, size_bytes)
+                one.block = self.download.intake.claim(self, one.start, stop)
+        self._openings.clear()
 
     def sample(self, start: int, end: int) -> None:
         """Ask for a few bytes to compare with those of other mirrors."""
