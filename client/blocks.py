@@ -165,7 +165,7 @@ class AdaptiveBlocks(Board):
 
     def ask(self, lane: int, now: float) -> Block | None:
         own = self.lanes[lane]
-        if len(own.blocks) >= 2:
+        if len(own.blocks) >= 2 or own.retired:
             return None
         span = self._first_free()
         if span is None:
@@ -272,6 +272,10 @@ class AdaptiveBlocks(Board):
         wait_s = own.rtt_s
         take = int(((ahead + left) / speed - wait_s) / (1 / max(rate, 1.0) + 1 / speed))
         take = left if speed <= 1.0 or left - take < self.least_bytes else take
+        stretch = max(self._first, int(rate * self.stretch_s))
+        if take > 2 * stretch and speed > 1.0:
+            # From the far end, bit by bit: the answer that brings it all flows on undisturbed.
+            take = stretch
         after_s = max(wait_s + take / max(rate, 1.0), (ahead + left - take) / speed)
         if take < min(left, self.least_bytes) or take <= 0:
             return False

@@ -45,6 +45,8 @@ class Lane:
     last_size: int = 0
     last_rate: float | None = None
     present: bool = True
+    #: It ends what it has and is handed no more.
+    retired: bool = False
 
     def rate(self, now: float) -> float | None:
         """The best guess: measured, else as last measured, else as known from history."""
@@ -122,6 +124,11 @@ class Board:
         for block in list(known.blocks):
             self._close(block)
 
+    def retire(self, lane: int) -> None:
+        """Nothing more for this lane: it is on its way out."""
+        if lane in self.lanes:
+            self.lanes[lane].retired = True
+
     def set_rtt(self, lane: int, rtt_s: float) -> None:
         """A newer measurement of the lane's round trip; the smallest is the line itself."""
         known = self.lanes[lane]
@@ -159,6 +166,22 @@ class Board:
         block = self._hand(self.lanes[lane], start, end, now)
         block.ask_at = start + (end - start) // 4
         return block
+
+    def carry_on(self, block: Block, stop: int, now: float) -> bool:
+        """The answer that brought all of `block` runs on to `stop`: if what follows is free, the
+        block goes on there. False: it should be broken off."""
+        span = self.free.first(block.end)
+        lane = self.lanes[block.lane]
+        if span is None or span[0] != block.end or stop <= block.end or not lane.present:
+            return False
+        block.start, block.position = block.end, block.end
+        block.end = block.ask_at = min(span[1], stop)
+        block.live = True
+        block.handed_s = now
+        self.free.remove(block.start, block.end)
+        lane.blocks.insert(0, block)
+        lane.meter.start(now)
+        return True
 
     def want(self, start: int, end: int) -> None:
         """Those bytes are missing (again): a piece was wrong, or a mirror lied."""

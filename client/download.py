@@ -38,6 +38,7 @@ from client.troubles import Troubles
 from client.urls import Url
 from client.visit import Manners
 from client.watch import Watch
+from client.widening import Widening
 from client.workers import Worker
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ class Download:
         self.learning = Learning(self)
         self.sampling = Sampling(self)
         self.forecast = Forecast(self)
+        self.widening = Widening(self)
         #: Asks the first mirror for a multicast session and receives it; None: not wanted.
         self.joining: MulticastJoin | None = None
         self._manners = Manners(
@@ -124,10 +126,11 @@ class Download:
         number, now = len(self.sources), self.network.now()
         source = Source.make(number, url, self._manners, self.random, now, listed)
         self.sources.append(source)
-        self._lane(source)
+        self.lane(source)
         return source
 
-    def _lane(self, source: Source) -> Worker:
+    def lane(self, source: Source) -> Worker:
+        """One more connection to a mirror, not yet open."""
         worker = Worker(self, source, len(self.workers))
         self.workers[worker.lane] = worker
         source.lanes.append(worker.lane)
@@ -153,7 +156,7 @@ class Download:
                 worker.connect()
             for source in list(self.sources):
                 for _ in range((self.options.connections or 1) - 1):
-                    self._lane(source)
+                    self.lane(source)
             self._resume()
         except DownloadFailed as problem:
             self.fail(problem)
@@ -270,7 +273,7 @@ class Download:
             return
         source = worker.source
         hint = self.rates.rate(source.host) if self.options.strategy != "single" else None
-        if self.options.connections not in (None, 1) and hint is not None:
+        if hint is not None:
             hint /= len(source.lanes)
         self.board.join(
             worker.lane, self.network.now(), mirror=source.number, hint=hint, rtt_s=worker.rtt_s

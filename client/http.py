@@ -68,6 +68,8 @@ class Connection:
         self._closing = False
         self._over = False
         self._began_s = network.now()
+        self._timeout_s = timeout_s
+        self._patience: Cancellable | None = None
         self._attempt: Cancellable | None = network.connect(endpoint, self, timeout_s)
 
     # -- asking --------------------------------------------------------------------------------
@@ -93,8 +95,9 @@ class Connection:
     def abort(self) -> None:
         """Close at once; nobody is told."""
         self._over = True
-        if self._attempt is not None:
-            self._attempt.cancel()
+        for timer in (self._attempt, self._patience):
+            if timer is not None:
+                timer.cancel()
         if self._transport is not None:
             self._transport.abort()
         self._waiting.clear()
@@ -125,6 +128,8 @@ class Connection:
         self.asked_spans = transport.asked_spans
         took_s = self._network.now() - self._began_s
         self._rtt_s = transport.connect_s if transport.connect_s is not None else took_s
+        if self._tunnel is not None or self._secure:
+            self._patience = self._network.call_later(self._timeout_s, self._too_late)
         if self._tunnel is not None:
             _, authority, login = self._tunnel
             head = f"CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n".encode()
@@ -135,7 +140,13 @@ class Connection:
     def secured(self) -> None:
         self._opened()
 
+    def _too_late(self) -> None:
+        if not self.open:
+            self._nonsense("it does not answer" if self._secure else "the proxy does not answer")
+
     def _opened(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
         self.open = True
         self.last_s = self._network.now()
         self._owner.opened(self._rtt_s)
@@ -144,6 +155,8 @@ class Connection:
         if self._over:
             return
         self._over = True
+        if self._patience is not None:
+            self._patience.cancel()
         current, waiting = self._current, list(self._waiting)
         self._current = None
         self._waiting.clear()

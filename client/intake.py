@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from client.board import Block
 from client.failures import DownloadFailed, LocalProblem
 from client.session import Body, Fields
+from client.sources import Source
 from client.target import UNKNOWN_SIZE
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 #: The first pieces are checked the moment they are there, later ones a few times a second.
 _NEW_PIECES = 64
+#: Of such a name, servers often say "packed" and mean the file itself.
+_PACKED = (".gz", ".tgz", ".z", ".bz2", ".xz", ".zst", ".br")
 
 
 class Intake:
@@ -37,6 +40,8 @@ class Intake:
         size = body.size_bytes
         if size is not None and download.size_limit < UNKNOWN_SIZE and size != download.size_limit:
             troubles.disagrees(source, size)
+            return False
+        if not self._as_it_is(source, fields):
             return False
         first = not source.answered
         source.answered, source.validator = True, body.validator
@@ -61,11 +66,29 @@ class Intake:
             download.learning.apply()
         return not download.over
 
+    def _as_it_is(self, source: Source, fields: Fields) -> bool:
+        """Every request asks for the file as it is; some servers send it packed all the same."""
+        download = self._download
+        coding = (fields.get("content-encoding") or "identity").strip().lower()
+        if coding == "identity" or source.answered or download.asking.takes_codings:
+            return True
+        if download.others(source):
+            download.troubles.drop(source, f"it sends the file packed ({coding})")
+            return False
+        if not source.url.target.partition("?")[0].lower().endswith(_PACKED):
+            download.notes.append(f"the server sent it packed ({coding}), and so it was saved")
+        return True
+
     def claim(self, worker: Worker, start: int, end: int) -> Block:
         """The lane is being sent this already."""
         download = self._download
         assert download.board is not None
         return download.board.claim(worker.lane, start, end, download.network.now())
+
+    def carry_on(self, block: Block, promised: int) -> bool:
+        """The answer goes on past its block: perhaps what follows is wanted after all."""
+        board = self._download.board
+        return board is not None and board.carry_on(block, promised, self._download.network.now())
 
     def take_whole(self, worker: Worker, body: Body) -> Block:
         """The mirror sends everything from the start: take it."""

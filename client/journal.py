@@ -33,6 +33,17 @@ class Identity:
     pieces: str | None = None
     boot: str = ""
 
+    def vouched_by(self, now: Identity) -> bool:
+        """Whether bytes of this belong to what is being fetched now: a digest says so, or the
+        validator of the same URL. An equal size alone proves nothing."""
+        if self.size_bytes != now.size_bytes:
+            return False
+        if self.digest is not None and now.digest is not None:
+            return self.digest == now.digest
+        if self.pieces is not None and self.pieces == now.pieces:
+            return True
+        return any(now.validators.get(url) == value for url, value in self.validators.items())
+
 
 def boot_id() -> str:
     """A name for the time since the machine started; empty where the system has none."""

@@ -123,6 +123,8 @@ def _one(
         place = 1
     elif output is not None:
         place = Path(output)
+        if output.endswith("/") and not place.is_dir():
+            raise LocalProblem(f"cannot write into {output}: the folder does not exist")
         if place.is_dir():
             place, named = place / (metalink.name if metalink else urls[0].file_name()), False
     else:

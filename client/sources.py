@@ -42,6 +42,8 @@ class Source:
     connections: int = 0
     retries: int = 0
     busy_s: float = 0.0
+    #: How many connections its lease allows, where it told.
+    lease_connections: int | None = None
     lanes: list[int] = field(default_factory=list)
 
     @classmethod

@@ -331,7 +331,9 @@ class Stream:
             self._lose(f"its certificate is not trusted: {error.verify_message}", permanent=True)
             return
         except OSError as error:
-            self._lose(f"TLS failed: {error.strerror or error}")
+            wrong = isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER"
+            text = "it does not speak TLS on that port" if wrong else self._tls_words(error)
+            self._lose(text, permanent=wrong)
             return
         self._shaking = False
         self._interest()
@@ -347,6 +349,11 @@ class Stream:
     @staticmethod
     def _words(error: OSError) -> str:
         return (error.strerror or str(error) or "the connection broke").lower()
+
+    @staticmethod
+    def _tls_words(error: OSError) -> str:
+        reason = getattr(error, "reason", None) or error.strerror or str(error)
+        return f"TLS failed: {reason.replace('_', ' ').lower()}"
 
     def _lose(self, text: str, permanent: bool = False) -> None:
         if not self._closed:

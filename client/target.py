@@ -72,11 +72,7 @@ class FileTarget:
         old = self.resumable()
         if self._journal is None:
             self._journal = Journal(self._final.with_name(self._final.name + JOURNAL_SUFFIX))
-        same = (
-            old is not None
-            and old.size_bytes == identity.size_bytes
-            and (old.digest is None or identity.digest is None or old.digest == identity.digest)
-        )
+        same = old is not None and old.vouched_by(identity)
         have = self._journal.have if same else Spans()
         checked = set(self._journal.checked) if same and old is not None else set()
         if old is not None and old.pieces != identity.pieces and identity.pieces is not None:

@@ -16,7 +16,7 @@ from client.failures import (
 from client.session import OutOfRange, Redirect
 from client.sources import Source
 from client.urls import BadUrl
-from client.visit import Answer, Ask, Failed, GiveUp, HoldOn, Reason, WaitUntil
+from client.visit import Answer, Ask, Failed, GiveUp, Granted, HoldOn, Reason, WaitUntil
 
 if TYPE_CHECKING:
     from client.download import Download
@@ -48,8 +48,7 @@ class Troubles:
         """The connection broke, or never came."""
         source = worker.source
         if worker.lane != source.lanes[0]:
-            source.lanes.remove(worker.lane)
-            self._download.expect()
+            self._without(worker)
             return
         if permanent:
             self._reasons.append((Reason.NETWORK, text))
@@ -60,6 +59,11 @@ class Troubles:
     def told(self, worker: Worker, answer: Answer) -> None:
         """A mirror said no, later, or nothing; or (Granted) yes."""
         download, source = self._download, worker.source
+        if worker.lane != source.lanes[0] and not isinstance(answer, Granted):
+            # It gives no further connection: no reason to disturb the one that works.
+            worker.hang_up()
+            self._without(worker)
+            return
         connection = worker.connection
         # What was told counts from when it arrived.
         now = connection.last_s if connection is not None else download.network.now()
@@ -76,9 +80,17 @@ class Troubles:
                 self._reasons.append((reason, text))
                 self.drop(source, text)
 
+    def _without(self, worker: Worker) -> None:
+        if worker.lane in worker.source.lanes:
+            worker.source.lanes.remove(worker.lane)
+        self._download.expect()
+        self._download.wake()
+
     def _keep_within(self, worker: Worker, connections: int | None) -> None:
         """The lease allows so many connections: others than this one go first."""
         download, source = self._download, worker.source
+        if connections is not None:
+            source.lease_connections = connections
         if connections is None or len(source.lanes) <= max(1, connections):
             return
         for lane in [lane for lane in reversed(source.lanes) if lane != worker.lane]:

@@ -45,6 +45,7 @@ class Watch:
         self._stalls(now)
         if download.board is not None and not download.over:
             download.forecast.tick(now)
+            download.widening.tick(now)
             download.ending.check()
             if not download.over:
                 download.break_stopped()

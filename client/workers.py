@@ -273,18 +273,24 @@ class BlockTaker(RangeTaker):
 
     def useful(self, data: memoryview) -> None:
         worker, block = self.worker, self.block
-        if block is None or not block.live:
-            # Taken over by another mirror: what still comes is of no use.
-            worker.download.broken_off(worker)
-            return
-        part = data[: block.end - block.position]
-        if not worker.download.intake.arrived(worker, block, part):
-            return
-        if block.position >= block.end:
-            if block.end < self._promised:
+        intake = worker.download.intake
+        while True:
+            if block is None or not block.live:
+                # Taken over by another mirror: what still comes is of no use.
                 worker.download.broken_off(worker)
-        elif block.position >= block.ask_at:
-            worker.pump()
+                return
+            part = data[: block.end - block.position]
+            if not intake.arrived(worker, block, part):
+                return
+            if block.position >= block.end and block.end < self._promised:
+                if not intake.carry_on(block, self._promised):
+                    worker.download.broken_off(worker)
+                    return
+            elif block.live and block.position >= block.ask_at:
+                worker.pump()
+            data = data[len(part) :]
+            if not len(data):
+                return
 
     def complete(self) -> None:
         download = self.worker.download

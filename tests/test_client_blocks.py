@@ -192,3 +192,47 @@ def test_a_slow_mirror_takes_nothing_it_would_end_last() -> None:
     board.join(1, 0.0, hint=1e3)
     assert board.ask(0, 0.0) is not None
     assert board.ask(1, 0.0) is None
+
+
+def test_an_answer_that_runs_on_is_used_when_nobody_else_took_what_follows() -> None:
+    board = AdaptiveBlocks([(0, SIZE)], first_bytes=1000)
+    board.join(0, 0.0)
+    board.join(1, 0.0)
+    block = board.claim(0, 0, SIZE, 0.0)
+    board.received(block, 1000, 0.1)
+    board.received(block, 100_000, 1.0)
+    other = board.ask(1, 1.0)
+    assert other is not None
+    assert block.end == other.start
+    board.leave(1, 2.0)
+    board.received(block, block.end - block.position, 3.0)
+    assert not block.live
+    assert board.carry_on(block, SIZE, 3.0)
+    assert (block.start, block.end) == (other.start, SIZE)
+    board.received(block, SIZE - block.start, 4.0)
+    assert board.done
+    assert not board.carry_on(block, SIZE, 4.0)
+
+
+def test_help_for_one_long_answer_comes_from_its_far_end() -> None:
+    board = AdaptiveBlocks([(0, SIZE)])
+    board.join(0, 0.0)
+    whole = board.ask(0, 0.0)
+    assert whole is not None
+    now = 0.0
+    for _ in range(10):
+        now += 0.1
+        board.received(whole, 100_000, now)
+    board.join(1, now)
+    for _ in range(6):
+        block = board.ask(1, now)
+        assert block is not None
+        assert block.start >= whole.end
+        for _ in range(5):
+            now += 0.1
+            board.received(block, (block.end - block.start) // 5, now)
+        if block.live:
+            board.received(block, block.end - block.position, now)
+    assert whole.live
+    assert whole.end > SIZE - (4 << 20)
+    assert board.stopped() == []

@@ -223,6 +223,41 @@ def test_a_broken_off_download_goes_on_where_it_stopped(one: Run) -> None:
     assert one.right()
 
 
+def test_a_mirror_that_packs_the_file_is_left_out(one: Run) -> None:
+    packing = Behaviour(WRONG, rate=RATE, headers=(("Content-Encoding", "gzip"),))
+    with running(packing, Behaviour(DATA, rate=RATE)) as mirrors:
+        result = one.get(*(m.url for m in mirrors))
+        assert result.sources[0].dropped == "it sends the file packed (gzip)"
+    assert one.right()
+
+
+def test_a_server_that_packs_whatever_it_is_told_is_not_taken_for_the_file(one: Run) -> None:
+    with running(Behaviour(DATA, headers=(("Content-Encoding", "gzip"),))) as (mirror,):
+        assert one.get(mirror.url).notes == (
+            "the server sent it packed (gzip), and so it was saved",
+        )
+        fields = (("Accept-Encoding", "gzip"),)
+        assert one.get(mirror.url, headers=fields).notes == ()
+
+
+def test_a_port_that_never_answers_to_tls_is_given_up(one: Run) -> None:
+    with running(Behaviour(DATA)) as (mirror,):
+        with pytest.raises(NetworkProblem, match="does not answer"):
+            one.get(mirror.url.replace("http:", "https:"), timeout_s=0.2, max_failures=1)
+
+
+@pytest.mark.parametrize("etag", ['"one"', None])
+def test_another_file_of_the_same_size_is_not_mixed_with_what_is_there(
+    one: Run, etag: str | None
+) -> None:
+    other = Behaviour(WRONG, rate=6e6, reset_after=800_000, path="/other.bin", etag=etag)
+    with running(other, Behaviour(DATA, etag=etag)) as (first, second):
+        with pytest.raises(NetworkProblem):
+            one.get(first.url, max_failures=1)
+        assert one.get(second.url).resumed_bytes == 0
+    assert one.right()
+
+
 def test_a_file_that_changed_meanwhile_is_fetched_afresh(one: Run) -> None:
     told = Behaviour(WRONG, rate=6e6, reset_after=800_000, etag='"old"')
     with running(told) as (mirror,):

@@ -53,6 +53,7 @@ class Scenario:
     rtt_ms: float = 0.0
     tools: tuple[str, ...] = ("tidegate", "aria2", "axel", "curl")
     bar: float | None = None
+    limit_kib: int = 0
 
 
 SCENARIOS = (
@@ -118,6 +119,7 @@ def one_run(given: argparse.Namespace, scenario: Scenario, tool: str, data: byte
         corrupt=frozenset({bad} if kind == "corrupt" else ()),
         busy=frozenset({bad} if kind in ("503", "busy") else ()),
         retry_after_s=int(given.at_s) if kind == "busy" else 5,
+        limit_kib=given.limit_kib if given.limit_kib is not None else scenario.limit_kib,
         prefix=given.prefix,
     )
     with lab, tempfile.TemporaryDirectory() as folder:

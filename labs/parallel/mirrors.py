@@ -33,7 +33,7 @@ http {{
     listen {address}:80; root {root}/www;
     location @busy {{ add_header Retry-After {retry_after} always; return 503; }}
     location = /file.bin {{
-      error_page 503 @busy;
+      error_page 503 @busy; limit_rate {limit}k;
       if (-f {root}/busy) {{ return 503; }}
     }}
   }}
@@ -57,6 +57,8 @@ class Mirrors:
     corrupt: frozenset[int] = frozenset()
     busy: frozenset[int] = frozenset()
     retry_after_s: int = 5
+    #: What each server allows one connection, in KiB a second; 0 is no limit.
+    limit_kib: int = 0
     prefix: str = "tgp"
     root: Path = field(init=False)
 
@@ -195,6 +197,7 @@ class Mirrors:
             (root / "busy").touch()
         config = root / "nginx.conf"
         words = {"root": root, "address": self.address(number), "retry_after": self.retry_after_s}
+        words["limit"] = self.limit_kib
         config.write_text(_NGINX.format(**words))
         nginx = shutil.which("nginx") or "/usr/sbin/nginx"
         run("ip", "netns", "exec", self.space(number), nginx, "-c", str(config))
