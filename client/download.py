@@ -262,11 +262,6 @@ class Download:
 
     # -- heard from the workers ----------------------------------------------------------------
 
-    def connect_timeout_s(self, worker: Worker) -> float:
-        """Shorter while others work."""
-        others = any(s.usable and s is not worker.source for s in self.sources)
-        return min(self.options.timeout_s, 10.0) if others else self.options.timeout_s
-
     def joined(self, worker: Worker) -> None:
         """A connection stands."""
         if self.board is None or self.over:

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from client.attempt import Attempt
 from client.net import Cancellable, Endpoint, Readable, Receiver
-from client.stream import Attempt
 
 if TYPE_CHECKING:
     import ssl

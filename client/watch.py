@@ -90,6 +90,12 @@ class Watch:
                 if download.over:
                     return
 
+    def connect_timeout_s(self, worker: Worker) -> float:
+        """How long a connection may take to stand: shorter while others work."""
+        download = self._download
+        others = any(s.usable and s is not worker.source for s in download.sources)
+        return min(download.options.timeout_s, 10.0) if others else download.options.timeout_s
+
     def _patience_s(self, worker: Worker) -> float:
         """How long the mirror may be silent: long if it is the only one, else about a second."""
         download = self._download

@@ -49,7 +49,7 @@ class Worker:
         self._first_asked = False
         self._openings.clear()
         self.connection = Connection(
-            download.network, endpoint, self, download.connect_timeout_s(self), tunnel
+            download.network, endpoint, self, download.watch.connect_timeout_s(self), tunnel
         )
 
     def opened(self, rtt_s: float) -> None:
