@@ -167,6 +167,8 @@ class AdaptiveBlocks(Board):
         own = self.lanes[lane]
         if len(own.blocks) >= 2 or own.retired:
             return None
+        if own.blocks and self.carry_on(own.blocks[0], now):
+            return None
         span = self._first_free()
         if span is None:
             if own.blocks or not self._take_over(own, now):
@@ -192,6 +194,9 @@ class AdaptiveBlocks(Board):
         own = self.lanes[block.lane]
         if own.rtt_s > self.near_s and len(own.blocks) == 1:
             self._look_ahead(own, own.blocks[0], now)
+
+    def _growth(self, lane: Lane, now: float) -> int:
+        return 0 if lane.retired else self._size(lane, now)
 
     def _look_ahead(self, own: Lane, block: Block, now: float) -> None:
         """Ask for the next block one round trip before this one ends, at the rate it will have."""

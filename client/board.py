@@ -21,7 +21,8 @@ from client.spans import Span, Spans
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """[position, end) is still to come on `lane`; ask for more work when past `ask_at`."""
+    """[position, end) is still to come on `lane`; ask for more work when past `ask_at`. The answer
+    that brings it runs on to `stop`, which is past `end` where another lane took the tail."""
 
     lane: int
     start: int
@@ -29,6 +30,7 @@ class Block:
     position: int
     ask_at: int
     handed_s: float
+    stop: int
     live: bool = True
 
 
@@ -167,20 +169,23 @@ class Board:
         block.ask_at = start + (end - start) // 4
         return block
 
-    def carry_on(self, block: Block, stop: int, now: float) -> bool:
-        """The answer that brought all of `block` runs on to `stop`: if what follows is free, the
-        block goes on there. False: it should be broken off."""
-        span = self.free.first(block.end)
+    def carry_on(self, block: Block, now: float) -> bool:
+        """If what follows the block in its answer is free, the block grows. False: it ends where
+        it does, and its answer should be broken off there."""
+        span = self._first_free(block.end)
         lane = self.lanes[block.lane]
-        if span is None or span[0] != block.end or stop <= block.end or not lane.present:
+        if span is None or span[0] != block.end or block.stop <= block.end or not lane.present:
             return False
-        block.start, block.position = block.end, block.end
-        block.end = block.ask_at = min(span[1], stop)
-        block.live = True
-        block.handed_s = now
-        self.free.remove(block.start, block.end)
-        lane.blocks.insert(0, block)
-        lane.meter.start(now)
+        stop = min(span[1], block.stop, block.end + self._growth(lane, now))
+        if stop <= block.end:
+            return False
+        self.free.remove(block.end, stop)
+        block.end = block.ask_at = stop
+        if not block.live:
+            block.live = True
+            block.handed_s = now
+            lane.blocks.insert(0, block)
+            lane.meter.start(now)
         return True
 
     def want(self, start: int, end: int) -> None:
@@ -210,15 +215,20 @@ class Board:
 
     def _hand(self, lane: Lane, start: int, end: int, now: float) -> Block:
         self.free.remove(start, end)
-        block = Block(lane.number, start, end, start, end, now)
+        block = Block(lane.number, start, end, start, end, now, end)
         lane.blocks.append(block)
         lane.last_size = end - start
         lane.meter.start(now)
         return block
 
-    def _first_free(self) -> Span | None:
+    def _growth(self, lane: Lane, now: float) -> int:
+        """How many bytes more the lane should have in its block."""
+        return self.wanted.total
+
+    def _first_free(self, start: int = 0) -> Span | None:
         """The lowest free span, cut at the reader's window."""
-        span = (self.floor and self.free.first(self.floor)) or self.free.first()
+        start = start or self.floor
+        span = (start and self.free.first(start)) or self.free.first()
         if span is None or self.limit is None:
             return span
         return None if span[0] >= self.limit else (span[0], min(span[1], self.limit))

@@ -27,7 +27,8 @@ from client.journal import Identity
 from client.learning import Learning
 from client.metalink import Metalink
 from client.net import Network
-from client.options import Emit, Options, Result, SourceReport
+from client.options import Emit, Options, Result
+from client.planning import Planning
 from client.rates import Rates, data_folder
 from client.sampling import Sampling
 from client.sharing import make_board
@@ -101,6 +102,7 @@ class Download:
         self.sampling = Sampling(self)
         self.forecast = Forecast(self)
         self.widening = Widening(self)
+        self.planning = Planning(self)
         #: Asks the first mirror for a multicast session and receives it; None: not wanted.
         self.joining: MulticastJoin | None = None
         self._manners = Manners(
@@ -144,7 +146,9 @@ class Download:
         """The number of mirrors changed: the strategy should know how many may come."""
         if self.board is not None:
             self.board.expected = sum(
-                len(s.lanes) for s in self.sources if s.dropped is None and not s.excluded
+                len(s.lanes)
+                for s in self.sources
+                if s.dropped is None and not s.excluded and not s.standby
             )
 
     # -- starting ------------------------------------------------------------------------------
@@ -152,6 +156,8 @@ class Download:
     def start(self) -> None:
         """Begin; returns at once."""
         try:
+            known = self._metalink
+            self.planning.choose((known.size_bytes if known else None) or 0)
             for worker in list(self.workers.values()):
                 worker.connect()
             for source in list(self.sources):
@@ -292,7 +298,7 @@ class Download:
         return first_spans(worker.lane, count, self.options.block_bytes or step)
 
     def broken_off(self, worker: Worker) -> None:
-        """What still comes on this connection is of no use: close it and open another."""
+        """What still comes on this connection is of no use: open another."""
         worker.hang_up()
         self.again(worker)
 
@@ -322,10 +328,6 @@ class Download:
             self.ending.conclude()
 
     # -- the end -------------------------------------------------------------------------------
-
-    def report(self) -> tuple[SourceReport, ...]:
-        """What each mirror has done so far."""
-        return self.ending.report()
 
     def stop(self) -> None:
         """The caller wants no more; what arrived is kept."""

@@ -138,7 +138,7 @@ class Ending:
             download.predicted_s,
             tuple(download.sources[n].url.text for n in sorted(sink.culprits)),
             tuple(download.notes),
-            tuple(download.forecast.lines + download.widening.lines),
+            (*download.planning.lines, *download.forecast.lines, *download.widening.lines),
         )
         self.part()
 

@@ -85,10 +85,10 @@ class Intake:
         assert download.board is not None
         return download.board.claim(worker.lane, start, end, download.network.now())
 
-    def carry_on(self, block: Block, promised: int) -> bool:
+    def carry_on(self, block: Block) -> bool:
         """The answer goes on past its block: perhaps what follows is wanted after all."""
         board = self._download.board
-        return board is not None and board.carry_on(block, promised, self._download.network.now())
+        return board is not None and board.carry_on(block, self._download.network.now())
 
     def take_whole(self, worker: Worker, body: Body) -> Block:
         """The mirror sends everything from the start: take it."""

@@ -36,7 +36,7 @@ class Learning:
         if not source.listed:
             return
         if download.options.mirrors and (size_bytes or 0) >= _WORTH_BYTES:
-            self._add(list(found.mirrors))
+            self._add(list(found.mirrors), size_bytes or 0)
             wanted = len(download.sources) > 1 and download.target.path is not None
             if found.metalink is not None and self._asked is None and wanted:
                 self._asked = found.metalink
@@ -44,7 +44,7 @@ class Learning:
         if found.digest is not None and source.number == 0:
             self._digest = found.digest
 
-    def _add(self, urls: list[Url]) -> None:
+    def _add(self, urls: list[Url], size_bytes: int) -> None:
         download = self._download
         for url in urls:
             if len(download.sources) >= _MOST_MIRRORS:
@@ -52,6 +52,7 @@ class Learning:
             fresh = download.add(url, listed=False)
             if fresh is not None:
                 download.emit("mirror", {"url": url.text, "state": "found"})
+                download.planning.found(fresh, size_bytes)
                 download.workers[fresh.lanes[0]].connect()
         download.expect()
 
@@ -119,4 +120,4 @@ class Learning:
                 return
         if pieces is not None and sink.pieces is None and pieces.fits(sink.size_bytes):
             sink.use_pieces(pieces)
-        self._add(list(metalink.urls))
+        self._add(list(metalink.urls), sink.size_bytes)

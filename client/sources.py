@@ -15,7 +15,7 @@ class Source:
 
     `at` is where redirects have led. `wait_until` is set while it told us to come back later.
     `parts` turns false when it cannot serve ranges; `last_resort` when it is used only if no
-    other is left. `receiving` while its file comes by multicast.
+    other is left. `receiving` while its file comes by multicast. `standby` while it would not help.
     """
 
     number: int
@@ -32,6 +32,7 @@ class Source:
     permanent: bool = False
     excluded: bool = False
     receiving: bool = False
+    standby: bool = False
     wait_until: float | None = None
     waiting_text: str = ""
     place: int | None = None
@@ -61,6 +62,11 @@ class Source:
         return f"{self.url.host}:{self.url.port}"
 
     @property
+    def helps(self) -> bool:
+        """Whether it can be asked now, or called in."""
+        return self.usable or (self.standby and self.dropped is None)
+
+    @property
     def usable(self) -> bool:
         """Whether it may be asked now."""
         return (
@@ -68,4 +74,5 @@ class Source:
             and self.wait_until is None
             and not self.excluded
             and not self.receiving
+            and not self.standby
         )

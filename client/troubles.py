@@ -108,6 +108,7 @@ class Troubles:
         source.place = told.place if told is not None else None
         for lane in source.lanes:
             download.workers[lane].hang_up()
+        download.planning.call_all()
         wait_s = action.at - download.network.now()
         download.emit(
             "wait" if told is not None else "retry",
@@ -176,6 +177,7 @@ class Troubles:
         if all(s.dropped is not None for s in download.sources):
             self._last_hope(text)
         else:
+            download.planning.call_all()
             download.wake()
 
     def _last_hope(self, text: str) -> None:

@@ -46,6 +46,7 @@ class Watch:
         if download.board is not None and not download.over:
             download.forecast.tick(now)
             download.widening.tick(now)
+            download.planning.tick(now)
             download.ending.check()
             if not download.over:
                 download.break_stopped()
@@ -93,14 +94,14 @@ class Watch:
     def connect_timeout_s(self, worker: Worker) -> float:
         """How long a connection may take to stand: shorter while others work."""
         download = self._download
-        others = any(s.usable and s is not worker.source for s in download.sources)
+        others = any(s.helps and s is not worker.source for s in download.sources)
         return min(download.options.timeout_s, 10.0) if others else download.options.timeout_s
 
     def _patience_s(self, worker: Worker) -> float:
         """How long the mirror may be silent: long if it is the only one, else about a second."""
         download = self._download
         limit_s = download.options.timeout_s
-        if not any(s.usable and s is not worker.source for s in download.sources):
+        if not any(s.helps and s is not worker.source for s in download.sources):
             return limit_s
         rate = None
         if download.board is not None and worker.lane in download.board.lanes:

@@ -283,7 +283,7 @@ class BlockTaker(RangeTaker):
             if not intake.arrived(worker, block, part):
                 return
             if block.position >= block.end and block.end < self._promised:
-                if not intake.carry_on(block, self._promised):
+                if not intake.carry_on(block):
                     worker.download.broken_off(worker)
                     return
             elif block.live and block.position >= block.ask_at:

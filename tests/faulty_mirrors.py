@@ -37,6 +37,8 @@ class Behaviour:
     headers: tuple[tuple[str, str], ...] = ()
     pages: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     ticket_first: bool = False
+    #: Whoever comes while so many are being served is told to come back.
+    most_connections: int | None = None
 
 
 class Mirror:
@@ -49,6 +51,7 @@ class Mirror:
         self.asked_by: list[int] = []
         self.sent = 0
         self.connections = 0
+        self.serving = 0
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._open: list[socket.socket] = []
@@ -122,9 +125,15 @@ class Mirror:
             told.busy_times -= 1
             busy = [("Retry-After", told.retry_after)]
             return self._send(sock, f"{told.busy_status} Busy", busy, b"busy")
+        if told.most_connections is not None and self.serving >= told.most_connections:
+            return self._send(sock, "503 Busy", [("Retry-After", "9")], b"busy")
         if target != told.path:
             return self._send(sock, "404 Not Found", [], b"nothing here")
-        return self._file(sock, fields)
+        self.serving += 1
+        try:
+            return self._file(sock, fields)
+        finally:
+            self.serving -= 1
 
     def _file(self, sock: socket.socket, fields: dict[str, str]) -> bool:
         told = self.behaviour

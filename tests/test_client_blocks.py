@@ -207,11 +207,11 @@ def test_an_answer_that_runs_on_is_used_when_nobody_else_took_what_follows() -> 
     board.leave(1, 2.0)
     board.received(block, block.end - block.position, 3.0)
     assert not block.live
-    assert board.carry_on(block, SIZE, 3.0)
-    assert (block.start, block.end) == (other.start, SIZE)
-    board.received(block, SIZE - block.start, 4.0)
+    assert board.carry_on(block, 3.0)
+    assert block.end == SIZE
+    board.received(block, block.end - block.position, 4.0)
     assert board.done
-    assert not board.carry_on(block, SIZE, 4.0)
+    assert not board.carry_on(block, 4.0)
 
 
 def test_help_for_one_long_answer_comes_from_its_far_end() -> None:
