@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     import ssl
 
 _BUFFER_BYTES = 256 << 10
+#: While bytes keep coming in dribs and drabs, they are let gather for a moment: a thousand packets
+#: a second cost less when four of them are read at a time.
+_NAP_S = 0.003
+_DRIB_BYTES = 32 << 10
+_DRIBS = 50
+_PAUSE_S = 0.005
 
 
 class _Timer:
@@ -45,6 +51,9 @@ class Loop:
         self._tls: ssl.SSLContext | None = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._from_threads: list[Callable[[], None]] = []
+        #: Bytes read since the sockets were last looked at.
+        self.taken_bytes = 0
+        self._dribs = 0
 
     def now(self) -> float:
         return time.monotonic()
@@ -67,8 +76,17 @@ class Loop:
                 heapq.heappop(self._timers)
             if self._timers:
                 wait_s = max(0.0, self._timers[0][0] - self.now())
-            for key, events in self._selector.select(wait_s):
+            before_s = self.now()
+            ready = self._selector.select(wait_s)
+            if ready and self.now() - before_s > _PAUSE_S:
+                self._dribs = 0
+            for key, events in ready:
                 key.data(events)
+            if self.taken_bytes:
+                self._dribs = self._dribs + 1 if self.taken_bytes < _DRIB_BYTES else 0
+                self.taken_bytes = 0
+                if self._dribs > _DRIBS:
+                    time.sleep(_NAP_S)
             now = self.now()
             while self._timers and self._timers[0][0] <= now:
                 call = heapq.heappop(self._timers)[2].call

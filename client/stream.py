@@ -127,6 +127,7 @@ class Stream:
         if count == 0:
             self._lose("the connection was closed")
             return
+        self._loop.taken_bytes += count
         self._receiver.received(buffer[:count])
         # What TLS has decrypted already wakes no selector.
         while self._tls is not None and not self._closed and not self._paused:

@@ -3,6 +3,7 @@
     python -m labs.parallel.lab                      the table of docs/parallel.md (needs root)
     python -m labs.parallel.lab --only stall --runs 3 --tools tidegate,aria2
     python -m labs.parallel.lab --rates 40,20,10,5 --bad 2 --order 4,3,2,1 --rtt-ms 40
+    python -m labs.parallel.lab --json >runs.jsonl; python -m labs.parallel.lab --read runs.jsonl
 
 The optimum is the size over the sum of what the mirrors' lines can carry, with the scenario's event
 taken into account. Waste is counted on the wire.
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labs.parallel.mirrors import Mirrors, payload_rate
+from labs.parallel.table import table
 
 ROOT = Path(__file__).resolve().parents[2]
 TIDEGATE = f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'tidegate.py'))} get -q"
@@ -35,9 +37,11 @@ TOOLS = {
     "tidegate": TIDEGATE + " -o out.bin {urls}",
     "tidegate-meta": TIDEGATE + " -o out.bin {meta}",
     "tidegate-sum": TIDEGATE + " --checksum sha256:{sha} -o out.bin {urls}",
+    "tidegate-one": TIDEGATE + " --connections 1 -o out.bin {urls}",
     "tidegate-dynamic": TIDEGATE + " --strategy dynamic -o out.bin {urls}",
     "tidegate-history": TIDEGATE + " --strategy history -o out.bin {urls}",
     "aria2": "aria2c -q -s4 -x1 -k1M --piece-length=1M --file-allocation=none -o out.bin {urls}",
+    "aria2-x4": "aria2c -q -s16 -x4 -k1M --file-allocation=none -o out.bin {urls}",
     "aria2-meta": "aria2c -q -s4 -x1 -k1M --file-allocation=none {meta}",
     "curl": "curl -sf -o out.bin {first}",
     "axel": "axel -q -n 4 -o out.bin {urls}",
@@ -69,6 +73,11 @@ SCENARIOS = (
     Scenario("client link 30 Mb/s", "bottleneck", bar=1.01),
     Scenario("killed", "killed", bar=1.06),
     Scenario("static, RTT 40 ms", "static", 40.0, bar=1.10),
+    Scenario(
+        "500 KiB/s a connection",
+        tools=("tidegate", "tidegate-one", "aria2", "aria2-x4", "axel"),
+        limit_kib=500,
+    ),
 )
 
 
@@ -183,43 +192,48 @@ def main() -> None:
     parser.add_argument("--at-s", type=float, default=2.0, help="when something happens")
     parser.add_argument("--size-mib", type=float, default=24)
     parser.add_argument("--rtt-ms", type=float)
+    parser.add_argument("--limit-kib", type=int, help="KiB/s that a server gives a connection")
     parser.add_argument("--client-mbit", type=float, default=30.0)
     parser.add_argument("--prefix", default="tgp", help="of the namespaces")
-    parser.add_argument("--json", action="store_true", help="one line a run")
+    parser.add_argument("--json", action="store_true", help="one line a tool, for --read")
+    parser.add_argument("--read", nargs="+", help="print the table of such lines, run nothing")
     parser.add_argument("--verbose", action="store_true", help="show what the tools say")
     given = parser.parse_args()
+    if given.read:
+        lines = [line for name in given.read for line in Path(name).read_text().splitlines()]
+        print("\n".join(table([json.loads(line) for line in lines])))  # noqa: T201
+        return
     if os.geteuid() != 0:
         sys.exit("This lab builds network namespaces: run it as root.")
     data = random.Random(7).randbytes(int(given.size_mib * (1 << 20)))
-    if not given.json:
-        print("| scenario | tool | time / optimum (median, each) | waste | right | bar |")  # noqa: T201
-        print("|---|---|---|---|---|---|")  # noqa: T201
+    rows = []
     for scenario in SCENARIOS:
         if given.only and given.only not in scenario.name:
             continue
         tools = given.tools.split(",") if given.tools else scenario.tools
         for tool in tools:
             runs = [one_run(given, scenario, tool, data) for _ in range(given.runs)]
-            report(scenario, tool, runs, given.json)
+            row = summed(scenario, tool, runs)
+            rows.append(row)
+            out = sys.stdout if given.json else sys.stderr
+            print(json.dumps(row), file=out, flush=True)
+    if not given.json:
+        print("\n".join(table(rows)))  # noqa: T201
 
 
-def report(scenario: Scenario, tool: str, runs: Sequence[Outcome], as_json: bool) -> None:
-    """One row."""
-    ratios = [run.ratio for run in runs]
-    middle = statistics.median(ratios)
-    waste = statistics.median(run.waste for run in runs)
-    right = all(run.right for run in runs)
-    if as_json:
-        row = {"scenario": scenario.name, "tool": tool, "ratios": ratios, "median": middle}
-        print(json.dumps({**row, "waste": waste, "right": right}), flush=True)  # noqa: T201
-        return
-    each = ", ".join(f"{ratio:.3f}" for ratio in ratios)
-    bar = f"{scenario.bar:.2f}" if scenario.bar is not None else ""
-    print(  # noqa: T201
-        f"| {scenario.name} | {tool} | **{middle:.3f}** ({each}) | {100 * waste:.1f} % | "
-        f"{'yes' if right else 'NO'} | {bar if tool.startswith('tidegate') else ''} |",
-        flush=True,
-    )
+def summed(scenario: Scenario, tool: str, runs: Sequence[Outcome]) -> dict[str, object]:
+    """One tool's runs in one scenario, as a row of `labs.parallel.table`."""
+    ratios = [round(run.ratio, 4) for run in runs]
+    return {
+        "scenario": scenario.name,
+        "tool": tool,
+        "ratios": ratios,
+        "median": statistics.median(ratios),
+        "waste": round(statistics.median(run.waste for run in runs), 5),
+        "right": all(run.right for run in runs),
+        "statuses": [run.status for run in runs],
+        "bar": scenario.bar,
+    }
 
 
 if __name__ == "__main__":
