@@ -5,7 +5,11 @@ from __future__ import annotations
 import resource
 from dataclasses import replace
 
+from twisted.logger import Logger
+
 from server.http.limits import HttpLimits
+
+_log = Logger()
 
 _WANTED = 262_144
 #: Files, the database, threads, listeners; and a download has its socket twice.
@@ -27,7 +31,15 @@ def affordable(limits: HttpLimits, open_files: int) -> HttpLimits:
     """The same limits with no more connections than so many open files carry.
 
     A connection beyond them could not even be refused: it would hang in the backlog.
+    Warns when there are less than half of what was asked.
     """
     most = max(16, (open_files - _RESERVED) // _PER_CONNECTION)
     wanted = limits.max_connections or most
+    if 2 * most < limits.max_connections:
+        _log.warn(
+            "Only {most} connections at once: the limit on open files is {files}; raise it "
+            "(ulimit -n, LimitNOFILE=).",
+            most=most,
+            files=open_files,
+        )
     return replace(limits, max_connections=min(wanted, most))

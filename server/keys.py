@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from twisted.logger import Logger
 
 from protocol.ticket import Key, KeyRing
 
 #: Old keys stay good for reading this long after a newer one took over.
 OVERLAP_S = 30 * 86_400.0
+_LOOK_S = 3600.0
 
 
 class KeysUnreadable(Exception):
@@ -37,6 +42,42 @@ def load_keys(path: Path, now: float, rotate_after_s: float | None = None) -> Ke
         entries = kept
         _write(path, entries)
     return KeyRing([key for key, _ in entries])
+
+
+class KeyKeeper:
+    """Looks after the key file while the server runs; `use` gets the ring when it may be new."""
+
+    log = Logger()
+
+    def __init__(self, reactor: Any, now: Callable[[], float], use: Callable[[KeyRing], None]):
+        self._reactor = reactor
+        self._now = now
+        self._use = use
+        self._call: Any = None
+
+    def start(self, path: Path, rotate_after_s: float | None) -> None:
+        """Look again once an hour; what can go wrong by then is logged and changes nothing."""
+        self.stop()
+        self._call = self._reactor.callLater(_LOOK_S, self._look, path, rotate_after_s)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+
+    def read(self, path: Path, rotate_after_s: float | None) -> None:
+        """Read the keys now; the newest is replaced when its time has come.
+
+        Raises `KeysUnreadable` and OSError.
+        """
+        self._use(load_keys(path, self._now(), rotate_after_s))
+
+    def _look(self, path: Path, rotate_after_s: float | None) -> None:
+        self.start(path, rotate_after_s)
+        try:
+            self.read(path, rotate_after_s)
+        except (KeysUnreadable, OSError) as fault:
+            self.log.error("The keys stay as they were: {fault}", fault=fault)
 
 
 def rotate_keys(path: Path, now: float) -> KeyRing:

@@ -45,7 +45,8 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
 
     from server.keys import KeysUnreadable
     from server.listeners import CannotListen
-    from server.service import CannotServe, Service
+    from server.opening import CannotServe
+    from server.service import Service
     from server.statelock import StateTaken
 
     reactor: Any = installed

@@ -256,6 +256,25 @@ class ServerConfig(_Section):
         return self.admission.model_copy(update={"bandwidth_bytes_s": self.bandwidth})
 
 
+#: Settings that a running server cannot change.
+FIXED = (
+    "directory",
+    "listen",
+    "admin",
+    "state",
+    "database",
+    "show_hidden",
+    "access_log",
+    "tls_cert",
+    "tls_key",
+    "trusted_proxies",
+    "multicast",
+    "mirror_publish",
+    "mirror_channel",
+    "mirror_prefix",
+)
+
+
 def split_address(text: str) -> tuple[str, int]:
     """Host and port of `HOST:PORT` or `[IPv6]:PORT`; ValueError says how to write it."""
     host, colon, port = text.rpartition(":")

@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 
 from policies.job import Estimate, Wait
 from protocol.errors import BadToken
-from protocol.ticket import Ticket
+from protocol.ticket import KeyRing, Ticket
 from server.callers import Callers, find_pass, find_remaining, find_ticket
 from server.coverage import Coverage
 from server.http.proxies import block_of
-from server.keys import OVERLAP_S, KeysUnreadable, load_keys, rotate_keys
+from server.keys import OVERLAP_S, KeyKeeper, KeysUnreadable, load_keys, rotate_keys
 from server.numbers import BLOCK, Numbers
 from server.pages import Pages
 from server.phrases import ENGLISH, LANGUAGES, phrases_for
@@ -125,6 +127,25 @@ def test_keys_that_others_can_read_are_refused(tmp_path: Path) -> None:
     path.chmod(0o644)
     with pytest.raises(KeysUnreadable, match="chmod 600"):
         load_keys(path, 0.0)
+
+
+def test_keys_are_rotated_while_the_server_runs_and_a_fault_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    path, clock, seen = tmp_path / "keys.json", Clock(), list[KeyRing]()
+    ticket_of_old = load_keys(path, 0.0).write_ticket(ticket(0.0))
+    keeper = KeyKeeper(clock, clock.seconds, seen.append)
+    keeper.start(path, 7200.0)
+    clock.pump([3600.0, 3600.0])
+    names = [ring.write_ticket(ticket(0.0)).split(".")[1] for ring in seen]
+    assert names[0] == ticket_of_old.split(".")[1] != names[1]
+    path.write_text("damaged")
+    with capturedLogs() as said:
+        clock.advance(3600.0)
+    assert len(seen) == 2
+    assert "The keys stay as they were" in (formatEvent(said[0]) or "")
+    keeper.stop()
+    assert clock.getDelayedCalls() == []
 
 
 # -- numbers -----------------------------------------------------------------------------------
