@@ -53,8 +53,12 @@ class _Attacker(FastHttpUser):
         self._files = [one for one in files if 4 * one.size_bytes >= files[0].size_bytes]
 
     def provoke(self, name: str, file: File, extra: dict[str, str]) -> None:
-        """Ask as `extra` says and hang up at once; anything but a clean answer is a failure."""
-        headers = {"User-Agent": "rude/1", "Tidegate-Wait": "ticket", **extra}
+        """Ask as `extra` says and hang up at once; anything but a clean answer is a failure.
+
+        One byte is asked for: whoever takes more is a downloader, and demand is not rudeness.
+        """
+        headers = {"User-Agent": "rude/1", "Tidegate-Wait": "ticket", "Range": "bytes=0-0"}
+        headers |= extra
         if self._options.addresses == "forwarded":
             headers.setdefault("X-Forwarded-For", self._address)
         path = "/" + quote(file.name)

@@ -11,11 +11,12 @@ keys by number). The book holds tickets; when to move them is the policy's busin
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from policies.deadlines import Deadlines
 from policies.job import Job, TicketRow, TicketState
 from policies.line import Line
 from policies.shelf import CODES, Shelf
@@ -46,9 +47,7 @@ class Book:
         self.rank: Rank = self.fair_share
         self.ended: OrderedDict[int, TicketRow] = OrderedDict()
         self._index: dict[str, int | tuple[int, ...]] = {}
-        self._deadline: dict[int, float] = {}
-        #: In order; entries that `_deadline` does not confirm are stale.
-        self._deadlines: list[tuple[float, int]] = []
+        self._deadlines = Deadlines()
         self._changed: dict[int, TicketRow | None] | None = None
 
     def __len__(self) -> int:
@@ -214,12 +213,8 @@ class Book:
 
     def keep_until(self, row: int, deadline_s: float) -> None:
         """A ready ticket expires at `deadline_s` (inf: while its owner is at the door)."""
-        number = self.shelf.number[row]
-        if self.shelf.present[row]:
-            deadline_s = math.inf
-        self._deadline[number] = deadline_s
-        if deadline_s < math.inf:
-            insort(self._deadlines, (deadline_s, number))
+        deadline_s = math.inf if self.shelf.present[row] else deadline_s
+        self._deadlines.set(self.shelf.number[row], deadline_s)
 
     def set_present(self, row: int, present: bool) -> None:
         """Whether the owner waits at the door."""
@@ -274,40 +269,22 @@ class Book:
 
     def overdue(self, now: float) -> list[int]:
         """Rows of ready tickets that nobody claimed in time; they stay until ended."""
-        out = []
-        end = bisect_right(self._deadlines, (now, math.inf))
-        past, self._deadlines[:end] = self._deadlines[:end], []
-        for deadline, number in past:
-            if self._deadline.get(number) == deadline:
-                # The same deadline may stand here twice: told once is enough.
-                del self._deadline[number]
-                out.append(self.shelf.rows[number])
-        return out
+        return [self.shelf.rows[number] for number in self._deadlines.take_due(now)]
 
     def next_deadline(self) -> float | None:
         """When the next ready ticket runs out."""
-        stale = 0
-        for deadline, number in self._deadlines:
-            if self._deadline.get(number) == deadline:
-                break
-            stale += 1
-        del self._deadlines[:stale]
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines.next()
 
     def running_out(self, low_s: float, high_s: float) -> Iterator[int]:
         """Rows of ready tickets whose owners are away and whose time ends between these."""
-        for at in range(bisect_left(self._deadlines, (low_s, 0)), len(self._deadlines)):
-            deadline, number = self._deadlines[at]
-            if deadline > high_s:
-                return
-            if self._deadline.get(number) == deadline:
-                yield self.shelf.rows[number]
+        for number in self._deadlines.between(low_s, high_s):
+            yield self.shelf.rows[number]
 
     def _leave(self, row: int) -> None:
         shelf = self.shelf
         if shelf.state[row] == READY:
             self._unready(row)
-            self._deadline.pop(shelf.number[row], None)
+            self._deadlines.drop(shelf.number[row])
         else:
             self.line.remove(shelf.key[row], shelf.number[row])
         client = shelf.client[row]

@@ -89,7 +89,7 @@ class FairPolicy(QueuedPolicy):
     def ready_target(self) -> int:
         """Fair needs no long ready list: whoever outranks it is made ready besides."""
         base = self.settings.ready_list or max(1, self.settings.slots - self.settings.reserve_small)
-        return math.ceil(base / (1.0 - self._eta.no_show_fraction)) + self._extra_ready
+        return self._lengthened(base)
 
     def _rank(self) -> Rank:
         return self._rank_by_bytes

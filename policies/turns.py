@@ -21,6 +21,9 @@ from policies.settings import PolicySettings
 #: A slot is kept free for an absent ticket whose promised return is this near, seconds.
 _DUE_S = 0.5
 _MOST_DUE = 200
+#: Whose promised return is longer ago than this part of its time to live is late.
+_LATE_PART = 0.05
+_MOST_LATE = 1_000
 
 
 class Turns(BasePolicy):
@@ -32,6 +35,8 @@ class Turns(BasePolicy):
         super().__init__(settings, rng, hall)
         self._book.set_rank(self._rank())
         self._extra_ready = 0
+        #: Ready tickets whose owners should have come by now.
+        self._late = 0
         self._grown_s = -math.inf
         self._advanced_s: float | None = None
         #: Since when a slot for large jobs has been free although tickets wait.
@@ -53,7 +58,13 @@ class Turns(BasePolicy):
     def ready_target(self) -> int:
         """How long the ready list should be."""
         base = self.settings.ready_list or max(1, self.large_cap)
-        return math.ceil(base / (1.0 - self._eta.no_show_fraction)) + self._extra_ready
+        return self._lengthened(base)
+
+    def _lengthened(self, base: int) -> int:
+        """Enough ready tickets that as many as `base` are likely to be claimed."""
+        expected = math.ceil(base / (1.0 - self._eta.no_show_fraction))
+        # Who is late already keeps no place from the next: a ghost holds nobody up.
+        return max(expected, base + self._late) + self._extra_ready
 
     def _may_start(self, row: int, now: float) -> bool:
         """Whether this ready ticket of a large job may take a slot this instant."""
@@ -117,6 +128,8 @@ class Turns(BasePolicy):
         idled = self._end_idle(now)
         expired = self._expire(now)
         self._grow(now)
+        late_s = (1.0 - _LATE_PART) * self.settings.ticket_ttl_s
+        self._late = sum(1 for _ in islice(self._book.running_out(now, now + late_s), _MOST_LATE))
         self._fill_ready(now)
         small = self._call_small(now)
         call, held_for_due = self._call(now)

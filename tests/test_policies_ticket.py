@@ -96,6 +96,22 @@ def test_a_ready_ticket_that_nobody_claims_makes_room_after_its_promised_return(
     admit(policy, job("c"), 131.0)
 
 
+def test_a_ghost_that_is_late_holds_nobody_up() -> None:
+    policy = make(slots=2, ready_list=2, ready_grow_s=1e3, ticket_ttl_s=100.0, come_back_s=10.0)
+    running = [admit(policy, job(name), 0.0) for name in "ab"]
+    for ghost in range(2):
+        wait(policy, job(f"ghost{ghost}"), 0.0)
+    wait(policy, job("comes"), 0.0)
+    policy.advance(0.0)
+    for lease in running:
+        policy.release(lease.lease, 5.0, True)
+    policy.advance(14.0)
+    assert not wait(policy, job("comes"), 14.0).ready, "the ghosts are due at 10 s, and may be late"
+    policy.advance(16.0)
+    admit(policy, job("comes"), 24.0)
+    assert policy.snapshot(24.0).ready == 2
+
+
 def test_the_ready_list_grows_by_the_no_shows_and_scales_with_the_slots() -> None:
     policy = make(slots=30, come_back_s=1.0, ticket_ttl_s=1.0)
     assert policy.snapshot(0.0).ready_target == 30
