@@ -10,6 +10,7 @@ A policy that gives no tickets (`gives_tickets` false) still serves those it too
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from policies.book import READY, WAITING
@@ -169,12 +170,13 @@ class QueuedPolicy(Turns):
         return max(retry, _EARLY * self._eta.slot_s(raw_s))
 
     def _retry_s(self, raw_s: float) -> float:
+        """In whole seconds, as it is told (RFC 9110, 10.2.3): an earlier visit gains nothing."""
         settings = self.settings
         if settings.come_back_s is not None:
-            return settings.come_back_s
+            return float(max(1, math.ceil(settings.come_back_s)))
         early = _EARLY * self._eta.slot_s(raw_s)
         retry = min(settings.retry_max_s, max(settings.retry_min_s, early))
-        return retry * (1.0 + settings.retry_jitter * self._rng.random())
+        return float(max(1, math.ceil(retry * (1.0 + settings.retry_jitter * self._rng.random()))))
 
     def _start_ticket(self, row: int, job: Job, now: float) -> Admit:
         shelf = self._book.shelf
