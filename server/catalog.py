@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from protocol.manifest import FileDigests, piece_length_for
-from server.files import OpenFile
+from server.openfile import OpenFile
 from server.transfer import FileKey
 
 _log = Logger()

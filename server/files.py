@@ -10,20 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from urllib.parse import quote_from_bytes
 
 from protocol.errors import ProtocolError
+from server.openfile import OpenFile, etag_of, key_of
+from server.paths import url_of
 from server.transfer import FileKey, Representation
 
 _MOST_LINKS = 40
 _OUR_FAULT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
-_SAFE = "/-._~!$&'()*+,;=:@"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
@@ -51,111 +50,11 @@ class Entry:
     key: FileKey
 
 
-def url_of(path: bytes) -> str:
-    """The canonical URL path of a file-system path relative to the served directory."""
-    return "/" + quote_from_bytes(path, safe=_SAFE)
-
-
-def key_of(status: os.stat_result) -> FileKey:
-    """The identity of a file's content, from its status."""
-    return FileKey(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-
-def etag_of(key: FileKey) -> str:
-    """A strong entity tag: the same as long as nobody wrote to the file, also after a restart."""
-    text = f"{key.inode:x}.{key.size_bytes:x}.{key.mtime_ns:x}.{key.ctime_ns:x}"
-    return f'"{hashlib.blake2b(text.encode("ascii"), digest_size=12).hexdigest()}"'
-
-
-def split_path(path: bytes) -> list[bytes] | None:
-    """The components of a percent-encoded URL path; None for one that is never served.
-
-    Encoded slashes, NUL and `..` (however it is spelled) are refused, not resolved: no honest
-    client sends them. Empty components and `.` are dropped.
-    """
-    parts = []
-    for raw in path.split(b"/"):
-        part = _unquote(raw)
-        if part is None or b"/" in part or b"\0" in part or part == b"..":
-            return None
-        if part and part != b".":
-            parts.append(part)
-    return parts
-
-
-def _unquote(raw: bytes) -> bytes | None:
-    """Percent-decode once; None for a broken escape."""
-    if b"%" not in raw:
-        return raw
-    head, *rest = raw.split(b"%")
-    out = [head]
-    for piece in rest:
-        try:
-            out.append(bytes((int(piece[:2].decode("ascii"), 16),)) + piece[2:])
-        except (ValueError, UnicodeDecodeError):
-            return None
-        if len(piece) < 2 or not piece[:2].isalnum():
-            return None
-    return b"".join(out)
-
-
 class Overloaded(ProtocolError):
     """The file may well be there, but this process cannot open it now."""
 
     status = 503
     code = "overloaded"
-
-
-class OpenFile:
-    """One content of one file, open for reading, shared by all who send it.
-
-    The descriptor is read with explicit offsets only. It is closed when nobody refers to the
-    object any more; so a plan, a queue or a sender keeps it open by having it.
-    """
-
-    __slots__ = ("_mtime_ns", "_size_bytes", "fd", "memo", "rep")
-
-    def __init__(self, fd: int, rep: Representation) -> None:
-        self.fd = fd
-        self.rep = rep
-        #: For the site: what it last said of this content, and as of when.
-        self.memo: tuple[int, object, list[tuple[bytes, bytes]]] | None = None
-        self._size_bytes = rep.size_bytes
-        self._mtime_ns = rep.key.mtime_ns
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-    def unchanged(self) -> bool:
-        """Whether nobody has written to the file since it was opened.
-
-        A file that was renamed over or removed is unchanged: the descriptor still has it whole.
-        """
-        now = os.fstat(self.fd)
-        return now.st_mtime_ns == self._mtime_ns and now.st_size == self._size_bytes
-
-    def read_all(self) -> bytes | None:
-        """The whole content; None when it changed meanwhile."""
-        return self.read_pieces([(0, self._size_bytes)])
-
-    def read_pieces(self, pieces: Sequence[bytes | tuple[int, int]]) -> bytes | None:
-        """Byte ranges of the content, with bytes that stand for themselves between them.
-
-        None when the file changed meanwhile.
-        """
-        out: list[bytes] = []
-        for piece in pieces:
-            if isinstance(piece, bytes):
-                out.append(piece)
-                continue
-            offset, end = piece
-            while offset < end:
-                data = os.pread(self.fd, end - offset, offset)
-                if not data:
-                    return None
-                out.append(data)
-                offset += len(data)
-        return b"".join(out) if self.unchanged() else None
 
 
 class Tree:

@@ -26,9 +26,10 @@ from protocol.manifest import (
     encode_sums,
 )
 from server.catalog import Catalog, FileChanged
-from server.files import IsDirectory, NotHere, Tree, url_of
+from server.files import IsDirectory, NotHere, Tree
 from server.folders import REUSE_FACTOR
 from server.http.request import Request
+from server.paths import url_of
 from server.preconditions import verdict
 from server.site import Site
 
@@ -153,7 +154,7 @@ class Generated:
         self, origin: str, folder: list[bytes], name: bytes, digests: FileDigests
     ) -> FileManifest:
         url = url_of(b"/".join([*folder, name]))
-        sources = self._site.sources_of(url)
+        sources = self._site.said.sources_of(url)
         last = max((source.priority for source in sources), default=0)
         sources.append(Source(origin + url, last + 1))
         return FileManifest.of(name.decode("utf-8", "replace"), digests, sources)

@@ -10,11 +10,12 @@ from urllib.parse import parse_qs, quote_from_bytes
 
 from protocol.units import format_size
 from server.catalog import Catalog
-from server.files import Entry, IsDirectory, NotHere, Tree, url_of
+from server.files import Entry, IsDirectory, NotHere, Tree
 from server.folders import REUSE_FACTOR
 from server.http.answers import HTML
 from server.http.request import Request
 from server.pages import SECURITY_HEADERS, Pages
+from server.paths import url_of
 from server.site import Site
 
 _SORTS = ("name", "size", "date")

@@ -183,7 +183,8 @@ def _program() -> str:
 
 def _example(service: Any) -> str | None:
     """The URL path of the largest file at the top of the tree."""
-    from server.files import NotHere, url_of
+    from server.files import NotHere
+    from server.paths import url_of
 
     try:
         entries = [entry for entry in service.tree.entries([]) if not entry.is_directory]

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from twisted.logger import Logger
 
-from server.files import OpenFile
 from server.http.request import Request
+from server.openfile import OpenFile
 from server.pacer import Pacer
 from server.transfer import TransferListener
 

@@ -254,7 +254,7 @@ class Service:
         self.gate.holds.most = new.holding.most
         self.gate.holds.most_per_client = new.holding.most_per_client
         self.factory.limits = affordable(new.limits.http_limits(), self._open_files)
-        self.site.mirrors = configured_mirrors(new)
+        self.site.said.mirrors = configured_mirrors(new)
         self.site.forget_all()
         self.keys.read(self._key_file, new.keys_rotate_s)
         self.keys.start(self._key_file, new.keys_rotate_s)

@@ -8,34 +8,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from protocol.errors import BadRange
-from protocol.headers import (
-    EntityTag,
-    format_http_date,
-    format_link,
-    format_repr_digest,
-    parse_want_digest,
-)
-from protocol.manifest import FileDigests, Source
+from protocol.headers import EntityTag
+from protocol.manifest import Source
 from protocol.ranges import ContentRange
 from server.catalog import Catalog
-from server.files import IsDirectory, NotHere, OpenFile, Tree, split_path, url_of
+from server.descriptions import Descriptions
+from server.files import IsDirectory, NotHere, Tree
 from server.folders import Folders
 from server.http.answers import Header, header_block
 from server.http.request import Request
-from server.mediatypes import content_type_of
+from server.openfile import OpenFile
 from server.pacer import Pacer
+from server.paths import split_path, url_of
 from server.plans import plan_body
 from server.preconditions import verdict
 from server.smallfiles import SmallFiles
 from server.starts import SMALL_BYTES, BytesStart, FileStart
-from server.transfer import (
-    Admission,
-    BodyPlan,
-    Representation,
-)
+from server.transfer import Admission, BodyPlan, Representation
 
 #: Fields that make an answer depend on more than the file.
 _CONDITIONAL = frozenset(
@@ -62,9 +53,9 @@ Finder = Callable[[Request, list[bytes]], bool]
 class Site:
     """The handler of all requests of a server.
 
-    `admission` may be replaced while running. `mirrors` hold the whole tree: their URLs are bases
-    and end in a slash. `generated` and `listing` answer what is no file:
-    each is given the request and the path's components, and says whether it took the request.
+    `admission` may be replaced while running. `said` describes files and knows their mirrors.
+    `generated` and `listing` answer what is no file: each is given the request and the path's
+    components, and says whether it took the request.
     """
 
     def __init__(
@@ -83,9 +74,7 @@ class Site:
         self.catalog = catalog
         self.admission = admission
         self.pacer = pacer
-        self.mirrors: tuple[Source, ...] = tuple(mirrors)
-        #: More places that have a file now, by its URL path; set by who watches the mirrors.
-        self.elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: ()
+        self.said = Descriptions(catalog, mirrors)
         #: Whether a URL path is to look as if nothing were there (a release before its hour).
         self.hidden: Callable[[str], bool] = lambda url_path: False
         #: Answers a request for a hidden file that one may register for; False: there is none.
@@ -99,8 +88,6 @@ class Site:
         self._small = SmallFiles(small_cache_bytes, self._ready_head)
         #: Files that were asked for lately, by target: spares the walk while they are current.
         self._opened: dict[bytes, OpenFile] = {}
-        #: Counts the times that what is said of files has changed as a whole.
-        self._said = 0
         catalog.on_learned(lambda key, digests: self._small.write_anew(key))
 
     def add_route(
@@ -238,8 +225,8 @@ class Site:
                 [(b"ETag", rep.etag.encode("ascii"))],
             )
             return
-        digests = self._digests(request, file)
-        fields = self._fields_of(file, now, mtime_s, digests, headers.get(b"want-repr-digest"))
+        digests = self.said.digests(request, file)
+        fields = self.said.fields_of(file, now, mtime_s, digests, headers.get(b"want-repr-digest"))
         if status == 304:
             request.respond(304, [field for field in fields if field[0] != b"Content-Type"])
             return
@@ -264,79 +251,6 @@ class Site:
                 request, rep, plan, FileStart(self.pacer, request, file, plan, pieces)
             )
 
-    def _fields_of(
-        self,
-        file: OpenFile,
-        now: float,
-        mtime_s: int,
-        digests: FileDigests | None,
-        want: bytes | None,
-    ) -> list[Header]:
-        """`_fields`, remembered as long as nothing of it can have changed."""
-        memo = file.memo
-        if want is None and memo is not None and memo[0] == self._said and memo[1] is digests:
-            return memo[2]
-        fields = self._fields(file.rep, mtime_s, digests, want)
-        if want is None and file.rep.mtime_s <= now:
-            file.memo = (self._said, digests, fields)
-        return fields
-
-    def _fields(
-        self, rep: Representation, mtime_s: int, digests: FileDigests | None, want: bytes | None
-    ) -> list[Header]:
-        """The fields that describe a file, the same for GET, HEAD and 304."""
-        name = rep.path.rpartition(b"/")[2].decode("utf-8", "replace")
-        fields: list[Header] = [
-            (b"Content-Type", content_type_of(name).encode("latin-1")),
-            (b"Accept-Ranges", b"bytes"),
-            (b"ETag", rep.etag.encode("ascii")),
-            (b"Last-Modified", format_http_date(mtime_s).encode("ascii")),
-            (b"X-Content-Type-Options", b"nosniff"),
-        ]
-        if digests is not None and (
-            want is None or parse_want_digest(want.decode("latin-1")).get("sha-256", 1) > 0
-        ):
-            value = format_repr_digest({"sha-256": digests.sha256})
-            fields.append((b"Repr-Digest", value.encode("ascii")))
-        fields.append((b"Link", self._links(rep).encode("ascii")))
-        return fields
-
-    def sources_of(self, url_path: str) -> list[Source]:
-        """Where else the file under this URL path can be had: configured mirrors first."""
-        found = [Source(m.url + url_path[1:], m.priority, m.location) for m in self.mirrors]
-        last = max((mirror.priority for mirror in found), default=0)
-        more = self.elsewhere(url_path)
-        return [*found, *(replace(one, priority=one.priority + last) for one in more)]
-
-    def _links(self, rep: Representation) -> str:
-        links = [
-            format_link(
-                rep.url_path + ".meta4", rel="describedby", type="application/metalink4+xml"
-            )
-        ]
-        for mirror in self.sources_of(rep.url_path):
-            more = {"geo": mirror.location} if mirror.location else {}
-            links.append(
-                format_link(
-                    mirror.url,
-                    rel="duplicate",
-                    pri=str(mirror.priority),
-                    **more,
-                )
-            )
-        return ", ".join(links)
-
-    def _digests(self, request: Request, file: OpenFile) -> FileDigests | None:
-        """What is known of the digest; computed now when it is wanted and cheap."""
-        known = self.catalog.known(file.rep.key)
-        if known is None:
-            want = request.headers.get(b"want-repr-digest")
-            if want is not None and parse_want_digest(want.decode("latin-1")).get("sha-256", 0) > 0:
-                known = self.catalog.at_once(file)
-            if known is None:
-                self.catalog.ask(file)
-        return known
-
     # -- small files ------------------------------------------------------------------------
 
     def _serve_small(self, request: Request, file: OpenFile, plan: BodyPlan) -> None:
@@ -360,7 +274,7 @@ class Site:
             self.admission.enter(request, rep, plan, BytesStart(request, plan, body))
 
     def _ready_head(self, rep: Representation, length: int) -> bytes:
-        fields = self._fields(rep, int(rep.mtime_s // 1), self.catalog.known(rep.key), None)
+        fields = self.said.fields(rep, int(rep.mtime_s // 1), self.catalog.known(rep.key))
         return b"%bContent-Length: %d\r\n" % (
             header_block([self._server, *fields]),
             length,
@@ -380,6 +294,6 @@ class Site:
 
     def forget_all(self) -> None:
         """Drop every ready answer: what is said of files (mirrors, links) has changed."""
-        self._said += 1
+        self.said.forget()
         self.folders.forget()
         self._small.forget_all()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.files import OpenFile
 from server.http.answers import Header
 from server.http.request import Request
+from server.openfile import OpenFile
 from server.pacer import Pacer
 from server.producer import ProducerSender
 from server.sender import BodySender, Piece

@@ -14,7 +14,8 @@ from twisted.internet.task import Clock
 
 from server import catalog as module
 from server.catalog import Catalog, FileChanged, MemoryDigestCache, Stopped, digest_file
-from server.files import OpenFile, Tree
+from server.files import Tree
+from server.openfile import OpenFile
 
 
 def opened(root: Path, **sizes: int) -> dict[str, OpenFile]:

@@ -23,7 +23,7 @@ from protocol.session import (
     format_capability,
 )
 from protocol.session_report import Report, decode_answer, encode_report
-from server.files import OpenFile, Tree
+from server.files import Tree
 from server.http.request import Request
 from server.multicast import sessions as sessions_module
 from server.multicast.blocks import hash_blocks
@@ -33,6 +33,7 @@ from server.multicast.schedule import FOLDER, ScheduledSend, ScheduleWatch, writ
 from server.multicast.sessions import Sessions
 from server.multicast.settings import MulticastSettings
 from server.multicast.switch import MulticastSwitch
+from server.openfile import OpenFile
 from server.transfer import BodyPlan, Representation
 from tests.fakes import FakeConnection
 

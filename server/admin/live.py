@@ -308,7 +308,7 @@ class LiveServer:
     def mirrors(self) -> Sequence[Row]:
         rows = [
             Row(source.url, "configured", {"priority": str(source.priority)})
-            for source in self.service.site.mirrors
+            for source in self.service.site.said.mirrors
         ]
         if self.service.mirror_origin is not None:
             for mirror in self.service.mirror_origin.registry.standings(self.now()):

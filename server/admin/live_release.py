@@ -22,7 +22,8 @@ from server.admin.context import (
     WaitingLook,
 )
 from server.admin.papers import Papers
-from server.files import NotHere, url_of
+from server.files import NotHere
+from server.paths import url_of
 from server.phrases import LANGUAGES, Phrases
 from server.rules import Rule as ServedRule
 from server.rules import RuleBook

@@ -39,7 +39,7 @@ def offer_followers(
             config.mirror_prefix,
             _url_path_of(config.mirror_publish, config.directory),
         )
-        site.elsewhere = directory.urls_for
+        site.said.elsewhere = directory.urls_for
         waiting.elsewhere = lambda path: directory.urls_for(path, only_free=True)
     return origin
 

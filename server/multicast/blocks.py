@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.threads import deferToThreadPool
 
 from protocol.fec import BlockLayout
-from server.files import OpenFile
+from server.openfile import OpenFile
 from server.transfer import FileKey
 
 _KEEP = 256

@@ -21,12 +21,13 @@ from protocol.session import (
     parse_capability,
 )
 from server.callers import CLIENT_FIELD
-from server.files import IsDirectory, NotHere, OpenFile, Tree
+from server.files import IsDirectory, NotHere, Tree
 from server.http.request import Request
 from server.multicast.blocks import BlockHashes
 from server.multicast.hot import Hold, Hot, Join, Release, Start
 from server.multicast.live import LiveSession
 from server.multicast.sessions import Sessions
+from server.openfile import OpenFile
 from server.transfer import Admission, BodyPlan, Representation
 from server.transfer import Start as StartBody
 
