@@ -192,13 +192,14 @@ class Store:
             # What changed meanwhile is newer than what failed.
             self._tickets = tickets | self._tickets
             self._musts = musts + self._musts
+            # SQLAlchemy adds a link to its own manual in a second line.
+            reason = (failure.getErrorMessage() or "unknown fault").splitlines()[0][:300]
             if not self._reason:
                 self._since_s = self._now()
                 self.log.error(
-                    "The database does not take writes; downloads go on. {reason}",
-                    reason=failure.getErrorMessage(),
+                    "The database does not take writes; downloads go on. {reason}", reason=reason
                 )
-            self._reason = (failure.getErrorMessage() or "unknown fault").splitlines()[0][:300]
+            self._reason = reason
             self._tell(self._flying_waiters)
             self._tell(self._waiters)
             self._schedule(self._retry_s)
