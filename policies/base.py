@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from policies.book import Book
 from policies.capacity import Capacity
 from policies.eta import Estimator
+from policies.idlers import Idlers
 from policies.job import (
     Admit,
     Decision,
@@ -56,6 +57,7 @@ class Hall:
     book: Book = field(default_factory=Book)
     eta: Estimator = field(default_factory=Estimator)
     capacity: Capacity = field(default_factory=Capacity)
+    idlers: Idlers = field(default_factory=Idlers)
 
 
 class BasePolicy:
@@ -147,15 +149,16 @@ class BasePolicy:
         """How long the slot stays with a download that has lost its last connection.
 
         Who has hardly taken anything keeps it no longer than it used it, so that asking and
-        hanging up at once holds little up. A small download is sooner begun anew than resumed:
-        its slot is not kept.
+        hanging up at once holds little up; and each time that such a slot ran out, the next is kept
+        half as long. A small download is sooner begun anew than resumed: its slot is not kept.
         """
         if not held.large:
             return 0.0
         whole_s = self.settings.lease_idle_s
-        if held.started_bytes - held.remaining_bytes >= min(_TAKEN_BYTES, held.started_bytes // 10):
+        if _in_earnest(held):
             return whole_s
-        return min(whole_s, max(_SHORTEST_IDLE * whole_s, now - held.started_s))
+        shortest_s = _SHORTEST_IDLE * whole_s * 0.5 ** self.hall.idlers.times(held.client)
+        return min(whole_s, max(shortest_s, now - held.started_s))
 
     def release(self, lease: int, now: float, done: bool) -> None:
         """See `AdmissionPolicy.release`."""
@@ -187,6 +190,8 @@ class BasePolicy:
     def _close(self, lease: Lease, now: float, done: bool) -> None:
         self._pool.close(lease)
         self._tally.completed += done
+        if done:
+            self.hall.idlers.used(lease.client)
         if lease.large:
             self._eta.ended(lease, now)
         if lease.ticket is not None:
@@ -196,9 +201,17 @@ class BasePolicy:
     def _end_idle(self, now: float) -> tuple[int, ...]:
         idled = self._pool.idled_out(now)
         for lease in idled:
+            if lease.large and not _in_earnest(lease):
+                self.hall.idlers.idled(lease.client)
             self._close(lease, now, False)
         return tuple(lease.id for lease in idled)
 
     def _refuse(self, reason: Reason, retry_after_s: float | None = None) -> Refuse:
         self._tally.refused += 1
         return Refuse(reason, retry_after_s)
+
+
+def _in_earnest(lease: Lease) -> bool:
+    """Whether the download took enough to be believed."""
+    taken = lease.started_bytes - lease.remaining_bytes
+    return taken >= min(_TAKEN_BYTES, lease.started_bytes // 10)
