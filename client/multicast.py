@@ -29,7 +29,7 @@ from protocol.session import HASH_BYTES, Offer
 from protocol.session_report import Report, decode_answer, encode_report
 
 #: After draining the socket it is left alone for so long: one wake-up serves many datagrams.
-_NAP_S = 0.01
+_NAP_S = 0.02
 #: After few datagrams the next may be what everybody waits for (the end of a pass).
 _SHORT_NAP_S, _FEW = 0.002, 8
 _MOST_READS_A_TURN = 16
@@ -158,27 +158,26 @@ class Reception:
         few = self._drain() < _FEW
         if not self._over:
             self._read(False)
-            nap_s = min(self._nap_s, _SHORT_NAP_S) if few else self._nap_s
+            # Towards the end of a pass every moment counts.
+            nap_s = 0.0 if few else self.receiver.pass_left_s / 8
+            nap_s = min(self._nap_s, max(_SHORT_NAP_S, nap_s))
             self._nap = self._network.call_later(nap_s, self._wake)
             self._look()
 
     def _drain(self) -> int:
         took = 0
         read, size = self._socket.read, self._size
-        receiver, take, now = self.receiver, self.receiver.take, self._network.now()
+        receiver, now = self.receiver, self._network.now()
         try:
             for _ in range(_MOST_READS_A_TURN):
                 batch = read()
                 if not batch:
                     break
                 took += len(batch)
-                for datagram in batch:
-                    if len(datagram) <= size:
-                        take(datagram, now)
-                        continue
+                if max(map(len, batch)) > size:
                     # Several of equal size, joined by the kernel (GRO).
-                    for at in range(0, len(datagram), size):
-                        take(datagram[at : at + size], now)
+                    batch = [d[at : at + size] for d in batch for at in range(0, len(d), size)]
+                receiver.take_all(batch, now)
                 receiver.sample_delay(self._socket.arrived_us(), now)
         except OSError as error:
             # Of the socket (interface gone) or of the disk below `write` and the block space.

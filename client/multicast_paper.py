@@ -7,6 +7,8 @@ paper, blocks are still checked against the offer's hashes before they are writt
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from client.multicast_receiver import MulticastReceiver
 from protocol.errors import BadPacket
 from protocol.fec import FecParameters, Scheme, scheme_for
@@ -16,7 +18,7 @@ from protocol.session import Offer
 
 
 class PaperReceiver(MulticastReceiver):
-    """See `MulticastReceiver`; only `take` differs."""
+    """See `MulticastReceiver`; only what a datagram is differs."""
 
     @staticmethod
     def scheme_of(offer: Offer) -> Scheme:
@@ -25,6 +27,11 @@ class PaperReceiver(MulticastReceiver):
         return scheme_for(
             FecParameters("xor", fec.symbol_bytes, fec.block_symbols, fec.block_symbols)
         )
+
+    def take_all(self, datagrams: Iterable[memoryview], now: float) -> None:
+        """Packets in the order in which they came."""
+        for datagram in datagrams:
+            self.take(datagram, now)
 
     def take(self, datagram: memoryview, now: float) -> None:
         """One packet as it came. Never raises for what is in it."""

@@ -15,6 +15,7 @@ Laws all rungs keep:
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -117,6 +118,8 @@ def block_symbols_for(symbol_bytes: int, limit_bytes: int = MAX_BLOCK_BYTES) -> 
     return max(1, limit_bytes // symbol_bytes)
 
 
+#: What each rung needs beside us: looked for, not imported (numpy alone starts threads).
+_LIBRARIES: Mapping[str, str] = {"raptorq": "raptorq", "rs": "zfec", "xor": "numpy"}
 _MODULES: Mapping[str, tuple[str, str]] = {
     "none": ("protocol.fec_none", "NoScheme"),
     "xor": ("protocol.fec_xor", "XorScheme"),
@@ -127,14 +130,11 @@ _MODULES: Mapping[str, tuple[str, str]] = {
 
 def available_schemes() -> tuple[str, ...]:
     """The rungs whose libraries are installed here, best first."""
-    found = []
-    for name in SCHEMES:
-        try:
-            importlib.import_module(_MODULES[name][0])
-        except ImportError:
-            continue
-        found.append(name)
-    return tuple(found)
+    return tuple(
+        name
+        for name in SCHEMES
+        if name not in _LIBRARIES or importlib.util.find_spec(_LIBRARIES[name]) is not None
+    )
 
 
 def scheme_for(parameters: FecParameters) -> Scheme:

@@ -2,7 +2,7 @@
 
 The package's encoder has no start index: asking for n repair symbols always yields numbers 0..n-1
 and copies the whole block each time. So a sender keeps a pool of them ahead of demand
-(`server.multicast.framing`). Symbol sizes must be multiples of 8 (`with_defaults` rounds down to
+(`server.multicast.symbols`). Symbol sizes must be multiples of 8 (`with_defaults` rounds down to
 that alignment).
 """
 
@@ -64,8 +64,14 @@ class RaptorQDecoder:
     def add(self, symbol: int, payload: bytes | memoryview) -> bool:
         buffer = self._buffer
         if symbol < buffer.k:
-            if not buffer.put(symbol, payload):
+            # As `put`, written out: this is every datagram of a pass.
+            if buffer.known[symbol]:
                 return False
+            size = buffer.symbol_bytes
+            start = symbol * size
+            buffer.data[start : start + size] = payload
+            buffer.known[symbol] = 1
+            buffer.left -= 1
         elif not buffer.left or symbol in self._repair or symbol >= buffer.k + MAX_REPAIR:
             return False
         else:

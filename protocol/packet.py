@@ -31,6 +31,8 @@ VERSION = 1
 HEADER = struct.Struct(">HBBQBBHIIII")
 HEADER_BYTES = HEADER.size
 TAG_BYTES = 16
+#: The header and the tag behind it.
+SEALED_HEADER = struct.Struct(f"{HEADER.format}{TAG_BYTES}s")
 #: Where the payload starts.
 PAYLOAD_OFFSET = HEADER_BYTES + TAG_BYTES
 #: Ethernet, IPv4 (IPv6 has 20 more) and UDP headers around every datagram.

@@ -14,8 +14,9 @@ from protocol.packet import WIRE_OVERHEAD_BYTES
 from protocol.session import Offer, decode_offer, encode_offer
 from protocol.session_report import ReportAnswer, decode_report, encode_report
 from server.multicast.carousel import Carousel
-from server.multicast.framing import Framer, SymbolSource
+from server.multicast.framing import Framer
 from server.multicast.steps import CarouselSettings, Mark
+from server.multicast.symbols import SymbolSource
 
 KEY = b"k" * 32
 

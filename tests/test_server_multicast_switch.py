@@ -45,7 +45,9 @@ class FakeSender:
 
     sent: ClassVar[list[bytes]] = []
 
-    def __init__(self, interface: Any, group: str, port: int, ttl: int) -> None:
+    def __init__(
+        self, interface: Any, group: str, port: int, ttl: int, rate_bytes_s: float
+    ) -> None:
         assert group.startswith("239.")
         assert ttl == 1
 

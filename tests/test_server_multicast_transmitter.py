@@ -9,8 +9,9 @@ from twisted.internet.task import Clock
 from protocol.fec import BlockLayout, FecParameters, scheme_for
 from protocol.packet import PAYLOAD_OFFSET, WIRE_OVERHEAD_BYTES
 from server.multicast.carousel import Carousel
-from server.multicast.framing import Framer, ObjectChanged, SymbolSource
+from server.multicast.framing import Framer
 from server.multicast.steps import CarouselSettings
+from server.multicast.symbols import ObjectChanged, SymbolSource
 from server.multicast.transmitter import Transmitter
 
 SYMBOL = 1000

@@ -58,7 +58,7 @@ def heard(sock: GroupSocket, count: int, size: int) -> list[bytes]:
 def test_what_is_sent_to_a_group_is_heard_there(ssm: bool, offload: bool) -> None:
     port = free_port()
     receiver = GroupSocket(offer(port, ssm=ssm), "127.0.0.1")
-    sender = GroupSender(Interface("127.0.0.1"), GROUP, port, 1)
+    sender = GroupSender(Interface("127.0.0.1"), GROUP, port, 1, 1e7)
     sender.offload = offload
     pieces = [part for i in range(100) for part in (b"%03d" % i, b"x" * 97)]
     assert sender.send_equal(pieces, 2, 100) == 100
@@ -79,7 +79,7 @@ def test_what_is_sent_to_a_group_is_heard_there(ssm: bool, offload: bool) -> Non
 def test_without_an_interface_the_one_towards_the_sender_is_taken() -> None:
     port = free_port()
     receiver = GroupSocket(offer(port), "")
-    sender = GroupSender(Interface("127.0.0.1"), GROUP, port, 1)
+    sender = GroupSender(Interface("127.0.0.1"), GROUP, port, 1, 1e7)
     sender.send_one(b"hello")
     assert heard(receiver, 1, 100) == [b"hello"]
     sender.close()
@@ -133,7 +133,7 @@ class StubbornSocket:
 
 
 def test_a_device_that_refuses_segmentation_gets_single_datagrams() -> None:
-    sender = GroupSender(Interface("127.0.0.1"), GROUP, 5000, 1)
+    sender = GroupSender(Interface("127.0.0.1"), GROUP, 5000, 1, 1e7)
     sender.close()
     stubborn = StubbornSocket(5)
     sender._socket = stubborn  # type: ignore[assignment]
@@ -144,7 +144,7 @@ def test_a_device_that_refuses_segmentation_gets_single_datagrams() -> None:
 
 
 def test_a_network_that_is_gone_is_an_error() -> None:
-    sender = GroupSender(Interface("127.0.0.1"), GROUP, 5000, 1)
+    sender = GroupSender(Interface("127.0.0.1"), GROUP, 5000, 1, 1e7)
     sender.close()
     with pytest.raises(OSError, match="Bad file"):
         sender.send_one(b"x")

@@ -17,10 +17,15 @@ from pathlib import Path
 from client.api import Options, build, read_urls, run
 from client.failures import DownloadFailed
 from client.loop import Loop
-from protocol.fec import available_schemes
 
 #: Loaded before the go, as everything is in a daemon.
-_EARLY = ("httptools", "client.multicast_join", "client.multicast", "client.multicast_channel")
+_EARLY = (
+    "httptools",
+    "client.multicast_join",
+    "client.multicast",
+    "client.multicast_channel",
+    "protocol.fec_raptorq",
+)
 
 
 def main() -> None:
@@ -28,7 +33,6 @@ def main() -> None:
     out, interface, ready, go = Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4])
     for name in _EARLY:
         importlib.import_module(name)
-    available_schemes()
     ready.touch()
     while not go.exists():
         time.sleep(0.002)

@@ -18,8 +18,9 @@ import numpy as np
 from protocol.fec import BlockLayout, FecParameters, block_symbols_for, scheme_for
 from protocol.session_report import Report, decode_report, encode_report
 from server.multicast.carousel import Carousel
-from server.multicast.framing import Framer, SymbolSource
+from server.multicast.framing import Framer
 from server.multicast.steps import CarouselSettings, Mark
+from server.multicast.symbols import SymbolSource
 
 P = ParamSpec("P")
 T = TypeVar("T")

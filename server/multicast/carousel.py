@@ -17,38 +17,41 @@ Laws:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 from protocol.fec import BlockLayout, Scheme
 from protocol.packet import PacketFlag
 from protocol.session_report import Report
+from server.multicast.foresight import RECENT_S, Ended, at_least, surely_enough
+from server.multicast.members import Members
 from server.multicast.steps import CarouselSettings, Mark, Phase, Run
 from server.multicast.wants import Repair, wants_source
 
-
-@dataclass(slots=True)
-class _Member:
-    joined: bool = False
-    heard_at: float = 0.0
-    loss: float = 0.0
-    declared_bytes_s: float = float("inf")
+#: When to look again at symbols that are being made, should nobody say that they are ready.
+_MAKING_S = 0.01
 
 
 class Carousel:
     """One session for one object.
 
     The caller's obligation: `now` never runs backwards; after every call ask `next_step` until it
-    returns None, and again at `wake_at` at the latest.
+    returns None, and again at `wake_at` at the latest. `ready(block, first, count)` says how many
+    of those repair symbols can be sent at once; it may begin to make the others.
     """
 
     def __init__(
-        self, layout: BlockLayout, scheme: Scheme, settings: CarouselSettings, now: float
+        self,
+        layout: BlockLayout,
+        scheme: Scheme,
+        settings: CarouselSettings,
+        now: float,
+        ready: Callable[[int, int, int], int] = lambda block, first, count: count,
     ) -> None:
         self._layout = layout
         self._scheme = scheme
         self._settings = settings
-        self._members: dict[str, _Member] = {}
+        self._ready = ready
+        self._members = Members(settings, now)
         self.phase = Phase.GATHER
         self.pass_number = 0
         self.starts_at = now + settings.lead_s
@@ -62,15 +65,12 @@ class Carousel:
         self._later: deque[int] = deque()
         self._queued: set[int] = set()
         self._foreseen = False
+        self._ended = Ended(layout.blocks)
         self._listen_since = now
         self._mark_at = now
         self._mark_gap_s = settings.mark_every_s
         self._marks_to_close = settings.close_marks
         self._fixed_left = settings.fixed_passes
-        self.done_members = 0
-        self.lost_members = 0
-        self._joins = 0
-        self._last_join = now
         self._sent_symbols = 0
         self._total_symbols = sum(layout.k(block) for block in range(layout.blocks))
 
@@ -81,55 +81,37 @@ class Carousel:
         """How many receivers are expected to report."""
         return len(self._members)
 
+    @property
+    def done_members(self) -> int:
+        """How many said that they have everything."""
+        return self._members.done
+
+    @property
+    def lost_members(self) -> int:
+        """How many fell silent or were sent to unicast."""
+        return self._members.lost
+
     def join(self, member: str, now: float, declared_bytes_s: float = float("inf")) -> None:
         """A receiver was given the offer."""
         if self.phase is Phase.CLOSED:
             raise ValueError("the session is closed")
-        self._joins += 1
-        self._last_join = now
-        self._members[member] = _Member(heard_at=now, declared_bytes_s=declared_bytes_s)
-
-    def leave(self, member: str, now: float) -> None:
-        """A receiver is known to be gone."""
-        self._members.pop(member, None)
-        self.wake_at = now
+        self._members.join(member, now, declared_bytes_s)
 
     def slowest_declared_bytes_s(self) -> float:
         """The least rate a member said it can take."""
-        return min((m.declared_bytes_s for m in self._members.values()), default=float("inf"))
-
-    def losses(self) -> list[float]:
-        """The last loss each member reported."""
-        return [m.loss for m in self._members.values()]
+        return self._members.slowest_declared_bytes_s()
 
     def report(self, report: Report, now: float) -> str:
         """Take a report; the action to answer with: continue, unicast or closed."""
-        member = self._members.get(report.member)
-        if member is None or self.phase is Phase.CLOSED:
+        if self.phase is Phase.CLOSED:
             return "closed"
-        member.heard_at = now
-        member.joined = True
-        member.loss = report.loss
+        action = self._members.report(report, now)
         self.wake_at = now
-        if report.state in ("done", "left"):
-            del self._members[report.member]
-            self.done_members += report.state == "done"
-            return "closed"
-        if self._too_lossy(report):
-            del self._members[report.member]
-            self.lost_members += 1
-            return "unicast"
-        if report.state == "receiving" and self._settings.repair:
-            self._take_wants(member, report)
-        return "continue"
+        if action == "continue" and report.state == "receiving" and self._settings.repair:
+            self._take_wants(report)
+        return action
 
-    def _too_lossy(self, report: Report) -> bool:
-        settings = self._settings
-        return (
-            report.expected >= settings.judge_after_datagrams and report.loss > settings.worst_loss
-        )
-
-    def _take_wants(self, member: _Member, report: Report) -> None:
+    def _take_wants(self, report: Report) -> None:
         # The report has the low 32 bits of the last datagram it saw; it cannot be a future one.
         behind = (self._sequence - 1 - report.sequence) & 0xFFFFFFFF
         if behind > self._sequence:
@@ -139,7 +121,7 @@ class Carousel:
         if self._scheme.counts:
             for block, count in report.counts.items():
                 if block < blocks and count:
-                    self._want_count(block, count, seen, member.loss)
+                    self._want_count(block, count, seen, report.loss)
         else:
             for block, bits in report.symbols.items():
                 if block < blocks:
@@ -147,7 +129,8 @@ class Carousel:
 
     def _want_count(self, block: int, count: int, seen: int, loss: float) -> None:
         repair = self._repairs.setdefault(block, Repair())
-        repair.want_count(count, seen, loss, self._layout.k(block))
+        k = self._layout.k(block)
+        repair.want_count(count, seen, loss, k, hasty=self.phase is Phase.LISTEN)
         if repair.goal > repair.sent:
             self._enqueue(block, later=repair.again is not None)
 
@@ -184,9 +167,14 @@ class Carousel:
                 # Everybody is served or gone; nobody is there to send the rest to.
                 self.close(now)
                 break
-            run = self._next_repair(limit) or self._next_first(limit) or self._next_later(limit)
+            run = (
+                self._next_repair(limit) or self._next_first(limit, now) or self._next_later(limit)
+            )
             if run is not None:
                 return run
+            if self._queue:
+                self.wake_at = now + _MAKING_S
+                return None
             self._end_pass(now)
         if self.phase is Phase.LISTEN:
             return self._listen(now, limit)
@@ -195,10 +183,10 @@ class Carousel:
         return None
 
     def _may_start(self, now: float) -> bool:
-        members = self._members.values()
+        members = self._members
         early = self.starts_at
-        if members and all(m.joined for m in members):
-            early = min(early, self._last_join + self._settings.settle_s)
+        if members.all_joined:
+            early = min(early, members.last_join + self._settings.settle_s)
         if now < early:
             self.wake_at = early
             return False
@@ -223,7 +211,7 @@ class Carousel:
                 yield block, k, end
 
     def _next_repair(self, limit: int) -> Run | None:
-        while self._queue:
+        for _ in range(len(self._queue)):
             block = self._queue[0]
             repair = self._repairs[block]
             symbols = self._repair_symbols(block, repair, limit)
@@ -233,7 +221,11 @@ class Carousel:
                 until = symbols[-1] + 1 + left if symbols[-1] >= k else 0
                 return Run(self.pass_number, block, k, symbols, until=until)
             self._queue.popleft()
-            self._queued.discard(block)
+            if repair.goal > repair.sent and self._may_go_on():
+                # Its symbols are still being made.
+                self._queue.append(block)
+            else:
+                self._queued.discard(block)
         return None
 
     def _next_later(self, limit: int) -> Run | None:
@@ -244,7 +236,7 @@ class Carousel:
     def _fixed(self) -> bool:
         return self._settings.fixed_passes > 1
 
-    def _next_first(self, limit: int) -> Run | None:
+    def _next_first(self, limit: int, now: float) -> Run | None:
         if self._pending is None:
             self._pending = next(self._first_pass, None)
         if self._pending is None:
@@ -252,40 +244,63 @@ class Carousel:
         block, first, end = self._pending
         stop = min(end, first + limit)
         self._pending = (block, stop, end) if stop < end else None
-        return Run(self.pass_number, block, self._layout.k(block), range(first, stop), until=end)
+        k = self._layout.k(block)
+        if stop == end and self._ended.add(block, now) and block < self._layout.blocks - 1:
+            self._predict(block, sure=True)
+        if first == 0:
+            self._prepare(block, k)
+        return Run(self.pass_number, block, k, range(first, stop), until=end)
+
+    def _prepare(self, block: int, k: int) -> None:
+        """Have the repair made that this block will most likely need."""
+        loss = self._members.worst_loss()
+        if self._foresees and (at_least(k, loss) or block >= self._layout.blocks - 2):
+            count = surely_enough(k, loss, len(self._members))
+            if count:
+                self._ready(block, k, count)
 
     def _repair_symbols(self, block: int, repair: Repair, limit: int) -> Sequence[int]:
         if not self._scheme.counts:
             return repair.named_next(limit, self._sequence)
         k = self._layout.k(block)
-        ring = k + self._scheme.max_repair(k)
-        return repair.fresh(limit, k, self._parity_end(k), ring, self._sequence)
+        start, ring = self._parity_end(k), k + self._scheme.max_repair(k)
+        first, count = repair.next_fresh(k, start, ring)
+        if first >= k and count:
+            limit = min(limit, self._ready(block, first, count))
+        return repair.fresh(limit, k, start, ring, self._sequence)
 
     def _parity_end(self, k: int) -> int:
         return k + min(self._settings.parity, self._scheme.max_repair(k))
 
-    def _foresee(self) -> bool:
-        """Ask on the receivers' behalf what their reported losses say about the last blocks.
+    @property
+    def _foresees(self) -> bool:
+        return self._settings.repair and self._scheme.counts and self.pass_number == 0
 
-        Those blocks ended too late for a report; waiting for it would leave the line idle. Only
-        what the worst receiver must lack on average is sent: next to nothing of it is too much.
-        """
+    def _foresee(self, now: float) -> bool:
+        """Ask on the receivers' behalf what their reported losses say about the last blocks."""
         self._foreseen = True
-        loss = min(0.5, max(self.losses(), default=0.0))
-        if not self._settings.repair or not self._scheme.counts or loss <= 0:
-            return False
+        recent = set(self._ended.since(now - RECENT_S))
         for block in range(self._layout.blocks - 1, -1, -1):
-            k = self._layout.k(block)
-            lacking = int(k * loss / (1 - loss)) - (self._parity_end(k) - k)
-            if block in self._repairs:
+            if block not in recent and block in self._repairs:
                 break
-            if lacking > 0:
-                self._repairs[block] = Repair(goal=lacking)
-                self._enqueue(block, later=False)
+            self._predict(block, sure=block in recent)
         return bool(self._queue)
 
+    def _predict(self, block: int, *, sure: bool) -> None:
+        loss = self._members.worst_loss()
+        if not self._foresees or loss <= 0:
+            return
+        k = self._layout.k(block)
+        lacking = surely_enough(k, loss, len(self._members)) if sure else at_least(k, loss)
+        lacking -= self._parity_end(k) - k
+        if lacking > 0:
+            repair = self._repairs.setdefault(block, Repair())
+            repair.foresee(lacking)
+            if repair.goal > repair.sent:
+                self._enqueue(block, later=False)
+
     def _end_pass(self, now: float) -> None:
-        if self.pass_number == 0 and not self._foreseen and self._foresee():
+        if self.pass_number == 0 and not self._foreseen and self._foresee(now):
             return
         self._fixed_left -= 1
         if self._fixed() and self._fixed_left > 0:
@@ -302,7 +317,7 @@ class Carousel:
             self.pass_number += 1
             self.phase = Phase.SEND
             return self._next_step(now, limit)
-        self._forget_silent(now)
+        self._members.forget_silent(self._listen_since, now)
         if not self._members or not self._settings.repair or self._queue:
             # Without multicast repair the marks still say that the pass is over.
             self.close(now)
@@ -316,19 +331,8 @@ class Carousel:
 
     def _may_go_on(self) -> bool:
         settings = self._settings
-        most_symbols = self._total_symbols * (settings.most_passes_sent + self._joins)
+        most_symbols = self._total_symbols * (settings.most_passes_sent + self._members.joins)
         return self.pass_number + 1 < settings.max_passes and self._sent_symbols < most_symbols
-
-    def _forget_silent(self, now: float) -> None:
-        timeout = self._settings.member_timeout_s
-        silent = [
-            name
-            for name, member in self._members.items()
-            if now - max(member.heard_at, self._listen_since) > timeout
-        ]
-        for name in silent:
-            del self._members[name]
-            self.lost_members += 1
 
     def _close_mark(self, now: float) -> Mark | None:
         if now < self._mark_at:

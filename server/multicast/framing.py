@@ -1,15 +1,10 @@
-"""From a run of symbols to the bytes on the wire: block reading, repair pools, headers, tags.
-
-No socket and no clock: `read` gives file bytes, `now` is handed in. Equal sizes within a run are
-what UDP segmentation offload wants, so every symbol is padded to the full symbol size.
-"""
+"""From payloads to the bytes on the wire: headers, tags, numbers. No socket and no clock."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from protocol.fec import BlockLayout, Scheme
+from protocol.fec import BlockLayout
 from protocol.packet import (
     HEADER,
     MAGIC,
@@ -21,80 +16,7 @@ from protocol.packet import (
 from protocol.paper_mode import PaperHeader, PaperOrder, pack_packet
 from server.multicast.steps import Mark, Run
 
-Read = Callable[[int, int], bytes]
 _KIND = VERSION << 4
-#: Blocks whose source stays in memory.
-_KEEP_BLOCKS = 4
-#: Repair symbols kept of blocks that needed some; about a quarter of a MiB for each.
-_MOST_POOL_BYTES = 128 << 20
-
-
-class ObjectChanged(Exception):
-    """The file gave fewer bytes than it had when the session began."""
-
-
-class SymbolSource:
-    """The payloads of one object. `read(offset, length)` must return exactly `length` bytes."""
-
-    def __init__(self, layout: BlockLayout, scheme: Scheme, read: Read) -> None:
-        self._layout = layout
-        self._scheme = scheme
-        self._read = read
-        self._blocks: OrderedDict[int, bytes] = OrderedDict()
-        #: Repair symbols 0..n-1 of recent blocks: making one costs nearly as much as making all.
-        self._pools: OrderedDict[int, list[bytes]] = OrderedDict()
-        self._pool_symbols = 0
-
-    def payloads(
-        self, block: int, symbols: Sequence[int], until: int = 0
-    ) -> list[bytes | memoryview]:
-        """One payload a symbol, each `symbol_bytes` long. Raises `ObjectChanged`.
-
-        `until` announces that symbols below it will be asked for soon, too.
-        """
-        size = self._layout.symbol_bytes
-        k = self._layout.k(block)
-        source: memoryview | None = None
-        pool: list[bytes] | None = None
-        found: list[bytes | memoryview] = []
-        for symbol in symbols:
-            if symbol < k:
-                if source is None:
-                    source = memoryview(self._block(block))
-                found.append(source[symbol * size : (symbol + 1) * size])
-            else:
-                if pool is None:
-                    pool = self._pool(block, max(symbols[-1] + 1, until) - k)
-                found.append(pool[symbol - k])
-        return found
-
-    def _pool(self, block: int, wanted: int) -> list[bytes]:
-        pool = self._pools.get(block)
-        if pool is not None and len(pool) >= wanted:
-            self._pools.move_to_end(block)
-            return pool
-        k, size = self._layout.k(block), self._layout.symbol_bytes
-        wanted = min(wanted + wanted // 4 + 16, self._scheme.max_repair(k))
-        made = list(self._scheme.encoder(self._block(block), k, size).repair(0, wanted))
-        self._pool_symbols += len(made) - (len(pool) if pool is not None else 0)
-        self._pools[block] = made
-        self._pools.move_to_end(block)
-        while self._pool_symbols * size > _MOST_POOL_BYTES and len(self._pools) > 1:
-            self._pool_symbols -= len(self._pools.popitem(last=False)[1])
-        return made
-
-    def _block(self, block: int) -> bytes:
-        kept = self._blocks.get(block)
-        if kept is None:
-            length = self._layout.length(block)
-            data = self._read(self._layout.offset(block), length)
-            if len(data) != length:
-                raise ObjectChanged("the file became shorter while it was being sent")
-            kept = data.ljust(self._layout.k(block) * self._layout.symbol_bytes, b"\0")
-            self._blocks[block] = kept
-            while len(self._blocks) > _KEEP_BLOCKS:
-                self._blocks.popitem(last=False)
-        return kept
 
 
 class Framer:

@@ -14,9 +14,10 @@ from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from protocol.session import INLINE_HASHES, Offer
 from protocol.session_report import Report, ReportAnswer
 from server.multicast.carousel import Carousel
-from server.multicast.framing import Framer, ObjectChanged, PaperFramer, SymbolSource
+from server.multicast.framing import Framer, PaperFramer
 from server.multicast.rate import RateControl
 from server.multicast.steps import CarouselSettings, Phase
+from server.multicast.symbols import Maker, ObjectChanged, SymbolSource
 from server.multicast.transmitter import Sender, Transmitter
 from server.openfile import OpenFile
 
@@ -80,6 +81,7 @@ class LiveSession:
         *,
         charge: Callable[[int], None] = lambda size: None,
         sha256: bytes | None = None,
+        maker: Maker | None = None,
     ) -> None:
         self.id = session_id
         self.object_key = object_key
@@ -99,13 +101,14 @@ class LiveSession:
         paper = fec.scheme == "paper"
         code = FecParameters("xor", fec.symbol_bytes, fec.block_symbols, fec.block_symbols)
         scheme = scheme_for(code if paper else fec)
-        self.carousel = Carousel(self.layout, scheme, settings, reactor.seconds())
+        source = SymbolSource(self.layout, scheme, self._pread, maker)
+        self.carousel = Carousel(self.layout, scheme, settings, reactor.seconds(), source.ready)
         self._ended = ended
         header_bytes = PAPER_HEADER_BYTES if paper else PAYLOAD_OFFSET
         self.transmitter = Transmitter(
             reactor,
             self.carousel,
-            SymbolSource(self.layout, scheme, self._pread),
+            source,
             PaperFramer(session_id & 0xFFFFFFFF, self.layout)
             if paper
             else Framer(session_id, self._key),
@@ -116,6 +119,7 @@ class LiveSession:
             extra_overhead_bytes=20 if place.family == "6" else 0,
             charge=charge,
         )
+        source.made = self.transmitter.poke
 
     def start(self) -> None:
         """Begin the lead; the carousel decides when pass 0 begins."""

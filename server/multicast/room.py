@@ -11,6 +11,7 @@ from server.gate import Gate
 from server.http.request import Request
 from server.multicast.blocks import BlockHashes
 from server.multicast.hot import Hot, HotSettings
+from server.multicast.repair_maker import RepairMaker
 from server.multicast.routes import METHODS, PREFIX, MulticastRoutes
 from server.multicast.schedule import ScheduleWatch
 from server.multicast.sessions import Sessions
@@ -44,6 +45,9 @@ class MulticastRoom:
             )
         )
         self.sessions = Sessions(reactor, settings, rng, site.pacer.charge)
+        self._maker = RepairMaker(reactor)
+        if settings.fec in ("auto", "raptorq") and "raptorq" in self.sessions.schemes:
+            self.sessions.maker = self._maker
         hashes = BlockHashes(reactor, pool)
         self.switch = MulticastSwitch(
             reactor, gate, site.tree, hot, hashes, self.sessions, self._eligible
@@ -55,12 +59,15 @@ class MulticastRoom:
 
     def start(self) -> None:
         """Begin to look at the schedule."""
+        if self.sessions.maker is not None:
+            self._maker.start()
         self.schedule.start()
 
     def close(self) -> None:
         """Hold nobody, send nothing any more."""
         self.schedule.stop()
         self.switch.close()
+        self._maker.close()
 
     def figures(self) -> tuple[int, int]:
         """How many sessions run, and how many receivers they have."""

@@ -23,6 +23,7 @@ from server.multicast.live import LiveSession, Place
 from server.multicast.rate import RateControl
 from server.multicast.settings import MulticastSettings
 from server.multicast.steps import CarouselSettings
+from server.multicast.symbols import Maker
 from server.multicast.udp import GroupSender, find_interface
 from server.openfile import OpenFile
 
@@ -58,6 +59,8 @@ class Sessions:
         self._losses: list[float] = []
         #: The codes this end can send, best first.
         self.schemes = available_schemes()
+        #: Makes repair symbols elsewhere, if somebody set it.
+        self.maker: Maker | None = None
         self.ended: Callable[[LiveSession, str], None] = lambda session, reason: None
         self.opened_total = 0
         self.sent_bytes_total = 0
@@ -151,7 +154,9 @@ class Sessions:
             fixed_passes=passes,
         )
         try:
-            sender = GroupSender(self._interface, place.group, place.port, place.ttl)
+            sender = GroupSender(
+                self._interface, place.group, place.port, place.ttl, self.settings.rate
+            )
         except ProtocolError as error:
             self.log.warn("no multicast session: {error}", error=error)
             return None
@@ -168,6 +173,7 @@ class Sessions:
             settings,
             self._ended,
             charge=self._sent,
+            maker=self.maker,
         )
         self._running[session.id] = session
         self._by_key[key] = session

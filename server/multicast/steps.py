@@ -31,7 +31,7 @@ class CarouselSettings:
     repair: bool = True
     max_passes: int = 60
     fixed_passes: int = 1
-    mark_every_s: float = 0.02
+    mark_every_s: float = 0.005
     slowest_mark_s: float = 0.25
     member_timeout_s: float = 3.0
     worst_loss: float = 0.6

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from protocol.packet import WIRE_OVERHEAD_BYTES
 from server.multicast.carousel import Carousel
-from server.multicast.framing import ObjectChanged, SymbolSource
 from server.multicast.steps import Mark, Run
+from server.multicast.symbols import ObjectChanged, SymbolSource
 
 _TICK_S = 0.002
 _BUCKET_S = 0.025

@@ -24,7 +24,12 @@ _MOST_SEGMENTS = 64
 _MOST_BYTES = 65_000
 _NO_OFFLOAD = frozenset({errno.EIO, errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP})
 _LATER = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
-_SEND_BUFFER_BYTES = 1 << 20
+#: What may wait in this host, as time at the session's rate: a qdisc that is longer than that
+#: drops nothing of ours, and receivers see no queue that looks like a slow line.
+_WAITING_S = 0.025
+_LEAST_SEND_BUFFER, _MOST_SEND_BUFFER = 64 << 10, 1 << 20
+#: The kernel counts a datagram of Ethernet size as about 2304 bytes, and grants twice the number.
+_KERNEL_SHARE = 2304 / 1472 / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +79,18 @@ def _index_of(address: ipaddress.IPv6Address) -> int:
 
 
 class GroupSender:
-    """A UDP socket connected to one group."""
+    """A UDP socket connected to one group. `rate_bytes_s`: what it will be used for at most."""
 
-    def __init__(self, interface: Interface, group: str, port: int, ttl: int) -> None:
+    def __init__(
+        self, interface: Interface, group: str, port: int, ttl: int, rate_bytes_s: float
+    ) -> None:
         family = socket.AF_INET6 if interface.is_ipv6 else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
         try:
             self._socket.setblocking(False)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+            waiting = int(rate_bytes_s * _WAITING_S * _KERNEL_SHARE)
+            waiting = min(_MOST_SEND_BUFFER, max(_LEAST_SEND_BUFFER, waiting))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, waiting)
             if interface.is_ipv6:
                 index = struct.pack("@I", interface.index)
                 self._set(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)

@@ -54,15 +54,26 @@ class Repair:
                 bits |= 1 << symbol
         return bits
 
-    def want_count(self, count: int, seen: int, loss: float, k: int) -> None:
-        """A receiver of that loss that saw datagram `seen` lacks `count` symbols of K."""
+    def foresee(self, count: int) -> None:
+        """Receivers will want so many in all, beyond the first pass."""
+        if self.again is None and count > self.goal:
+            self.goal = count
+            self.rounds = max(self.rounds, 1)
+
+    def want_count(
+        self, count: int, seen: int, loss: float, k: int, *, hasty: bool = False
+    ) -> None:
+        """A receiver of that loss that saw datagram `seen` lacks `count` symbols of K.
+
+        `hasty`: nothing else is left to send, so another round would cost more than a few symbols.
+        """
         whole = wants_source(count, k)
         if whole and self.again is None and self.sent_until(seen) == self.sent:
             # Nearly nothing came: the source again, so that nobody needs to decode; but not
             # before the others have their first pass.
             self.again = 0
             self.goal = max(self.goal, self.sent + k)
-        goal = self.sent_until(seen) + count + self._margin(count, loss)
+        goal = self.sent_until(seen) + count + self._margin(count, loss, hasty)
         if goal > self.goal:
             if self.sent >= self.goal:
                 self.rounds += 1
@@ -72,33 +83,40 @@ class Repair:
         """A receiver that saw datagram `seen` lacks exactly those symbols."""
         self.bits |= bits & ~self.on_its_way(seen)
 
-    def _margin(self, count: int, loss: float) -> int:
+    def _margin(self, count: int, loss: float, hasty: bool) -> int:
         """What to add to a want because repair is lost, too.
 
         Nothing at first, when receivers still differ and the worst decides anyway; later, when a
         round is a handful of symbols and mostly waiting, the expected loss rounded, then rounded
-        up.
+        up; in haste a deviation more.
         """
         if self.rounds < 1:
             return 0
         expected = count * min(loss, 0.5)
+        if hasty:
+            return math.ceil(expected + math.sqrt(expected))
         return math.ceil(expected) if self.rounds > 1 else round(expected)
 
+    def next_fresh(self, k: int, start: int, ring: int) -> tuple[int, int]:
+        """Where in the ring source + repair the next symbols are, and how many up to its end."""
+        count = max(0, self.goal - self.sent)
+        if self.again is not None:
+            return self.again, min(count, k - self.again)
+        first = (self.cursor if self.cursor is not None else start) % ring
+        return first, min(count, ring - first)
+
     def fresh(self, limit: int, k: int, start: int, ring: int, sequence: int) -> Sequence[int]:
-        """The next symbols of the ring source + repair that nobody has seen for longest.
+        """The next symbols of the ring that nobody has seen for longest.
 
         The first of them is `start`; they are sent from datagram `sequence` on.
         """
-        count = min(limit, self.goal - self.sent)
+        first, count = self.next_fresh(k, start, ring)
+        count = min(limit, count)
         if count <= 0:
             return ()
         if self.again is not None:
-            first = self.again
-            count = min(count, k - first)
             self.again = first + count if first + count < k else None
         else:
-            first = (self.cursor if self.cursor is not None else start) % ring
-            count = min(count, ring - first)
             self.cursor = first + count
         self.history.append((sequence, self.sent, count))
         self.sent += count
