@@ -11,6 +11,7 @@ its lease. Nothing in here raises for what the network does.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,6 +171,7 @@ class Reception:
         receiver, now = self.receiver, self._network.now()
         try:
             for _ in range(_MOST_READS_A_TURN):
+                read_us = time.time_ns() // 1000
                 batch = read()
                 if not batch:
                     break
@@ -178,7 +180,10 @@ class Reception:
                     # Several of equal size, joined by the kernel (GRO).
                     batch = [d[at : at + size] for d in batch for at in range(0, len(d), size)]
                 receiver.take_all(batch, now)
-                receiver.sample_delay(self._socket.arrived_us(), now)
+                arrived_us = self._socket.arrived_us()
+                receiver.sample_delay(arrived_us, now)
+                if arrived_us is not None:
+                    receiver.note_lag(read_us - arrived_us)
         except OSError as error:
             # Of the socket (interface gone) or of the disk below `write` and the block space.
             self.receiver.given_up = f"receiving failed: {error.strerror}"

@@ -95,6 +95,7 @@ class MulticastReceiver(BlockCollector):
         self._first_sequence = 0
         self._last_sequence = 0
         self._delays = DelayWatch()
+        self._lag_us = 0
         #: Of the newest datagram; None in a mode that does not say.
         self._sent_us: int | None = None
         self.silent_at = now + offer.start_in_s + offer.silence_s
@@ -179,6 +180,10 @@ class MulticastReceiver(BlockCollector):
         """When the datagram taken last reached this host, by any clock in microseconds."""
         if arrived_us is not None and self._sent_us is not None:
             self._delays.add((arrived_us - self._sent_us) & _MASK, now)
+
+    def note_lag(self, waited_us: int) -> None:
+        """The newest datagram waited so long in this host before it was read."""
+        self._lag_us = max(0, waited_us)
 
     def _take_flags(self, pass_number: int, flags: int, now: float) -> None:
         if flags & PacketFlag.LAST_IN_PASS and pass_number == self._pass:
@@ -301,6 +306,7 @@ class MulticastReceiver(BlockCollector):
             received=self.counters.datagrams,
             overruns=self.counters.overruns,
             queue_ms=self._delays.standing_us() // 1000,
+            lag_ms=self._lag_us // 1000,
             counts=dict(self._wanted_counts(below)) if below and counting else {},
             symbols=dict(self._wanted_symbols(below)) if below and not counting else {},
         )

@@ -34,7 +34,7 @@ class Report:
     `counts` maps a block to the number of further symbols it needs; `symbols` maps a block to the
     bit set of exactly the source symbols it lacks (for codes that do not count). The rest are
     measurements: datagrams expected and received so far, kernel overruns, the growth of the
-    one-way delay in milliseconds.
+    one-way delay and how far the receiver is behind its own buffer, both in milliseconds.
     """
 
     member: str
@@ -47,6 +47,7 @@ class Report:
     queue_ms: int = 0
     counts: Mapping[int, int] = field(default_factory=dict)
     symbols: Mapping[int, int] = field(default_factory=dict)
+    lag_ms: int = 0
 
     @property
     def loss(self) -> float:
@@ -64,7 +65,7 @@ def encode_report(report: Report) -> bytes:
         "state": report.state,
         "pass": report.pass_number,
     }
-    for name in ("sequence", "expected", "received", "overruns", "queue_ms"):
+    for name in ("sequence", "expected", "received", "overruns", "queue_ms", "lag_ms"):
         if getattr(report, name):
             document[name] = getattr(report, name)
     if report.counts:
@@ -108,6 +109,7 @@ def decode_report(body: bytes) -> Report:
         get_int(document, "queue_ms", 0, 1 << 31, 0),
         counts,
         symbols,
+        get_int(document, "lag_ms", 0, 1 << 31, 0),
     )
 
 

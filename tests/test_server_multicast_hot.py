@@ -126,6 +126,50 @@ def test_the_papers_check_every_three_seconds():
     assert hot.decide(3.0) == [Start("a", ("1", "2"))]
 
 
+def test_a_client_waits_one_window_in_vain_not_one_for_each_file():
+    hot = Hot(HotSettings())
+    for number in range(6):
+        assert hot.request(f"f{number}", str(number), BIG, 0.5 * number, "c") == Hold(15.0)
+    assert sorted(out.key for out in hot.decide(15.0)) == [f"f{number}" for number in range(6)]
+    for number in range(6, 40):
+        assert hot.request(f"f{number}", str(number), BIG, 15.0 + number, "c") == Unicast()
+    assert hot.held == 0
+    # Another client, and one that does not say who it is, have their own windows.
+    assert hot.request("f1", "x", BIG, 60.0, "d") == Hold(75.0)
+    assert hot.request("f1", "y", BIG, 60.0) == Hold(75.0)
+    # With it there are enough: it is worth a session, so it is held to be in it.
+    hot.prepared("f1", 60.0)
+    assert isinstance(hot.request("f1", "z", BIG, 61.0, "c"), Hold)
+    assert hot.decide(61.0) == [Start("f1", ("x", "y", "z"))]
+    # That was worth waiting for: the next file may be, too.
+    assert hot.request("f99", "w", BIG, 62.0, "c") == Hold(77.0)
+
+
+def test_a_client_that_was_away_is_held_again():
+    hot = Hot(HotSettings())
+    hot.request("a", "1", BIG, 0.0, "c")
+    hot.decide(15.0)
+    assert hot.request("b", "2", BIG, 60.0, "c") == Unicast()
+    assert hot.request("b", "3", BIG, 121.0, "c") == Hold(136.0)
+
+
+def test_whoever_joins_a_running_session_has_patience_again():
+    hot = Hot(HotSettings())
+    hot.request("a", "1", BIG, 0.0, "c")
+    hot.decide(15.0)
+    hot.started("b", 5)
+    assert hot.request("b", "2", BIG, 16.0, "c") == Join(5)
+    assert hot.request("d", "3", BIG, 17.0, "c") == Hold(32.0)
+
+
+def test_small_files_can_be_held_for_less():
+    hot = Hot(HotSettings(window_per_mib_s=0.5))
+    assert hot.request("a", "1", 1 << 20, 0.0) == Hold(0.5)
+    assert hot.request("b", "2", 8 << 20, 0.0) == Hold(4.0)
+    assert hot.request("c", "3", 1 << 30, 0.0) == Hold(15.0)
+    assert [out.key for out in hot.decide(4.0)] == ["a", "b"]
+
+
 @given(
     st.lists(
         st.tuples(st.floats(0, 5), st.sampled_from("ab"), st.booleans()), min_size=1, max_size=40

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from protocol.session_report import Report
 from server.multicast.rate import RateControl
 
 RATE = 12_500_000.0
@@ -15,6 +16,7 @@ class Cohort:
     def __init__(self, control: RateControl) -> None:
         self.control = control
         self.now = 0.0
+        self.lag_ms = 0
         self.counts: dict[str, list[int]] = {}
         self.rates: list[float] = []
 
@@ -29,7 +31,10 @@ class Cohort:
                 datagrams = int(rate * 0.2 / 1500)
                 count[0] += datagrams
                 count[1] += round(datagrams * (1 - loss))
-                self.control.report(member, *count, queue_ms, self.now)
+                report = Report(
+                    member, "receiving", 0, 0, *count, queue_ms=queue_ms, lag_ms=self.lag_ms
+                )
+                self.control.report(report, self.now)
         return self.control.rate_bytes_s(float("inf"))
 
 
@@ -83,3 +88,32 @@ def test_one_who_left_no_longer_holds_a_trial() -> None:
     cohort.run(0.8, a=line(6e6))
     control.forget("a")
     assert cohort.run(10, b=radio(0.0)) == RATE
+
+
+def test_a_receiver_that_cannot_read_so_fast_is_believed_before_it_loses_anything():
+    cohort = Cohort(RateControl(RATE))
+    cohort.lag_ms = 260
+    slowed = cohort.run(2.0, slow=radio(0.0), fast=radio(0.01))
+    assert RATE / 4 <= slowed < 0.6 * RATE
+    assert cohort.run(20.0, slow=radio(0.0)) == RATE / 4
+    cohort.lag_ms = 10
+    assert cohort.run(20.0, slow=radio(0.0)) == RATE
+
+
+def test_what_a_receiver_loses_in_its_own_buffer_slows_the_session_down():
+    control = RateControl(RATE)
+    control.report(Report("a", "receiving", 0, 0, 1000, 950, overruns=0), 0.2)
+    assert control.rate_bytes_s(float("inf")) == RATE
+    control.report(Report("a", "receiving", 0, 0, 2000, 1900, overruns=50), 0.4)
+    assert control.rate_bytes_s(float("inf")) == RATE * 0.75
+
+
+def test_a_receiver_that_catches_up_is_given_the_time():
+    control = RateControl(RATE)
+    for step, lag_ms in enumerate((300, 800, 600, 450, 320, 260, 100)):
+        seen = 1000 * (step + 1)
+        control.report(Report("a", "receiving", 0, 0, seen, seen, lag_ms=lag_ms), 0.6 * step)
+        if step == 1:
+            assert control.rate_bytes_s(float("inf")) < RATE
+            lowest = control.rate_bytes_s(float("inf"))
+    assert control.rate_bytes_s(float("inf")) > lowest

@@ -2,8 +2,9 @@
 
 Laws:
 
-- A capable request is either held (at most `window_s`, from its own arrival), or given a running
-  session, or let go to unicast. It is never refused here and never asked to come again.
+- A capable request is either held (at most `window_s`, from the first request of its client's
+  visit; `server.multicast.patience`), or given a running session, or let go to unicast. It is never
+  refused here and never asked to come again.
 - As soon as the wishes for one object within the window reach the threshold, all held requests of
   the object leave together, into one session. Clients that wait elsewhere with a ticket for the
   same object count as wishes too.
@@ -19,6 +20,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from server.multicast.patience import Patience
+
 
 @dataclass(frozen=True, slots=True)
 class HotSettings:
@@ -29,6 +32,8 @@ class HotSettings:
     check_every_s: float = 0.0
     #: Objects below this are faster answered than offered.
     least_bytes: int = 64 * 1024
+    #: Small objects are held for so long a MiB at most; 0: all for the whole window.
+    window_per_mib_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,8 @@ class Release:
 
 @dataclass(slots=True)
 class _Object:
-    held: dict[str, float] = field(default_factory=dict)
+    #: Who is held: until when, and for which client.
+    held: dict[str, tuple[float, str]] = field(default_factory=dict)
     queued: dict[str, float] = field(default_factory=dict)
     arrivals: deque[float] = field(default_factory=deque)
     prepared: bool = False
@@ -88,6 +94,7 @@ class Hot:
     def __init__(self, settings: HotSettings) -> None:
         self.settings = settings
         self.wake_at = float("inf")
+        self._patience = Patience(settings.window_s)
         self._objects: dict[str, _Object] = {}
 
     @property
@@ -100,18 +107,31 @@ class Hot:
         """How many wait with tickets, for all objects."""
         return sum(len(item.queued) for item in self._objects.values())
 
-    def request(self, key: str, waiter: str, size_bytes: int, now: float) -> Decision:
-        """A capable client asks for the whole object."""
+    def request(
+        self, key: str, waiter: str, size_bytes: int, now: float, client: str = ""
+    ) -> Decision:
+        """A capable client asks for the whole object; `client` says who, "" if that is unknown."""
         if size_bytes < self.settings.least_bytes:
             return Unicast()
         item = self._objects.setdefault(key, _Object())
         self._arrived(item, now)
         if item.session is not None:
+            self._patience.rewarded(client)
             return Join(item.session)
-        item.held[waiter] = now
-        self._wake_for(self._next_check(now) if self._enough(item) else float("inf"))
-        self._wake_for(now + self.settings.window_s)
-        return Hold(now + self.settings.window_s)
+        until = self._patience.until(client, now)
+        if self.settings.window_per_mib_s:
+            until = min(until, now + self.settings.window_per_mib_s * size_bytes / (1 << 20))
+        item.held[waiter] = (until, client)
+        if self._enough(item):
+            until = max(until, self._next_check(now))
+            item.held[waiter] = (until, client)
+            self._wake_for(self._next_check(now))
+        elif until <= now:
+            del item.held[waiter]
+            self._tidy(key, item)
+            return Unicast()
+        self._wake_for(until)
+        return Hold(until)
 
     def forget(self, key: str, waiter: str) -> None:
         """A held client left."""
@@ -136,7 +156,7 @@ class Hot:
         if not self._enough(item):
             return Unicast()
         del item.queued[client]
-        item.held[waiter] = now
+        item.held[waiter] = (now + self.settings.window_s, client)
         self._wake_for(self._next_check(now))
         return Hold(now + self.settings.window_s)
 
@@ -178,19 +198,19 @@ class Hot:
                     del item.queued[client]
             if item.warm and item.session is None:
                 item.warm = bool(item.arrivals) and item.arrivals[-1] > now - window
-            if item.session is not None and item.held:
+            ripe = item.held and self._enough(item) and self._next_check(now) <= now
+            if item.held and (item.session is not None or ripe):
                 out.append(Start(key, tuple(item.held)))
+                for _, client in item.held.values():
+                    self._patience.rewarded(client)
                 item.held.clear()
-            if item.held and self._enough(item) and self._next_check(now) <= now:
-                out.append(Start(key, tuple(item.held)))
-                item.held.clear()
-            late = tuple(name for name, at in item.held.items() if at + window <= now)
+            late = tuple(name for name, (until, _) in item.held.items() if until <= now)
             if late:
                 out.append(Release(key, late))
                 for name in late:
                     del item.held[name]
             if item.held:
-                self._wake_for(min(item.held.values()) + window)
+                self._wake_for(min(until for until, _ in item.held.values()))
                 if self._enough(item):
                     self._wake_for(self._next_check(now))
             elif item.queued:

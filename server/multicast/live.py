@@ -193,7 +193,7 @@ class LiveSession:
         action = self.carousel.report(report, now)
         if report.expected:
             self.counters.losses[report.member] = report.loss
-            self.rate.report(report.member, report.expected, report.received, report.queue_ms, now)
+            self.rate.report(report, now)
         if action != "continue":
             self.rate.forget(report.member)
         if report.state == "done":

@@ -4,13 +4,16 @@ Loss alone says nothing (a radio link loses at any rate). Loss together with a q
 the way says that the line may be too slow for us: then the session goes down to what that receiver
 gets through, and looks whether its loss falls. If it does, the lower rate stays (and comes back
 slowly once nobody complains); if not, the loss has other causes, the step is undone, and that
-receiver's word on it counts no more. Never below the floor: receivers that cannot even take that
-are for unicast.
+receiver's word on it counts no more. A receiver that does not read as fast as we send says so
+itself, before its buffer overflows: it is believed. Never below the floor: receivers that cannot
+even take that are for unicast.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from protocol.session_report import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,8 @@ class RateSettings:
     """`floor_share`: of the configured rate; below it a receiver is told to use unicast.
 
     A loss is judged over at least `judged_datagrams`; `better_share` of the loss before must be
-    left at most for a step down to have helped.
+    left at most for a step down to have helped. `slow_lag_ms` is how long datagrams may wait in a
+    receiver's own buffer, `slow_loss` the share of them that may be lost there.
     """
 
     floor_share: float = 0.25
@@ -26,6 +30,9 @@ class RateSettings:
     congested_queue_ms: int = 35
     judged_datagrams: int = 200
     better_share: float = 0.6
+    slow_lag_ms: int = 250
+    slow_loss: float = 0.01
+    slow_share: float = 0.8
     step_every_s: float = 0.5
     recover_share: float = 0.05
 
@@ -50,7 +57,8 @@ class RateControl:
         self._changed_at = float("-inf")
         self._trial: _Trial | None = None
         #: What each member had been sent and had received at its last judged report.
-        self._counts: dict[str, tuple[int, int]] = {}
+        self._counts: dict[str, tuple[int, int, int]] = {}
+        self._lags: dict[str, int] = {}
         #: Losses that a slower rate did not help.
         self._hopeless: dict[str, float] = {}
 
@@ -72,20 +80,28 @@ class RateControl:
         wanted = min(self._configured * self._share, slowest_declared_bytes_s)
         return max(wanted, self.floor_bytes_s)
 
-    def report(self, member: str, expected: int, received: int, queue_ms: int, now: float) -> None:
+    def report(self, report: Report, now: float) -> None:
         """A receiver tells how many datagrams there were so far, and how many it got."""
-        settings = self._settings
-        before = self._counts.get(member, (0, 0))
-        sent = expected - before[0]
+        settings, member = self._settings, report.member
+        before = self._counts.get(member, (0, 0, 0))
+        sent = report.expected - before[0]
         if sent < settings.judged_datagrams:
             return
-        self._counts[member] = (expected, received)
-        loss = max(0.0, 1 - (received - before[1]) / sent)
+        self._counts[member] = (report.expected, report.received, report.overruns)
+        lost_there = max(0, report.overruns - before[2]) / sent
+        loss = max(0.0, 1 - (report.received - before[1]) / sent)
+        catching_up = report.lag_ms < 0.9 * self._lags.get(member, 0)
+        self._lags[member] = report.lag_ms
         if now - self._changed_at < settings.step_every_s:
             return
-        if self._trial is not None:
+        lags = report.lag_ms >= settings.slow_lag_ms and not catching_up
+        if lags or lost_there >= settings.slow_loss:
+            self._trial = None
+            share = self._share * max(0.5, settings.slow_share - lost_there)
+            self._change(max(settings.floor_share, share), now)
+        elif self._trial is not None:
             self._judge(self._trial, member, loss, now)
-        elif self._complains(member, loss, queue_ms):
+        elif self._complains(member, loss, report.queue_ms):
             share = max(settings.floor_share, self._share * max(0.5, 1 - loss))
             if share < self._share:
                 self._trial = _Trial(member, loss, self._share, now)
@@ -97,6 +113,7 @@ class RateControl:
         """The receiver is gone."""
         self._counts.pop(member, None)
         self._hopeless.pop(member, None)
+        self._lags.pop(member, None)
         if self._trial is not None and self._trial.member == member:
             self._trial = None
 

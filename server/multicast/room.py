@@ -41,7 +41,11 @@ class MulticastRoom:
         self._gate = gate
         hot = Hot(
             HotSettings(
-                settings.threshold, settings.window_s, settings.check_every_s, settings.least_bytes
+                settings.threshold,
+                settings.window_s,
+                settings.check_every_s,
+                settings.least_bytes,
+                settings.window_per_mib_s,
             )
         )
         self.sessions = Sessions(reactor, settings, rng, site.pacer.charge)

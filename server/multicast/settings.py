@@ -42,6 +42,14 @@ class MulticastSettings(BaseModel):
         description="Within so long; a capable client is held for this at most.",
         json_schema_extra=_SECONDS,
     )
+    window_per_mib_s: float = Field(
+        0.0,
+        ge=0,
+        le=300,
+        description="Files are held for so long a MiB at most, so that small ones wait for less "
+        "than they would win; 0 is the whole window for all.",
+        json_schema_extra=_SECONDS,
+    )
     check_every_s: float = Field(
         0.0,
         ge=0,

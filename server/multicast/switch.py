@@ -97,12 +97,13 @@ class MulticastSwitch:
         key = object_key(rep)
         self._numbers += 1
         waiter = str(self._numbers)
+        name = request.headers.get(CLIENT_FIELD, b"").decode("latin-1")
+        client = f"{request.client_address} {name}"
         if _TICKET_FIELD in request.headers:
-            client = request.headers.get(CLIENT_FIELD, b"").decode("latin-1")
             self._prepare(key, rep)
-            decision = self.hot.poll(key, f"{request.client_address} {client}", waiter, now)
+            decision = self.hot.poll(key, client, waiter, now)
         else:
-            decision = self.hot.request(key, waiter, rep.size_bytes, now)
+            decision = self.hot.request(key, waiter, rep.size_bytes, now, client if name else "")
         if isinstance(decision, Join):
             self._offer_or_pass(held, decision.session)
         elif isinstance(decision, Hold):
