@@ -156,8 +156,7 @@ class Download:
     def start(self) -> None:
         """Begin; returns at once."""
         try:
-            known = self._metalink
-            self.planning.choose((known.size_bytes if known else None) or 0)
+            self.planning.choose((self._metalink and self._metalink.size_bytes) or 0)
             for worker in list(self.workers.values()):
                 worker.connect()
             for source in list(self.sources):

@@ -43,6 +43,8 @@ class Intake:
             return False
         if not self._as_it_is(source, fields):
             return False
+        if download.board is None and size is not None and troubles.outvoted(source, size):
+            return False
         first = not source.answered
         source.answered, source.validator = True, body.validator
         source.size_bytes = size

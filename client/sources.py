@@ -33,6 +33,8 @@ class Source:
     excluded: bool = False
     receiving: bool = False
     standby: bool = False
+    #: Asked for bytes past the end before the size was known.
+    beyond: bool = False
     wait_until: float | None = None
     waiting_text: str = ""
     place: int | None = None

@@ -123,6 +123,7 @@ class Troubles:
             },
         )
         download.network.call_later(wait_s, lambda: self._due(source, action.at))
+        self._small()
         download.wake()
 
     def _due(self, source: Source, at: float) -> None:
@@ -139,10 +140,14 @@ class Troubles:
         download, source = self._download, worker.source
         if isinstance(meaning, OutOfRange):
             if download.board is None:
-                # Asked in the dark for a part of a small file: the first mirror will tell.
-                if download.sources[0].dropped is not None and meaning.size_bytes is not None:
-                    download.set_up(meaning.size_bytes)
-            elif taker.start is not None and taker.start < download.size_limit:
+                # Asked in the dark for a part of a small file.
+                source.beyond = True
+                source.size_bytes = meaning.size_bytes
+                self._small()
+            elif taker.start is not None and (
+                taker.start < download.size_limit
+                or meaning.size_bytes not in (None, download.size_limit)
+            ):
                 self.disagrees(source, meaning.size_bytes)
             return
         source.redirects += 1
@@ -161,6 +166,32 @@ class Troubles:
             download.workers[lane].hang_up()
             download.again(download.workers[lane])
 
+    def outvoted(self, source: Source, size: int) -> bool:
+        """Whether most mirrors, asked past the end, have told another size; then it is dropped."""
+        told = [s.size_bytes for s in self._download.sources if s.beyond]
+        common = max(told, key=told.count, default=None)
+        if common in (None, size) or told.count(common) <= told.count(size) + 1:
+            return False
+        self.drop(source, "its copy has another size")
+        return True
+
+    def _small(self) -> None:
+        """Mirrors were asked for parts past the end: the first one will tell more. But if it has
+        not answered and will not now, those that did must do."""
+        download = self._download
+        if download.board is not None or download.over:
+            return
+        beyond = [s for s in download.sources if s.beyond and s.usable]
+        if not beyond or any(s.usable and not s.beyond for s in download.sources):
+            return
+        sizes = [s.size_bytes for s in beyond if s.size_bytes is not None]
+        if sizes:
+            download.set_up(max(sizes, key=sizes.count))
+            return
+        for source in beyond:
+            source.beyond = False
+        download.workers[beyond[0].lanes[0]].ask_all()
+
     # -- mirrors that are dropped --------------------------------------------------------------
 
     def drop(self, source: Source, text: str) -> None:
@@ -178,6 +209,7 @@ class Troubles:
             self._last_hope(text)
         else:
             download.planning.call_all()
+            self._small()
             download.wake()
 
     def _last_hope(self, text: str) -> None:

@@ -133,6 +133,11 @@ class Worker:
                 one.block = self.download.intake.claim(self, one.start, stop)
         self._openings.clear()
 
+    def ask_all(self) -> None:
+        """Ask for whatever there is: the whole file."""
+        if self.connection is not None and self.connection.usable:
+            self._send(Opening(self, None, None), None, None)
+
     def sample(self, start: int, end: int) -> None:
         """Ask for a few bytes to compare with those of other mirrors."""
         if self.connection is not None and self.connection.usable and self.source.usable:

@@ -223,6 +223,31 @@ def test_a_broken_off_download_goes_on_where_it_stopped(one: Run) -> None:
     assert one.right()
 
 
+@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize(
+    "fault",
+    [{"busy_times": 99, "retry_after": "60"}, {"stall_after": 0}, {"status": 404}, {"status": 500}],
+    ids=str,
+)
+def test_a_small_file_comes_from_the_mirrors_that_were_asked_past_its_end(
+    one: Run, size: int, fault: dict[str, object]
+) -> None:
+    data = DATA[:size]
+    first = Behaviour(data, **fault)  # type: ignore[arg-type]
+    with running(first, Behaviour(data), Behaviour(data)) as mirrors:
+        one.get(*(m.url for m in mirrors), stall_s=0.1)
+    assert one.path.read_bytes() == data
+
+
+def test_most_mirrors_of_a_small_file_decide_its_size(one: Run) -> None:
+    data = DATA[:1000]
+    slow = Behaviour(data + b"x", rate=5e3)
+    with running(slow, Behaviour(data), Behaviour(data)) as mirrors:
+        result = one.get(*(m.url for m in mirrors))
+        assert result.sources[0].dropped == "its copy has another size"
+    assert one.path.read_bytes() == data
+
+
 def test_a_mirror_that_packs_the_file_is_left_out(one: Run) -> None:
     packing = Behaviour(WRONG, rate=RATE, headers=(("Content-Encoding", "gzip"),))
     with running(packing, Behaviour(DATA, rate=RATE)) as mirrors:
