@@ -306,4 +306,8 @@ class AdaptiveBlocks(Board):
         if silence_s > max(self.silence_s, 6000 / max(rate, 1.0)):
             # Longer than four packets should take: at the end nobody waits for it to wake.
             return 1.0
+        # A mirror that has just slowed down would look fast for half a second more.
+        lately = lane.meter.lately(now, max(0.1 + 2 * lane.rtt_s, 12_000 / max(rate, 1.0)))
+        if lately is not None and lately < rate / 2:
+            rate = lately
         return max(rate, 1.0)

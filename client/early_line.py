@@ -25,6 +25,7 @@ _BREATH_S = 0.01
 #: More is asked for so that no fast mirror runs dry before the program is there.
 _LEAST_MORE = 64 << 10
 _MOST_AHEAD = 2 << 20
+_AHEAD_S = 0.04
 
 
 class Group:
@@ -156,12 +157,12 @@ class Early:
 
     def _ask_more(self, spent_s: float) -> None:
         """While a window opens, each round trip brings twice the last one's bytes; so what is
-        under way has to be three times what the last one brought."""
+        under way has to be three times what the last one brought, and a little for the delay."""
         if not self._trusted:
             self._trusted = self._judge()
             if not self._trusted:
                 return
-        lately = min(1.0, (self.rtt_s + 0.1) / max(spent_s, 1e-6)) * self.length
+        lately = min(1.0, (self.rtt_s + _AHEAD_S) / max(spent_s, 1e-6)) * self.length
         wanted = min(_MOST_AHEAD, max(OPENING_BYTES * 3 // 4, int(3 * lately)))
         if self._asked - self.length >= wanted or self._asked + wanted > _MOST_BYTES:
             return

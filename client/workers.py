@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from client.download import Download
 
 _PROBLEM_BYTES = 64 << 10
+#: Two blocks (see the board) and two samples.
+_MOST_UNDER_WAY = 4
 
 
 class Worker:
@@ -117,7 +119,7 @@ class Worker:
             if not connection.busy and not board.done:
                 self._send(Opening(self, None, None), None, None)
             return
-        if connection.busy >= 2:
+        if connection.busy >= _MOST_UNDER_WAY:
             return
         while (block := board.ask(self.lane, self.download.network.now())) is not None:
             self._send(BlockTaker(self, block), block.start, block.end)

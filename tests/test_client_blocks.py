@@ -236,3 +236,15 @@ def test_help_for_one_long_answer_comes_from_its_far_end() -> None:
     assert whole.live
     assert whole.end > SIZE - (4 << 20)
     assert board.stopped() == []
+
+
+@pytest.mark.parametrize("rates", [(80, 5, 5, 5), (40, 20, 10, 5), (100, 1)])
+@pytest.mark.parametrize("at_s", [0.5, 1.0, 1.5])
+def test_a_fast_mirror_that_turns_slow_late_is_relieved(
+    rates: tuple[float, ...], at_s: float
+) -> None:
+    them = mirrors(*rates)
+    first, last = rates[0] * MBIT, rates[-1] * MBIT
+    them[0].rate = lambda t: first if t < at_s else last
+    them[-1].rate = lambda t: last if t < at_s else first
+    assert ratio(AdaptiveBlocks([(0, SIZE)]), them, SIZE / (sum(rates) * MBIT)) < 1.08
