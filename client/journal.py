@@ -67,7 +67,8 @@ class Journal:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
             self._fd = os.open(path, flags, 0o666)
         except OSError as error:
-            raise LocalProblem.of(error, path) from None
+            final = path.with_name(path.name.removesuffix(JOURNAL_SUFFIX))
+            raise LocalProblem.of(error, final) from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
