@@ -3,16 +3,16 @@
 The estimate is made in three steps:
 
 1. *Schedule.* The remaining bytes of the active leases at their measured rates tell when slots
-   free; the tickets ahead, with their bytes at the mean pace of late downloads, take these slots
-   in turn. The first few hundred turns are laid out one by one, those beyond at the mean step.
-2. *Thin.* A ticket ahead counts only as far as its owner is likely to come: the measured part of
-   ready tickets that nobody claimed, and the measured rate at which waiting clients leave.
-3. *Calibrate.* What waits turned out to be, as a ratio to a base, moves quantiles of that ratio for
-   short, middling and long waits: the median corrects the expectation, the 90 % quantile makes
-   the bound (stochastic approximation of quantiles, Robbins and Monro 1951). For a client that
-   waits at the door the base is step 2. One that waits elsewhere mostly starts when it comes back
-   as told: its base is that promised return. The promise itself is made from when slots were
-   there, for else those told to come late would prove their estimate right.
+   free; the tickets ahead, with their bytes at the pace of a slot and the time that every download
+   needs besides its bytes, take these slots in turn. The first few hundred turns are laid out one
+   by one, those beyond at the mean step.
+2. *Thin.* A ticket ahead counts only as far as its owner is likely to come still, by the measured
+   rate at which those who wait leave, announced or not.
+3. *Calibrate.* What waits turned out to be, as a ratio to their base, among recent clients: the
+   median corrects the expectation, the 90 % quantile makes the bound (`policies.ratios`). For a
+   client that waits at the door the base is step 2. One that waits elsewhere mostly starts when it
+   comes back as told: its base is that promised return. The promise itself is made from when slots
+   were there, for else those told to come late would prove their estimate right.
 """
 
 from __future__ import annotations
@@ -24,61 +24,20 @@ from collections.abc import Iterable
 from itertools import islice
 
 from policies.job import Estimate
+from policies.ratios import PUNCTUAL, Ratios
 from policies.slots import Lease
 
 #: Turns laid out one by one; beyond, the mean step is used.
 _LAID_OUT = 256
-#: Edges between the classes of waits that are calibrated apart, seconds.
-_EDGES = (4.0, 10.0, 25.0, 60.0, 150.0, 400.0, 1000.0)
-_STEP_MEDIAN = 0.03
-_FLOOR = 0.15
-_STEP_BOUND = 0.05
-#: What a download is taken to need before the first one has ended: 1 MB/s.
+#: What a download is taken to need before the first one was measured: 1 MB/s.
 _FIRST_S_PER_BYTE = 1e-6
+#: What it needs besides its bytes, seconds: learnt from downloads that are shorter than the second.
+_FIRST_OVERHEAD_S, _MOST_OVERHEAD_S, _SHORT_S = 0.1, 5.0, 2.0
 _MEMORY = 0.03
-
-
-class _Class:
-    """Quantiles of an actual wait to its base, in logarithms."""
-
-    __slots__ = ("bound", "median", "seen")
-
-    def __init__(self) -> None:
-        self.median = 0.0
-        self.bound = math.log(2.0)
-        self.seen = 0
-
-    def learn(self, ratio: float) -> None:
-        """Move both quantiles a step towards this ratio (its logarithm)."""
-        self.seen += 1
-        quick = 1.0 + 8.0 / self.seen
-        step = _STEP_MEDIAN * quick
-        self.median += step if ratio > self.median else -step
-        self.median = min(2.0, max(-3.0, self.median))
-        step = _STEP_BOUND * quick
-        self.bound += 0.9 * step if ratio > self.bound else -0.1 * step
-        self.bound = min(4.0, max(self.median + _FLOOR, self.bound))
-
-
-class _Classes:
-    """One class for each order of magnitude of the base."""
-
-    __slots__ = ("_all",)
-
-    def __init__(self) -> None:
-        self._all = [_Class() for _ in range(len(_EDGES) + 1)]
-
-    def learn(self, base_s: float, waited_s: float) -> None:
-        """A wait that was expected to be `base_s` was `waited_s`."""
-        self._all[_class_of(base_s)].learn(math.log(max(waited_s, 0.05) / max(base_s, 0.25)))
-
-    def at(self, base_s: float) -> _Class:
-        """The class of that base, or while it has seen too little the nearest that has not."""
-        own = _class_of(base_s)
-        if self._all[own].seen >= 10:
-            return self._all[own]
-        known = [other for other in range(len(self._all)) if self._all[other].seen >= 10]
-        return self._all[min(known, key=lambda other: abs(other - own)) if known else own]
+#: The pace of full slots follows the link within this time; so many of them must be taken.
+_PACE_MEMORY_S, _FULL_PART = 5.0, 0.8
+#: Who waits leaves at some rate, known once this many seconds were waited for each that left.
+_FIRST_WAITED_S = 300.0
 
 
 class Estimator:
@@ -87,20 +46,21 @@ class Estimator:
     def __init__(self) -> None:
         #: Starts of those at the door, starts of those away (to their promised return), and slots
         #: that were there.
-        self._here, self._away, self._slot = _Classes(), _Classes(), _Classes()
+        self._here, self._away, self._slot = Ratios(), Ratios(PUNCTUAL), Ratios()
         self._s_per_byte = _FIRST_S_PER_BYTE
+        self._overhead_s = _FIRST_OVERHEAD_S
         self._ended = 0
+        self._full_s_per_byte: float | None = None
         self._claimed = 0.0
         self._unclaimed = 0.0
         self._left = 0.0
-        self._waited_s = 1.0
+        self._waited_s = _FIRST_WAITED_S
         self._turns = array("d")
         self._step_s = 0.0
         self._laid_s = -math.inf
         self._within = 0
         self._promised = 0
         self._errors = _Median()
-        self.last: Estimate | None = None
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -108,11 +68,15 @@ class Estimator:
         """A large download is over: what it moved, and in what time."""
         moved = lease.started_bytes - lease.remaining_bytes
         took = now - lease.started_s
-        if moved > 0 and took > 0:
-            self._ended += 1
-            pace = took / moved
-            weight = max(_MEMORY, 1.0 / self._ended)
-            self._s_per_byte += weight * (pace - self._s_per_byte)
+        if moved <= 0 or took <= 0:
+            return
+        self._ended += 1
+        weight = max(_MEMORY, 1.0 / self._ended)
+        if lease.rate_bytes_s > 0.0 and moved < _SHORT_S * lease.rate_bytes_s:
+            besides = min(_MOST_OVERHEAD_S, max(0.0, took - moved / lease.rate_bytes_s))
+            self._overhead_s += weight * (besides - self._overhead_s)
+        pace = max(0.0, took - self._overhead_s) / moved
+        self._s_per_byte += weight * (pace - self._s_per_byte)
 
     def started(
         self, raw_s: float, away_s: float, stated: Estimate, waited_s: float, needed_s: float
@@ -121,11 +85,12 @@ class Estimator:
 
         `raw_s` is its scheduled wait; `away_s` its first promised return, 0 if it waited at the
         door; `needed_s` is how long it had to wait for a slot, whether or not it was there then.
+        A bound below 0 was broken and told by `broken` before.
         """
         if raw_s <= 0.0:
             return
-        self._promised += 1
-        self._within += waited_s <= stated.p90_s
+        if stated.p90_s >= 0.0:
+            self._judge(away_s, waited_s <= stated.p90_s)
         if waited_s > 10.0:
             self._errors.add(abs(waited_s - stated.expected_s) / waited_s)
         if away_s > 0.0:
@@ -134,13 +99,22 @@ class Estimator:
         else:
             self._here.learn(raw_s, waited_s)
 
+    def broken(self, away_s: float) -> None:
+        """A ticket still waits beyond its stated bound: sooner known than when it starts."""
+        self._judge(away_s, False)
+
+    def _judge(self, away_s: float, held: bool) -> None:
+        self._promised += 1
+        self._within += held
+        (self._away if away_s > 0.0 else self._here).held(held)
+
     def claimed(self, came: bool) -> None:
         """The owner of a ready ticket that did not wait at the door came, or never did."""
         self._claimed = self._claimed * (1 - _MEMORY) + came
         self._unclaimed = self._unclaimed * (1 - _MEMORY) + (not came)
 
     def left(self) -> None:
-        """A waiting client withdrew."""
+        """A waiting client left, as it said itself or as nobody claimed its ticket."""
         self._left += 1.0
 
     def waited(self, ticket_seconds: float) -> None:
@@ -150,6 +124,10 @@ class Estimator:
         if self._left > 1_000.0:
             self._left /= 2
             self._waited_s /= 2
+
+    def stays(self, seconds: float) -> float:
+        """How likely somebody who waits is still there after that time."""
+        return math.exp(-self._left / self._waited_s * seconds)
 
     @property
     def no_show_fraction(self) -> float:
@@ -168,8 +146,8 @@ class Estimator:
         return self._errors.value
 
     def service_s(self, remaining_bytes: float) -> float:
-        """How long a download of that size is likely to take."""
-        return remaining_bytes * self._s_per_byte
+        """How long a download of that size is likely to hold its slot."""
+        return self._overhead_s + remaining_bytes * (self._full_s_per_byte or self._s_per_byte)
 
     # -- telling -------------------------------------------------------------------------------
 
@@ -182,12 +160,19 @@ class Estimator:
         now: float,
         slots: int,
         leases: Iterable[Lease],
-        ahead: Iterable[float],
+        ahead: Iterable[tuple[float, float]],
         count: int,
         total_bytes: float,
     ) -> None:
-        """Lay out the queue: `ahead` are the bytes of waiting tickets in the order of turn."""
-        pace = self._s_per_byte
+        """Lay out the queue.
+
+        `ahead` are the tickets in the order of turn: their bytes, and for how long nobody has
+        seen their owner. `count` and `total_bytes` are of all of them.
+        """
+        leases = list(leases)
+        self._measure_pace(now, slots, leases)
+        pace = self._full_s_per_byte or self._s_per_byte
+        overhead = self._overhead_s
         frees = [
             lease.remaining_bytes / lease.rate_bytes_s
             if lease.rate_bytes_s > 0.0
@@ -197,20 +182,30 @@ class Estimator:
         slots = max(slots, len(frees), 1)
         frees.extend([0.0] * (slots - len(frees)))
         heapq.heapify(frees)
-        shows = 1.0 - self.no_show_fraction
         leaving = self._left / self._waited_s
         turns = array("d")
-        for size in islice(ahead, _LAID_OUT):
+        for size, unseen_s in islice(ahead, _LAID_OUT):
             turn = frees[0]
             turns.append(turn)
-            comes = shows * math.exp(-leaving * turn)
-            heapq.heapreplace(frees, turn + size * pace * comes)
+            comes = math.exp(-leaving * (turn + unseen_s))
+            heapq.heapreplace(frees, turn + (overhead + size * pace) * comes)
         turns.append(frees[0])
         self._turns = turns
         mean = total_bytes / count if count else 0.0
-        comes = shows * math.exp(-leaving * turns[-1])
-        self._step_s = mean * pace * comes / slots
+        self._step_s = (overhead + mean * pace) * self.stays(turns[-1]) / slots
         self._laid_s = now
+
+    def _measure_pace(self, now: float, slots: int, leases: list[Lease]) -> None:
+        """What a byte costs a slot while all are taken: their seconds by what they all carry."""
+        rates = [lease.rate_bytes_s for lease in leases if lease.rate_bytes_s > 0.0]
+        if len(rates) < _FULL_PART * slots:
+            return
+        pace = len(rates) / sum(rates)
+        if self._full_s_per_byte is None:
+            self._full_s_per_byte = pace
+        else:
+            weight = 1.0 - math.exp(-max(0.0, now - self._laid_s) / _PACE_MEMORY_S)
+            self._full_s_per_byte += weight * (pace - self._full_s_per_byte)
 
     def raw_s(self, place: int, now: float) -> float:
         """The scheduled wait of the ticket at `place` (from 1), before calibration."""
@@ -225,19 +220,12 @@ class Estimator:
     def state(self, raw_s: float, away_s: float = 0.0) -> Estimate:
         """The calibrated estimate for a scheduled wait, or for a promised return."""
         base = max(away_s or raw_s, 0.25)
-        klass = (self._away if away_s > 0.0 else self._here).at(base)
-        return Estimate(base * math.exp(klass.median), base * math.exp(klass.bound))
+        ratios = self._away if away_s > 0.0 else self._here
+        return Estimate(base * ratios.centre(base), base * ratios.bound(base))
 
     def slot_s(self, raw_s: float) -> float:
         """When a slot is likely to be there for a client that waits elsewhere."""
-        return max(raw_s, 0.25) * math.exp(self._slot.at(raw_s).median)
-
-
-def _class_of(raw_s: float) -> int:
-    for at, edge in enumerate(_EDGES):
-        if raw_s < edge:
-            return at
-    return len(_EDGES)
+        return max(raw_s, 0.25) * self._slot.centre(raw_s)
 
 
 class _Median:
