@@ -14,12 +14,11 @@ import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from policies.deadlines import Deadlines
 from policies.job import Job, TicketRow, TicketState
 from policies.line import Line
-from policies.shelf import CODES, Shelf
+from policies.shelf import CODES, MOST_POLLS, Shelf
 
 WAITING = CODES[TicketState.WAITING]
 READY = CODES[TicketState.READY]
@@ -134,19 +133,7 @@ class Book:
         """Give the job the next number and a place in the wait list; returns its row."""
         number = self.next_number
         self.next_number += 1
-        return self._enter(
-            TicketRow(
-                number=number,
-                client=job.client,
-                file=job.file,
-                size_bytes=job.size_bytes,
-                remaining_bytes=job.remaining_bytes,
-                weight=job.weight,
-                issued_s=now,
-                state=TicketState.WAITING,
-                changed_s=now,
-            )
-        )
+        return self._enter(number, job, now, now)
 
     def restore(self, ticket: TicketRow, now: float) -> int | None:
         """Take up a ticket from elsewhere; its row, None if it is known or over already.
@@ -161,21 +148,27 @@ class Book:
             return None
         if self.find(ticket.client, ticket.file) is not None:
             return None
-        row = self._enter(replace(ticket, state=TicketState.WAITING, changed_s=now))
-        self.shelf.promise_s[row] = now
+        job = Job(
+            ticket.client, ticket.file, ticket.size_bytes, ticket.remaining_bytes, ticket.weight
+        )
+        row = self._enter(ticket.number, job, ticket.issued_s, now)
+        shelf = self.shelf
+        shelf.polls[row] = min(ticket.polls, MOST_POLLS)
+        shelf.early[row] = min(ticket.early_polls, MOST_POLLS)
+        shelf.promise_s[row] = now
         return row
 
-    def _enter(self, ticket: TicketRow) -> int:
+    def _enter(self, number: int, job: Job, issued_s: float, now: float) -> int:
         shelf = self.shelf
-        row = shelf.add(ticket)
-        shelf.key[row] = self._key_of(row)
-        self.line.add(shelf.key[row], ticket.number, ticket.remaining_bytes)
-        held = self._index.get(ticket.client)
+        row = shelf.add(number, job, issued_s, now)
+        key = shelf.key[row] = self._key_of(row)
+        self.line.add(key, number, job.remaining_bytes)
+        held = self._index.get(job.client)
         if held is None:
-            self._index[ticket.client] = row
+            self._index[job.client] = row
         else:
-            self._index[ticket.client] = (held, row) if isinstance(held, int) else (*held, row)
-        self._note(ticket.number)
+            self._index[job.client] = (held, row) if isinstance(held, int) else (*held, row)
+        self._note(number)
         return row
 
     # -- moving on -----------------------------------------------------------------------------

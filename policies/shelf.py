@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from array import array
 
-from policies.job import TicketRow, TicketState
+from policies.job import Job, TicketRow, TicketState
 
 STATES = tuple(TicketState)
 #: Counts of visits stop here.
 MOST_POLLS = (1 << 16) - 1
 CODES = {state: code for code, state in enumerate(STATES)}
+_WAITING = CODES[TicketState.WAITING]
 
 
 class Shelf:
@@ -69,46 +70,45 @@ class Shelf:
         self.state = bytearray()
         self.present = bytearray()
 
-    def add(self, ticket: TicketRow) -> int:
-        """Give the ticket a row; returns it."""
+    def add(self, number: int, job: Job, issued_s: float, changed_s: float) -> int:
+        """Give a waiting ticket a row; returns it."""
         if self._free:
             row = self._free.pop()
-            self.number[row] = ticket.number
-            self.client[row] = ticket.client
-            self.file[row] = sys.intern(ticket.file)
-            self.size[row] = ticket.size_bytes
-            self.remaining[row] = ticket.remaining_bytes
-            self.weight[row] = ticket.weight
-            self.issued_s[row] = ticket.issued_s
-            self.changed_s[row] = ticket.changed_s
+            self.number[row] = number
+            self.client[row] = job.client
+            self.file[row] = sys.intern(job.file)
+            self.size[row] = job.size_bytes
+            self.remaining[row] = job.remaining_bytes
+            self.weight[row] = job.weight
+            self.issued_s[row] = issued_s
+            self.changed_s[row] = changed_s
             self.key[row] = 0.0
-            self.promise_s[row] = ticket.issued_s
+            self.promise_s[row] = issued_s
             self.raw[row] = self.away[row] = self.expected[row] = self.bound[row] = 0.0
-            self.polls[row] = min(ticket.polls, MOST_POLLS)
-            self.early[row] = min(ticket.early_polls, MOST_POLLS)
-            self.state[row] = CODES[ticket.state]
+            self.polls[row] = self.early[row] = 0
+            self.state[row] = _WAITING
             self.present[row] = 0
         else:
             row = len(self.number)
-            self.number.append(ticket.number)
-            self.client.append(ticket.client)
-            self.file.append(sys.intern(ticket.file))
-            self.size.append(ticket.size_bytes)
-            self.remaining.append(ticket.remaining_bytes)
-            self.weight.append(ticket.weight)
-            self.issued_s.append(ticket.issued_s)
-            self.changed_s.append(ticket.changed_s)
+            self.number.append(number)
+            self.client.append(job.client)
+            self.file.append(sys.intern(job.file))
+            self.size.append(job.size_bytes)
+            self.remaining.append(job.remaining_bytes)
+            self.weight.append(job.weight)
+            self.issued_s.append(issued_s)
+            self.changed_s.append(changed_s)
             self.key.append(0.0)
-            self.promise_s.append(ticket.issued_s)
+            self.promise_s.append(issued_s)
             self.raw.append(0.0)
             self.away.append(0.0)
             self.expected.append(0.0)
             self.bound.append(0.0)
-            self.polls.append(min(ticket.polls, MOST_POLLS))
-            self.early.append(min(ticket.early_polls, MOST_POLLS))
-            self.state.append(CODES[ticket.state])
+            self.polls.append(0)
+            self.early.append(0)
+            self.state.append(_WAITING)
             self.present.append(0)
-        self.rows[ticket.number] = row
+        self.rows[number] = row
         return row
 
     def drop(self, number: int) -> None:
