@@ -185,6 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--only", help="scenarios whose name contains this")
     parser.add_argument("--tools", help="comma-separated, of " + ", ".join(TOOLS))
+    parser.add_argument("--kind", default="", help="only tools whose name begins with this")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rates", default="40,20,10,5", help="Mbit/s of each mirror")
     parser.add_argument("--order", help="order of the URLs, as 2,1,4,3")
@@ -211,7 +212,7 @@ def main() -> None:
         if given.only and given.only not in scenario.name:
             continue
         tools = given.tools.split(",") if given.tools else scenario.tools
-        for tool in tools:
+        for tool in (tool for tool in tools if tool.startswith(given.kind)):
             runs = [one_run(given, scenario, tool, data) for _ in range(given.runs)]
             row = summed(scenario, tool, runs)
             rows.append(row)
