@@ -54,6 +54,12 @@ class Intake:
             download.learning.heard(source, fields, size)
             if download.over:
                 return False
+        said = (fields.get("accept-ranges") or "").strip().lower()
+        source.ranged = not body.whole or (start is None and said == "bytes")
+        if body.whole and start is not None and worker.lane != source.lanes[0]:
+            # Its other connection brings the whole file already.
+            troubles.without(worker)
+            return False
         if body.whole and start is not None and download.others(source):
             source.parts = False
             troubles.drop(source, "it sends only the whole file")

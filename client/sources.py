@@ -27,6 +27,8 @@ class Source:
     size_bytes: int | None = None
     answered: bool = False
     parts: bool = True
+    #: It has sent a part, or says that it can.
+    ranged: bool = False
     last_resort: bool = False
     dropped: str | None = None
     permanent: bool = False

@@ -48,7 +48,7 @@ class Troubles:
         """The connection broke, or never came."""
         source = worker.source
         if worker.lane != source.lanes[0]:
-            self._without(worker)
+            self.without(worker)
             return
         if permanent:
             self._reasons.append((Reason.NETWORK, text))
@@ -61,8 +61,7 @@ class Troubles:
         download, source = self._download, worker.source
         if worker.lane != source.lanes[0] and not isinstance(answer, Granted):
             # It gives no further connection: no reason to disturb the one that works.
-            worker.hang_up()
-            self._without(worker)
+            self.without(worker)
             return
         connection = worker.connection
         # What was told counts from when it arrived.
@@ -80,7 +79,9 @@ class Troubles:
                 self._reasons.append((reason, text))
                 self.drop(source, text)
 
-    def _without(self, worker: Worker) -> None:
+    def without(self, worker: Worker) -> None:
+        """A further connection that is not to be had: the first one works on."""
+        worker.hang_up()
         if worker.lane in worker.source.lanes:
             worker.source.lanes.remove(worker.lane)
         self._download.expect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from client.sources import Source
+from client.target import UNKNOWN_SIZE
 from client.trials import Add, Drop, Reading, Trials
 
 if TYPE_CHECKING:
@@ -41,14 +42,16 @@ class Widening:
         """Called by the watch."""
         download = self._download
         board = download.board
-        if board is None or now < self._next_s or not self._wanted:
+        if board is None or download.size_limit >= UNKNOWN_SIZE:
+            return
+        if now < self._next_s or not self._wanted:
             return
         self._next_s = now + _EVERY_S
         self._retire()
         readings = {
             source.number: Reading(source.received_bytes, self._lanes(source), self._most(source))
             for source in download.sources
-            if source.usable and source.answered and source.parts
+            if source.usable and source.answered and source.parts and source.ranged
         }
         step = self._trials.tick(now, readings, board.wanted.total)
         if isinstance(step, Add):

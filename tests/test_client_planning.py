@@ -109,3 +109,19 @@ def test_a_server_that_gives_one_connection_only_is_not_disturbed(
         assert mirror.connections > 1
     assert result.sources[0].retries == 0
     assert one.right()
+
+
+@pytest.mark.parametrize(
+    "kind", [{"ranges": False}, {"chunked": True}, {"no_length": True}], ids=str
+)
+def test_a_server_that_sends_only_the_whole_file_is_asked_once(
+    one: Run, monkeypatch: pytest.MonkeyPatch, kind: dict[str, bool]
+) -> None:
+    """Even one that claims to serve parts."""
+    for name, seconds in {"settle_s": 0.2, "warm_s": 0.1, "measure_s": 0.2, "worth_s": 0.2}.items():
+        monkeypatch.setattr(Trials, name, seconds)
+    whole = Behaviour(DATA, rate=2e6, **kind)  # type: ignore[arg-type]
+    with running(whole) as (mirror,):
+        result = one.get(mirror.url)
+    assert one.right()
+    assert result.wasted_bytes < 100_000
