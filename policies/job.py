@@ -64,7 +64,8 @@ class Wait:
     """Come back in `retry_after_s` seconds; `ticket` and `place` where the policy keeps places.
 
     `place` counts from 1 (next to start). `ready` means the ticket may start as soon as a slot
-    is free. `estimate` is None where the policy makes no promise (FCFS, Reserve).
+    is free. `estimate` is None where the policy makes no promise (FCFS, Reserve). Who asks again
+    and again is answered only after `answer_after_s` seconds.
     """
 
     retry_after_s: float
@@ -72,6 +73,7 @@ class Wait:
     place: int | None = None
     ready: bool = False
     estimate: Estimate | None = None
+    answer_after_s: float = 0.0
 
 
 class Reason(enum.StrEnum):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 
 from policies.book import READY, WAITING
@@ -121,7 +122,7 @@ class QueuedPolicy(Turns):
             if extra > 0:
                 if extra * settings.early_penalty_s <= settings.early_penalty_max_s:
                     shelf.promise_s[row] += settings.early_penalty_s
-                return self._wait_on(row, now)
+                return replace(self._wait_on(row, now), answer_after_s=settings.early_answer_s)
         if shelf.state[row] == WAITING:
             self._fill_ready(now)
         if self._turn_has_come(row, now):

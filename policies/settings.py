@@ -172,6 +172,14 @@ class PolicySettings(BaseModel):
         description="All early visits together move one promised return by no more than this.",
         json_schema_extra=_about("s", *QUEUED),
     )
+    early_answer_s: float = Field(
+        2.0,
+        ge=0.0,
+        le=25.0,
+        description="The answer to each further early visit is kept back this long, so that "
+        "asking again and again takes no bandwidth from downloads.",
+        json_schema_extra=_about("s", *QUEUED),
+    )
     class_weights: dict[str, Annotated[float, Field(ge=0.01, le=1_000.0)]] = Field(
         default={"silver": 2.0, "gold": 4.0},
         max_length=64,

@@ -48,6 +48,8 @@ _LOOK_S = 2.0
 #: How one more connection of a running download is kept by a tool that comes back or that nobody
 #: knows: every tool bears this much silence.
 _BRIEFLY = ToolRule(agent=".", manner="hold", silent_s=20.0, drip_lines=0)
+#: More answers than these are not kept back at once.
+_MOST_SLOWED = 2_000
 _FORBIDDEN = frozenset({Reason.TICKET_EXPIRED, Reason.TICKET_USED, Reason.TICKET_FOREIGN})
 
 
@@ -59,6 +61,8 @@ class Gate:
         self.now: Callable[[], float] = parts.now
         self.floor = Floor(parts, policy, settings, self._called, self._one_ended)
         self.draining = False
+        #: Answers that are kept back from clients who ask again and again.
+        self._slowed = 0
         self.holds = HoldingHall(
             self, parts.reactor, self._expected, parts.holds_most, parts.holds_per_client
         )
@@ -287,8 +291,20 @@ class Gate:
             waited_s = max(0.0, self.now() - issued_s)
         rep = visit.rep
         notice = Notice(rep.url_path, rep.size_bytes, wait, token, waited_s, self.draining)
-        # What a client was told must survive a crash: the answer waits for the journal.
-        self.parts.journal.after_commit(lambda: self.parts.waiting.answer(visit.request, notice))
+
+        def answer() -> None:
+            self.parts.waiting.answer(visit.request, notice)
+
+        if wait.answer_after_s > 0.0 and self._slowed < _MOST_SLOWED:
+            self._slowed += 1
+            self.parts.reactor.callLater(wait.answer_after_s, self._answer_late, answer)
+        else:
+            # What a client was told must survive a crash: the answer waits for the journal.
+            self.parts.journal.after_commit(answer)
+
+    def _answer_late(self, answer: Callable[[], None]) -> None:
+        self._slowed -= 1
+        self.parts.journal.after_commit(answer)
 
     def _refuse(self, visit: Visit, refusal: Refuse) -> None:
         forbidden = refusal.reason in _FORBIDDEN

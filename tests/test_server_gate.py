@@ -382,6 +382,22 @@ def test_when_the_download_is_whole_one_that_was_too_many_asks_like_anybody_else
     assert more.token
 
 
+def test_who_asks_again_and_again_gets_its_answers_late() -> None:
+    house = House(come_back_s=60.0, early_polls_free=1, early_answer_s=3.0)
+    house.ask("192.0.2.1")
+    house.ask("192.0.2.2")
+    assert house.ask("192.0.2.2").connection.status == 503, "once is forgiven"
+    late, gone = house.ask("192.0.2.2"), house.ask("192.0.2.2")
+    house.wait(2.0)
+    assert late.connection.status == 0
+    gone.leave()
+    house.wait(1.5)
+    assert late.connection.status == 503
+    assert gone.connection.status == 0
+    house.wait(70.0)
+    assert house.ask("192.0.2.2").connection.status == 503, "on time: answered at once"
+
+
 def test_small_files_pass_the_fast_way_unless_something_speaks_against_it() -> None:
     house = House(rules=[Rule(path="/secret/*", require_class="gold")], slots=2, reserve_small=1)
     asked = house.ask()
