@@ -221,7 +221,8 @@ class Estimator:
         """The calibrated estimate for a scheduled wait, or for a promised return."""
         base = max(away_s or raw_s, 0.25)
         ratios = self._away if away_s > 0.0 else self._here
-        return Estimate(base * ratios.centre(base), base * ratios.bound(base))
+        centre, bound = ratios.tell(base)
+        return Estimate(base * centre, base * bound)
 
     def slot_s(self, raw_s: float) -> float:
         """When a slot is likely to be there for a client that waits elsewhere."""

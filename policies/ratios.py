@@ -89,13 +89,15 @@ class _Window:
 class Ratios:
     """Learns ratios of actual to expected times; tells what they are likely to be."""
 
-    __slots__ = ("_all", "_own", "_part", "_width")
+    __slots__ = ("_all", "_own", "_part", "_told", "_width")
 
     def __init__(self, first: tuple[float, ...] = CLOSE, part: float = 0.9) -> None:
         self._all = _Window(_ALL, first)
         self._own = [_Window(_OWN) for _ in range(len(_EDGES) + 1)]
         self._part = part
         self._width = 1.0
+        #: Centre and bound by order, until something is learnt: they are asked for far more often.
+        self._told: dict[int, tuple[float, float]] = {}
 
     def learn(self, expected_s: float, actual_s: float) -> None:
         """What was expected to take `expected_s` took `actual_s`."""
@@ -103,26 +105,32 @@ class Ratios:
         ratio = min(_MOST, max(-_MOST, ratio))
         self._all.add(ratio)
         self._own[bisect_left(_EDGES, expected_s)].add(ratio)
+        self._told.clear()
 
     def held(self, held: bool) -> None:
         """A stated bound held, or did not."""
         width = self._width * math.exp(_STEP * (self._part - held))
         self._width = min(_WIDE, max(_NARROW, width))
+        self._told.clear()
 
     def centre(self, expected_s: float) -> float:
         """The ratio that such expectations most likely come near to."""
-        return self._mixed(expected_s, _Window.centre)
+        return self.tell(expected_s)[0]
 
-    def bound(self, expected_s: float) -> float:
-        """The ratio that the wanted part of such expectations stays below."""
-        centre = self.centre(expected_s)
-        bound = self._mixed(expected_s, lambda window: window.quantile(self._part))
-        spread = max(_FLOOR, math.log(bound / centre) * self._width)
-        return centre * math.exp(spread)
+    def tell(self, expected_s: float) -> tuple[float, float]:
+        """The same, and the ratio that the wanted part of such expectations stays below."""
+        order = bisect_left(_EDGES, expected_s)
+        told = self._told.get(order)
+        if told is None:
+            centre = self._mixed(order, _Window.centre)
+            bound = self._mixed(order, lambda window: window.quantile(self._part))
+            spread = max(_FLOOR, (bound - centre) * self._width)
+            told = self._told[order] = math.exp(centre), math.exp(centre + spread)
+        return told
 
-    def _mixed(self, expected_s: float, tell: Callable[[_Window], float]) -> float:
-        own = self._own[bisect_left(_EDGES, expected_s)]
+    def _mixed(self, order: int, tell: Callable[[_Window], float]) -> float:
+        own = self._own[order]
         ratio = tell(self._all)
         if own.seen:
             ratio += own.seen / (own.seen + _LEAN) * (tell(own) - ratio)
-        return math.exp(ratio)
+        return ratio

@@ -10,7 +10,7 @@ from policies.ratios import PUNCTUAL, Ratios
 def test_before_anything_was_seen_the_expectation_is_taken_at_its_word() -> None:
     ratios = Ratios()
     assert 0.9 < ratios.centre(30.0) < 1.1
-    assert ratios.centre(30.0) < ratios.bound(30.0) < 1.5
+    assert ratios.centre(30.0) < ratios.tell(30.0)[1] < 1.5
     assert Ratios(PUNCTUAL).centre(30.0) > 1.0
 
 
@@ -19,7 +19,7 @@ def test_centre_goes_where_most_come_not_between_two_crowds() -> None:
     for number in range(200):
         ratios.learn(30.0, 30.0 * (1.05 if number % 5 < 3 else 2.0))
     assert 1.03 < ratios.centre(30.0) < 1.08
-    assert ratios.bound(30.0) > 1.7
+    assert ratios.tell(30.0)[1] > 1.7
 
 
 def test_orders_of_magnitude_are_corrected_apart() -> None:
@@ -47,7 +47,7 @@ def test_bound_holds_nine_times_in_ten_though_the_day_drifts() -> None:
         drift += rng.gauss(0.0, 0.02)
         drift = max(-1.0, min(1.0, drift))
         actual_s = 50.0 * 2.718281828 ** (drift + rng.gauss(0.0, 0.3))
-        kept = actual_s <= 50.0 * ratios.bound(50.0)
+        kept = actual_s <= 50.0 * ratios.tell(50.0)[1]
         held += kept
         ratios.held(kept)
         ratios.learn(50.0, actual_s)
@@ -60,4 +60,4 @@ def test_wild_values_do_no_harm() -> None:
         ratios.learn(expected_s, actual_s)
         ratios.held(False)
     for expected_s in (0.0, 1.0, 1e12):
-        assert 0.0 < ratios.centre(expected_s) <= ratios.bound(expected_s) < 1e9
+        assert 0.0 < ratios.centre(expected_s) <= ratios.tell(expected_s)[1] < 1e9
