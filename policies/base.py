@@ -8,6 +8,7 @@ same one with other settings, takes it over whole.
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -60,7 +61,7 @@ class Hall:
     idlers: Idlers = field(default_factory=Idlers)
 
 
-class BasePolicy:
+class BasePolicy(ABC):
     """Leases and counts; keeps no places. Subclasses add who may start."""
 
     name = "base"
@@ -99,8 +100,8 @@ class BasePolicy:
         pool = self._pool
         return min(self.large_cap - pool.large_active, self._slots - len(pool))
 
-    def _offer_large(self, job: Job, now: float, ticket: int | None) -> Decision:
-        raise NotImplementedError
+    @abstractmethod
+    def _offer_large(self, job: Job, now: float, ticket: int | None) -> Decision: ...
 
     def _offer_small(self, job: Job, now: float) -> Decision:
         if len(self._leases) < self._slots or self._make_room(now):
@@ -164,7 +165,9 @@ class BasePolicy:
         """See `AdmissionPolicy.release`."""
         self._close(self._leases[lease], now, done)
 
-    def observe(self, goodput_bytes_s: float, link_busy: bool, now: float) -> None:
+    def observe(  # noqa: B027 - most policies do not care
+        self, goodput_bytes_s: float, link_busy: bool, now: float
+    ) -> None:
         """See `AdmissionPolicy.observe`."""
 
     def leases(self) -> Sequence[LeaseView]:

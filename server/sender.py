@@ -9,6 +9,7 @@ ends its transfer with a reset.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from twisted.logger import Logger
@@ -24,7 +25,7 @@ Piece = bytes | tuple[int, int]
 _log = Logger()
 
 
-class BodySender:
+class BodySender(ABC):
     """What both ways share. A sender is made for one request after its header was sent.
 
     It keeps the file open by having it, and tells its listener exactly once.
@@ -203,17 +204,17 @@ class BodySender:
             if complete:
                 self._request.finish()
 
-    def _suspend(self) -> None:
+    def _suspend(self) -> None:  # noqa: B027 - there may be nothing to stop
         """Stop asking for turns. A place in the ring lapses by itself at the next turn."""
 
-    def _open(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _open(self) -> None: ...
 
-    def _close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _close(self) -> None: ...
 
-    def _await_room(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _await_room(self) -> None: ...
 
-    def _send_some(self, most_bytes: int) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def _send_some(self, most_bytes: int) -> int: ...

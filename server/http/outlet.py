@@ -9,6 +9,7 @@ out; a body sender has the socket to itself from then on.
 from __future__ import annotations
 
 import socket
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ class _FlushBarrier:
         """The transport is gone; `connectionLost` says so too."""
 
 
-class Outlet(Protocol):
+class Outlet(Protocol, ABC):
     """Sends for `HttpConnection`, which says when the connection is over."""
 
     __slots__ = (
@@ -138,8 +139,8 @@ class Outlet(Protocol):
         self.deadline = self.factory.write_deadline(len(piece))
         self.transport.write(bytes(piece))
 
-    def _deadline_when_flushed(self) -> float:
-        raise NotImplementedError
+    @abstractmethod
+    def _deadline_when_flushed(self) -> float: ...
 
     def when_flushed(self, callback: Callable[[], None]) -> None:
         """Call back once, when everything sent so far has left this process (or now)."""

@@ -5,6 +5,7 @@ What an answer means for the connection (the next request, or the end) is `conne
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -30,13 +31,13 @@ class Writer(Reader):
         #: A HEAD request's answer has the same header and no body.
         self._omit_body = False
 
+    @abstractmethod
     def finish(self, request: Request) -> None:
         """The request is answered: the next one, or the end."""
-        raise TypeError("a Writer cannot end an answer; see HttpConnection")
 
+    @abstractmethod
     def abort(self) -> None:
         """Cut the connection with a reset, so that nobody takes a part for the whole."""
-        raise TypeError("a Writer cannot end an answer; see HttpConnection")
 
     def answer(
         self, request: Request, status: int, headers: Iterable[Header], body: bytes, close: bool
