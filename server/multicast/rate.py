@@ -33,6 +33,7 @@ class RateSettings:
     slow_lag_ms: int = 250
     slow_loss: float = 0.01
     slow_share: float = 0.8
+    faster_every_s: float = 0.2
     step_every_s: float = 0.5
     recover_share: float = 0.05
 
@@ -59,6 +60,10 @@ class RateControl:
         #: What each member had been sent and had received at its last judged report.
         self._counts: dict[str, tuple[int, int, int]] = {}
         self._lags: dict[str, int] = {}
+        #: The share that receivers can read, who cannot read all, and since when it is so.
+        self._readable = 1.0
+        self._slow: set[str] = set()
+        self._readable_at = float("-inf")
         #: Losses that a slower rate did not help.
         self._hopeless: dict[str, float] = {}
 
@@ -77,7 +82,7 @@ class RateControl:
 
     def rate_bytes_s(self, slowest_declared_bytes_s: float) -> float:
         """What to send at now."""
-        wanted = min(self._configured * self._share, slowest_declared_bytes_s)
+        wanted = min(self._configured * self._share * self._readable, slowest_declared_bytes_s)
         return max(wanted, self.floor_bytes_s)
 
     def report(self, report: Report, now: float) -> None:
@@ -90,16 +95,10 @@ class RateControl:
         self._counts[member] = (report.expected, report.received, report.overruns)
         lost_there = max(0, report.overruns - before[2]) / sent
         loss = max(0.0, 1 - (report.received - before[1]) / sent)
-        catching_up = report.lag_ms < 0.9 * self._lags.get(member, 0)
-        self._lags[member] = report.lag_ms
-        if now - self._changed_at < settings.step_every_s:
+        self._follow_reader(report, lost_there, now)
+        if now - self._changed_at < settings.step_every_s or lost_there >= settings.slow_loss:
             return
-        lags = report.lag_ms >= settings.slow_lag_ms and not catching_up
-        if lags or lost_there >= settings.slow_loss:
-            self._trial = None
-            share = self._share * max(0.5, settings.slow_share - lost_there)
-            self._change(max(settings.floor_share, share), now)
-        elif self._trial is not None:
+        if self._trial is not None:
             self._judge(self._trial, member, loss, now)
         elif self._complains(member, loss, report.queue_ms):
             share = max(settings.floor_share, self._share * max(0.5, 1 - loss))
@@ -114,8 +113,27 @@ class RateControl:
         self._counts.pop(member, None)
         self._hopeless.pop(member, None)
         self._lags.pop(member, None)
+        self._slow.discard(member)
         if self._trial is not None and self._trial.member == member:
             self._trial = None
+
+    def _follow_reader(self, report: Report, lost_there: float, now: float) -> None:
+        """Slow down for a receiver that falls behind; as soon as nobody does, speed up again."""
+        settings, member = self._settings, report.member
+        catching_up = report.lag_ms < 0.9 * self._lags.get(member, 0)
+        self._lags[member] = report.lag_ms
+        since = now - self._readable_at
+        if lost_there >= settings.slow_loss or report.lag_ms >= settings.slow_lag_ms:
+            self._slow.add(member)
+            if since >= settings.step_every_s and (lost_there or not catching_up):
+                share = self._readable * max(0.5, settings.slow_share - lost_there)
+                self._readable, self._readable_at = max(settings.floor_share, share), now
+            return
+        if report.lag_ms < settings.slow_lag_ms / 2:
+            self._slow.discard(member)
+        if self._readable < 1 and not self._slow and since >= settings.faster_every_s:
+            share = min(1.0, self._readable / settings.slow_share)
+            self._readable, self._readable_at = share, now
 
     def _complains(self, member: str, loss: float, queue_ms: int) -> bool:
         settings = self._settings
