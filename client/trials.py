@@ -63,7 +63,7 @@ class Trials:
     warm_s = 0.4
     measure_s = 1.0
     #: A download that is through sooner is not worth an experiment.
-    worth_s = 4.0
+    worth_s = 7.0
     #: What the mirror must gain, per connection added, of what one of its connections brings.
     gain = 0.3
     #: A mirror that brings less of the total than this is left alone.

@@ -74,9 +74,9 @@ SCENARIOS = (
     Scenario("killed", "killed", bar=1.06),
     Scenario("static, RTT 40 ms", "static", 40.0, bar=1.10),
     Scenario(
-        "500 KiB/s a connection",
+        "200 KiB/s a connection",
         tools=("tidegate", "tidegate-one", "aria2", "aria2-x4", "axel"),
-        limit_kib=500,
+        limit_kib=200,
     ),
 )
 
