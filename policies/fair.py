@@ -26,16 +26,14 @@ from operator import attrgetter
 from policies.base import Hall
 from policies.book import WAITING, Rank
 from policies.job import Admit, Advance, Job
-from policies.pauses import Pauses
+from policies.overtaking import Overtaking
+from policies.pauses import PROBE_S, Pauses
 from policies.queued import QueuedPolicy
 from policies.settings import PolicySettings
 from policies.slots import Lease
 
 _key = attrgetter("key")
 _cap = attrgetter("cap_bytes_s")
-#: Bins of log2(size) for the load that overtakes.
-_BINS = 41
-_LOAD_MEMORY_S = 60.0
 #: Slow is a client that takes no more than this many equal shares of the link. Delaying it costs it
 #: the delay; running it beside N others costs each of them rate / capacity of its time left, half
 #: of that in the mean: the two are equal at two shares. Measured: p99 of large downloads in paper
@@ -44,6 +42,9 @@ _LOAD_MEMORY_S = 60.0
 _SLOW_SHARES = 1.5
 #: The part of the link that slow clients may have before shorter downloads.
 _SLOW_PART = 0.5
+#: How long the first place out of turn takes to come free before one was seen to, seconds; it is
+#: learnt from what waits were, this part of it from each.
+_FIRST_LEAVE_S, _LEAVE_MEMORY = 3.0, 0.05
 #: A head start no file's size outweighs, bytes.
 _HEAD_START = 1e15
 #: Newcomers that are measured at once, and leases that run just to be kept alive, take no more
@@ -75,8 +76,9 @@ class FairPolicy(QueuedPolicy):
             if lease.paused:
                 self._pauses.inherit(lease)
         self._slow_bytes_s = 0.0
-        self._load = [0.0] * _BINS
-        self._load_s = 0.0
+        self._overtaking = Overtaking()
+        #: How long it takes until one place more is free out of turn.
+        self._leave_s = _FIRST_LEAVE_S
 
     # -- order ---------------------------------------------------------------------------------
 
@@ -135,13 +137,24 @@ class FairPolicy(QueuedPolicy):
         capacity = self._capacity
         if not math.isfinite(capacity.rate_bytes_s):
             return False
-        fill = self._demand() / capacity.typical_client_bytes_s
-        if self._pauses.upkeep >= _UPKEEP_PART * fill:
+        if self._pauses.count >= self._most_paused():
             return False
         speed = capacity.recall(self._book.shelf.client[row])
         if speed < math.inf:
             return speed <= self._slow_bytes_s
-        return self._pauses.probes < max(1.0, _PROBE_PART * fill)
+        return self._pauses.probes < self._most_probes()
+
+    def _fill(self) -> float:
+        """How many clients fill the link."""
+        return self._demand() / self._capacity.typical_client_bytes_s
+
+    def _most_probes(self) -> float:
+        return max(1.0, _PROBE_PART * self._fill())
+
+    def _most_paused(self) -> float:
+        """So many paused leases cost the upkeep that is bearable."""
+        settings = self.settings
+        return _UPKEEP_PART * self._fill() * settings.max_pause_s / settings.min_run_s
 
     def _demand(self) -> float:
         """Own speeds of clients that should run together, bytes a second."""
@@ -176,10 +189,19 @@ class FairPolicy(QueuedPolicy):
         super().detach(lease, now, remaining_bytes)
         self._sorted = False
 
+    def _start_ticket(self, row: int, job: Job, now: float) -> Admit:
+        shelf = self._book.shelf
+        raw_s = shelf.raw[row]
+        if raw_s > 2.0 * PROBE_S:
+            # What was laid out in places was off by this much.
+            waited_s = now - shelf.issued_s[row]
+            self._leave_s *= min(4.0, max(0.25, waited_s / raw_s)) ** _LEAVE_MEMORY
+        return super()._start_ticket(row, job, now)
+
     def _start(self, job: Job, now: float, ticket: int | None, large: bool) -> Admit:
         admit = super()._start(job, now, ticket, large)
         if large:
-            self._note_load(job.remaining_bytes, now)
+            self._overtaking.note(job.remaining_bytes, now)
             lease = self._leases[admit.lease]
             if ticket is not None:
                 row = self._book.shelf.rows[ticket]
@@ -305,12 +327,6 @@ class FairPolicy(QueuedPolicy):
 
     # -- when ----------------------------------------------------------------------------------
 
-    def _note_load(self, remaining_bytes: int, now: float) -> None:
-        decay = math.exp(-max(0.0, now - self._load_s) / _LOAD_MEMORY_S)
-        self._load_s = now
-        self._load = [load * decay for load in self._load]
-        self._load[min(_BINS - 1, remaining_bytes.bit_length())] += remaining_bytes
-
     def _raw_s(self, row: int, now: float) -> float:
         """Bytes before this one at the speed of the link, stretched by those that overtake."""
         book, shelf = self._book, self._book.shelf
@@ -327,6 +343,15 @@ class FairPolicy(QueuedPolicy):
         shows = 1.0 - self._eta.no_show_fraction
         if shelf.state[row] == WAITING:
             before += int(shows * book.line.bytes_before(key, number))
-        bins = min(_BINS - 1, shelf.remaining[row].bit_length())
-        overtaking = sum(self._load[:bins]) / _LOAD_MEMORY_S / link
-        return before / link / (1.0 - min(0.9, overtaking))
+        overtaking = self._overtaking.rate_below(shelf.remaining[row]) / link
+        in_turn_s = before / link / (1.0 - min(0.9, overtaking))
+        return min(in_turn_s, self._out_of_turn_s((key, number)))
+
+    def _out_of_turn_s(self, entry: tuple[float, int]) -> float:
+        """When a place among the measured and paused ones comes to this ticket at the door."""
+        before = bisect_left(self._book.here, entry)
+        probes_s = PROBE_S * (0.5 + before / self._most_probes())
+        beyond = self._pauses.count + before + 1 - self._most_paused()
+        if beyond <= 0.0:
+            return probes_s
+        return probes_s + beyond * self._leave_s

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from policies.slots import Lease
 
 #: A probe lasts this long: two looks at the progress of a live transfer.
-_PROBE_S = 0.5
+PROBE_S = 0.5
 
 
 class Pauses:
@@ -54,7 +54,7 @@ class Pauses:
 
     def probe(self, lease: Lease, now: float) -> None:
         """Let a newcomer run for a moment, to see what its client can take."""
-        self._out_of_turn[lease.id] = now + _PROBE_S
+        self._out_of_turn[lease.id] = now + PROBE_S
         self._probes.add(lease.id)
 
     def drop(self, lease: Lease) -> None:
