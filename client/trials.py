@@ -2,11 +2,11 @@
 
 One connection is as good as several where the line is what limits (paper B, section V). Where a
 server limits each connection, or a window is too small for a long line, more of them bring more.
-Nobody can tell these apart without trying, so long downloads try: one mirror at a time, the total
-rate before against the total rate with it. A gain doubles the number; no gain bars the mirror for
-a while, longer each time.
+Nobody can tell these apart without trying, so long downloads try, all mirrors at a time: rates
+before against rates with them. A mirror that gains, while the total does too, keeps them, and is
+tried with twice as many; one that does not is barred for a while, longer each time.
 
-    step = trials.tick(now, readings, left_bytes)      # Add | Drop | None
+    steps = trials.tick(now, readings, left_bytes)      # Add and Drop
 
 Times are seconds, `now` never runs backwards.
 """
@@ -48,10 +48,9 @@ Readings = Mapping[int, Reading]
 
 @dataclass(slots=True)
 class _Trial:
-    mirror: int
-    count: int
+    counts: Mapping[int, int]
     before: Mapping[int, float]
-    lanes: int
+    lanes: Mapping[int, int]
     begin_s: float
     start: Mapping[int, int] | None = None
 
@@ -64,6 +63,8 @@ class Trials:
     measure_s = 1.0
     #: A download that is through sooner is not worth an experiment.
     worth_s = 7.0
+    #: After one that has helped, the next is likely to.
+    worth_again_s = 3.0
     #: What the mirror must gain, per connection added, of what one of its connections brings.
     gain = 0.3
     #: A mirror that brings less of the total than this is left alone.
@@ -80,31 +81,45 @@ class Trials:
         self.kept = 0
 
     @property
-    def trying(self) -> int | None:
-        """The mirror under trial."""
-        return self._trial.mirror if self._trial is not None else None
+    def trying(self) -> set[int]:
+        """The mirrors under trial."""
+        return set(self._trial.counts) if self._trial is not None else set()
 
-    def tick(self, now: float, readings: Readings, left_bytes: int) -> Step | None:
+    def tick(self, now: float, readings: Readings, left_bytes: int) -> list[Step]:
         """Call a few times a second with the mirrors that are working now."""
         lanes = {mirror: one.lanes for mirror, one in readings.items()}
         if self._since_s is None or lanes != self._lanes:
-            trial = self._trial
-            if trial is not None and lanes.get(trial.mirror) != trial.lanes:
-                # The new connection did not come to be, or the mirror left.
-                self._bar(now)
+            steps = self._part(now, readings)
+            for step in steps:
+                lanes[step.mirror] -= step.count
             self._settle(now, readings, lanes)
-            return None
+            return steps
         if self._trial is not None:
             return self._judge(now, readings, self._trial)
         if now - self._since_s < self.settle_s:
-            return None
+            return []
         rates = self._rates(self._start, readings, now - self._since_s)
-        total = sum(rates.values())
-        mirror = self._candidate(now, readings, rates)
-        if mirror is None or left_bytes < total * self.worth_s:
+        mirrors = self._candidates(now, readings, rates)
+        worth_s = self.worth_again_s if self.kept else self.worth_s
+        if not mirrors or left_bytes < sum(rates.values()) * worth_s:
             self._settle(now, readings, lanes)
-            return None
-        return self._add(now, mirror, readings, rates)
+            return []
+        return self._add(now, mirrors, readings, rates)
+
+    def _part(self, now: float, readings: Readings) -> list[Step]:
+        """A mirror came or left, or a connection did not come to be: nothing can be compared."""
+        trial, self._trial = self._trial, None
+        if trial is None:
+            return []
+        steps: list[Step] = []
+        for mirror, count in trial.counts.items():
+            self._bar(now, mirror)
+            extra = (
+                readings[mirror].lanes - trial.lanes[mirror] + count if mirror in readings else 0
+            )
+            if extra > 0:
+                steps.append(Drop(mirror, extra))
+        return steps
 
     def _settle(self, now: float, readings: Readings, lanes: Mapping[int, int]) -> None:
         self._since_s, self._lanes = now, lanes
@@ -120,53 +135,58 @@ class Trials:
             n: (one.received_bytes - start[n]) / span_s for n, one in readings.items() if n in start
         }
 
-    def _candidate(self, now: float, readings: Readings, rates: Mapping[int, float]) -> int | None:
+    def _candidates(self, now: float, readings: Readings, rates: Mapping[int, float]) -> list[int]:
         least = sum(rates.values()) * self.least_share
-        fit = [
+        return [
             mirror
             for mirror, one in readings.items()
             if one.lanes < one.most
             and now >= self._barred.get(mirror, 0.0)
             and rates[mirror] > max(0.0, least)
         ]
-        return max(fit, key=lambda n: rates[n], default=None)
 
-    def _add(self, now: float, mirror: int, readings: Readings, rates: Mapping[int, float]) -> Add:
-        one = readings[mirror]
-        count = min(one.lanes, one.most - one.lanes)
-        self._trial = _Trial(mirror, count, rates, one.lanes + count, now)
-        self._lanes = {**self._lanes, mirror: one.lanes + count}
-        return Add(mirror, count)
+    def _add(
+        self, now: float, mirrors: list[int], readings: Readings, rates: Mapping[int, float]
+    ) -> list[Step]:
+        counts = {n: min(readings[n].lanes, readings[n].most - readings[n].lanes) for n in mirrors}
+        self._lanes = {n: one.lanes + counts.get(n, 0) for n, one in readings.items()}
+        self._trial = _Trial(counts, rates, self._lanes, now)
+        return [Add(mirror, count) for mirror, count in counts.items()]
 
-    def _judge(self, now: float, readings: Readings, trial: _Trial) -> Step | None:
+    def _judge(self, now: float, readings: Readings, trial: _Trial) -> list[Step]:
         if trial.start is None:
             if now - trial.begin_s >= self.warm_s:
                 trial.start, trial.begin_s = self._counts(readings), now
-            return None
+            return []
         if now - trial.begin_s < self.measure_s:
-            return None
+            return []
         after = self._rates(trial.start, readings, now - trial.begin_s)
         before = trial.before
-        own = after[trial.mirror] - before[trial.mirror]
-        # Mirrors that came or went meanwhile say nothing.
-        total = sum(rate - before[n] for n, rate in after.items() if n in before)
-        each = before[trial.mirror] / (trial.lanes - trial.count)
-        wanted = self.gain * each * trial.count
-        if own >= wanted and total >= wanted / 2:
-            self._trial = None
-            self.kept += trial.count
-            self._failures.pop(trial.mirror, None)
-            self._settle(now, readings, self._lanes)
+        wanted = {
+            n: self.gain * before[n] / (trial.lanes[n] - count) * count
+            for n, count in trial.counts.items()
+        }
+        kept = {n for n, least in wanted.items() if after[n] - before[n] >= least}
+        total = sum(after.values()) - sum(before.values())
+        if total < sum(wanted[n] for n in kept) / 2:
+            # What some gained, others lost.
+            kept = set()
+        self._trial = None
+        steps: list[Step] = []
+        for mirror, count in trial.counts.items():
+            if mirror in kept:
+                self.kept += count
+                self._failures.pop(mirror, None)
+            else:
+                self._bar(now, mirror)
+                steps.append(Drop(mirror, count))
+        fewer = {step.mirror: step.count for step in steps}
+        self._settle(now, readings, {n: c - fewer.get(n, 0) for n, c in self._lanes.items()})
+        if not steps:
             # What was just measured is what the next trial is compared with.
             self._since_s, self._start = trial.begin_s, trial.start
-            return None
-        self._bar(now)
-        fewer = {**self._lanes, trial.mirror: trial.lanes - trial.count}
-        self._settle(now, readings, fewer)
-        return Drop(trial.mirror, trial.count)
+        return steps
 
-    def _bar(self, now: float) -> None:
-        assert self._trial is not None
-        mirror, self._trial = self._trial.mirror, None
+    def _bar(self, now: float, mirror: int) -> None:
         failures = self._failures[mirror] = self._failures.get(mirror, 0) + 1
         self._barred[mirror] = now + self.pause_s * 4 ** (failures - 1)

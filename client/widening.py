@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from client.sources import Source
 from client.target import UNKNOWN_SIZE
-from client.trials import Add, Drop, Reading, Trials
+from client.trials import Add, Reading, Trials
 
 if TYPE_CHECKING:
     from client.download import Download
@@ -53,18 +53,16 @@ class Widening:
             for source in download.sources
             if source.usable and source.answered and source.parts and source.ranged
         }
-        step = self._trials.tick(now, readings, board.wanted.total)
-        if isinstance(step, Add):
+        for step in self._trials.tick(now, readings, board.wanted.total):
             source = download.sources[step.mirror]
-            for _ in range(step.count):
-                download.lane(source).connect()
-            download.expect()
-        elif isinstance(step, Drop):
-            source = download.sources[step.mirror]
-            for lane in source.lanes[-step.count :]:
-                board.retire(lane)
-                self._retiring.add(lane)
-        if step is not None:
+            if isinstance(step, Add):
+                for _ in range(step.count):
+                    download.lane(source).connect()
+                download.expect()
+            else:
+                for lane in source.lanes[-step.count :]:
+                    board.retire(lane)
+                    self._retiring.add(lane)
             verb = "try" if isinstance(step, Add) else "give up"
             text = f"{verb} {step.count} more to {source.url.text}"
             self.lines.append(f"connections: after {now - download.began_s:.1f} s, {text}")

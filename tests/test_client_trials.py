@@ -27,8 +27,7 @@ def play(
             got[mirror] += rate * 0.1
             left -= rate * 0.1
         readings = {n: Reading(int(got[n]), lanes[n], MOST) for n in lanes}
-        step = trials.tick(now, readings, int(left))
-        if step is not None:
+        for step in trials.tick(now, readings, int(left)):
             steps.append((now, step))
             lanes[step.mirror] += step.count if isinstance(step, Add) else -step.count
         assert all(1 <= count <= MOST for count in lanes.values())
@@ -53,7 +52,7 @@ def test_a_line_that_is_full_gets_no_more_and_is_tried_ever_more_rarely() -> Non
     lanes, trials, steps = play(lambda lanes, now: dict.fromkeys(lanes, 1e6), 2, 200.0)
     assert lanes == {0: 1, 1: 1}
     assert trials.kept == 0
-    assert len([step for _, step in steps if isinstance(step, Add)]) <= 6
+    assert len([step for _, step in steps if isinstance(step, Add)]) <= 8
 
 
 def test_what_one_mirror_takes_from_another_is_no_gain() -> None:
@@ -86,10 +85,10 @@ def test_a_connection_that_never_comes_bars_the_mirror() -> None:
     while now < 9.0:
         now += 0.1
         got += 1e5
-        step = trials.tick(now, {0: Reading(int(got), 1, MOST)}, 10**12)
-        adds += isinstance(step, Add)
+        for step in trials.tick(now, {0: Reading(int(got), 1, MOST)}, 10**12):
+            adds += isinstance(step, Add)
     assert adds == 1
-    assert trials.trying is None
+    assert trials.trying == set()
 
 
 @settings(max_examples=100)
@@ -114,11 +113,11 @@ def test_whatever_happens_no_more_is_asked_for_than_is_allowed(
         for mirror in lanes:
             got[mirror] += count
         readings = {n: Reading(got[n], c, MOST) for n, c in lanes.items()}
-        step = trials.tick(now, readings, 10**9)
-        if isinstance(step, Add):
-            assert 1 <= step.count <= MOST - lanes[step.mirror]
-        elif isinstance(step, Drop):
-            assert 1 <= step.count < lanes[step.mirror]
+        for step in trials.tick(now, readings, 10**9):
+            if isinstance(step, Add):
+                assert 1 <= step.count <= MOST - lanes[step.mirror]
+            else:
+                assert 1 <= step.count < lanes[step.mirror]
 
 
 @pytest.mark.parametrize("seconds", [5.0, 20.0])
