@@ -30,7 +30,8 @@ class RateSettings:
     congested_queue_ms: int = 35
     judged_datagrams: int = 200
     better_share: float = 0.6
-    slow_lag_ms: int = 250
+    slow_lag_ms: int = 500
+    lag_floor_share: float = 0.5
     slow_loss: float = 0.01
     slow_share: float = 0.8
     faster_every_s: float = 0.2
@@ -127,7 +128,9 @@ class RateControl:
             self._slow.add(member)
             if since >= settings.step_every_s and (lost_there or not catching_up):
                 share = self._readable * max(0.5, settings.slow_share - lost_there)
-                self._readable, self._readable_at = max(settings.floor_share, share), now
+                # Lag alone may come from other work on that host, which a slower rate cannot help.
+                floor = settings.floor_share if lost_there else settings.lag_floor_share
+                self._readable, self._readable_at = max(floor, share), now
             return
         if report.lag_ms < settings.slow_lag_ms / 2:
             self._slow.discard(member)
