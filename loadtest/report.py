@@ -22,9 +22,10 @@ from loadtest.workloads import Workload, make_workload, with_rude
 
 _STYLE = """
 :root{color-scheme:light dark}
-body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}
-table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.85rem}
-th,td{padding:.25rem .6rem;text-align:right;border-bottom:1px solid #8884}
+body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem}
+table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.8rem}
+th,td{padding:.25rem .4rem;text-align:right;vertical-align:bottom;border-bottom:1px solid #8884}
+td{white-space:nowrap}
 th:first-child,td:first-child{text-align:left}
 figure{margin:1.5rem 0}svg{max-width:100%;height:auto}.wide{overflow-x:auto}
 dt{font-weight:600}dd{margin:0 0 .3rem 1.2rem}.no{opacity:.65}

@@ -164,3 +164,10 @@ def test_net_faster_counts_only_differences_beyond_five_percent_and_five_seconds
     ours = np.array([80.0, 97.0, 6.0, 120.0])
     assert net_faster(ours, control) == 0.0
     assert net_faster(np.array([80.0, 97.0, 6.0, 100.0]), control) == 0.25
+
+
+def test_compare_without_a_policy_takes_the_usual_ones() -> None:
+    shown = invoke("compare", *HEAVY, "--seeds", "1", "--jobs", "1", "--json")
+    assert shown.exit_code == 0, shown.output
+    told = [result["config"]["policy"] for result in json.loads(shown.output)["results"]]
+    assert told == ["http", "ps", "ticket", "fair"]

@@ -25,6 +25,9 @@ from policies.settings import PolicySettings
 from protocol.errors import ProtocolError
 from protocol.units import parse_rate
 
+#: What `compare` compares unless told otherwise: what servers do today, and what ours do.
+COMPARED = ("http", "ps", "ticket", "fair")
+
 
 def _shared(command: Callable[..., None]) -> Callable[..., None]:
     """The options that `run` and `compare` have in common."""
@@ -141,7 +144,13 @@ def run(policy: str, as_json: bool, **options: Any) -> None:
 
 @simulate.command()
 @click.option(
-    "--policy", "policies", type=click.Choice(list(POLICIES)), multiple=True, required=True
+    "--policy",
+    "policies",
+    type=click.Choice(list(POLICIES)),
+    multiple=True,
+    default=COMPARED,
+    show_default=True,
+    help="Repeatable.",
 )
 @_shared
 def compare(policies: tuple[str, ...], as_json: bool, **options: Any) -> None:
