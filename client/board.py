@@ -12,6 +12,7 @@ Times are seconds (`now` never runs backwards), rates bytes per second.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -78,7 +79,7 @@ class Blocks(Protocol):
     def stopped(self) -> list[Block]: ...
 
 
-class Board:
+class Board(ABC):
     """Bookkeeping shared by the strategies, which add `ask` and may override `_finished`."""
 
     def __init__(self, missing: list[Span]) -> None:
@@ -143,9 +144,9 @@ class Board:
         """Every wanted byte has been received."""
         return self.wanted.total == 0
 
+    @abstractmethod
     def ask(self, lane: int, now: float) -> Block | None:
         """The next work for a lane, or None when there is none for it now."""
-        raise NotImplementedError
 
     def received(self, block: Block, count: int, now: float) -> None:
         """`count` bytes at the block's position have arrived (no more than up to its end)."""
@@ -262,5 +263,5 @@ class Board:
                 rest.remove(block.position, block.end)
         return list(rest)
 
-    def _finished(self, block: Block, now: float) -> None:
+    def _finished(self, block: Block, now: float) -> None:  # noqa: B027 - most do not care
         """A block came in whole."""

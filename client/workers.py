@@ -7,6 +7,7 @@ the worker knows only its connection and its blocks.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from client import session
@@ -194,7 +195,7 @@ class Worker:
                 self.connection.last_s = self.download.network.now()
 
 
-class RangeTaker:
+class RangeTaker(ABC):
     """Takes one answer: reads its head, then either body bytes or the words of a problem."""
 
     def __init__(self, worker: Worker, start: int | None, end: int | None) -> None:
@@ -222,17 +223,17 @@ class RangeTaker:
             self._useful = True
             self.begin(meaning, fields)
 
+    @abstractmethod
     def begin(self, body: Body, fields: Fields) -> None:
         """The bytes of `body` follow."""
-        raise NotImplementedError
 
+    @abstractmethod
     def useful(self, data: memoryview) -> None:
         """Bytes of the file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def complete(self) -> None:
         """The answer is over."""
-        raise NotImplementedError
 
     def body(self, data: memoryview) -> None:
         """Called by the connection."""
@@ -255,7 +256,9 @@ class RangeTaker:
         assert not isinstance(meaning, Body | Redirect | OutOfRange)
         self.worker.download.troubles.told(self.worker, meaning)
 
-    def lost(self, text: str, permanent: bool, unanswered: bool) -> None:
+    def lost(  # noqa: B027 - the worker takes care of most
+        self, text: str, permanent: bool, unanswered: bool
+    ) -> None:
         """Called by the connection; the worker hears of it too, and gives the blocks back."""
 
 

@@ -104,14 +104,6 @@ class Book:
             return bisect_left(self.ready, entry) + 1
         return len(self.ready) + self.line.rank(*entry) + 1
 
-    def sizes(self) -> Iterator[float]:
-        """Bytes of all waiting and ready tickets in the order of turn."""
-        shelf = self.shelf
-        for _, number in self.ready:
-            yield shelf.remaining[shelf.rows[number]]
-        for _, _, size in self.line.entries():
-            yield size
-
     # -- coming in -----------------------------------------------------------------------------
 
     def find(self, client: str, file: str) -> int | None:

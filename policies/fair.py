@@ -307,23 +307,9 @@ class FairPolicy(QueuedPolicy):
     def _choose(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Which leases stop and which go on, shortest first until the link is full."""
         self._sort()
-        capacity, pauses = self._capacity, self._pauses
         demand = self._demand()
-        pause: list[int] = []
-        resume: list[int] = []
         self._pauses.come_due(self._leases, now)
-        taken = 0.0
-        for lease in self._order:
-            runs = taken < demand or pauses.runs_out_of_turn(lease)
-            if runs and lease.connections:
-                taken += capacity.speed(lease)
-            if runs and lease.paused:
-                pauses.resume(lease, now)
-                resume.append(lease.id)
-            elif not runs and not lease.paused:
-                pauses.pause(lease, now)
-                pause.append(lease.id)
-        return tuple(pause), tuple(resume)
+        return self._pauses.choose(self._order, demand, self._capacity.speed, now)
 
     # -- when ----------------------------------------------------------------------------------
 

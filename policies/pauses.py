@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from policies.slots import Lease
 
@@ -86,6 +86,25 @@ class Pauses:
             due, number = heapq.heappop(self._stopped)
             if self._stands(leases, due, number):
                 self._out_of_turn[number] = now + self._min_run_s
+
+    def choose(
+        self, order: Iterable[Lease], demand: float, speed: Callable[[Lease], float], now: float
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Which leases stop and which go on, in this order until their speeds meet the demand."""
+        pause: list[int] = []
+        resume: list[int] = []
+        taken = 0.0
+        for lease in order:
+            runs = taken < demand or self.runs_out_of_turn(lease)
+            if runs and lease.connections:
+                taken += speed(lease)
+            if runs and lease.paused:
+                self.resume(lease, now)
+                resume.append(lease.id)
+            elif not runs and not lease.paused:
+                self.pause(lease, now)
+                pause.append(lease.id)
+        return tuple(pause), tuple(resume)
 
     def next_s(self, leases: Mapping[int, Lease]) -> float | None:
         """When `come_due` has something to do at the latest."""
