@@ -13,8 +13,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from loadtest.sim.engine import DOWNLOAD_FIELDS, Conditions, Engine
+from loadtest.sim.conditions import Conditions
+from loadtest.sim.engine import Engine
 from loadtest.sim.metrics import columns
+from loadtest.sim.outcome import DOWNLOAD_FIELDS
 from loadtest.trace import from_trace
 from loadtest.workloads import Workload
 from policies.registry import make_policy

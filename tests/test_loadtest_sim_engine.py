@@ -7,17 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from loadtest.sim.conditions import PUNCTUAL, Conditions, Starved
 from loadtest.sim.controls import ProcessorSharing
-from loadtest.sim.engine import (
-    DOWNLOAD_FIELDS,
-    PUNCTUAL,
-    SESSION_FIELDS,
-    Conditions,
-    Engine,
-    Starved,
-    Tally,
-)
+from loadtest.sim.engine import Engine
 from loadtest.sim.metrics import columns
+from loadtest.sim.outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, Tally
 from loadtest.sim.scenario import POLICIES, Scenario
 from loadtest.workloads import File, Visitor, Workload, exp2, release_artefacts
 from policies.job import Decision, Job, Wait

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,14 @@ import click
 from pydantic import ValidationError
 
 from loadtest.report import paper_report, study_report
-from loadtest.sim.engine import Starved
+from loadtest.sim.arguments import read_come_back, read_rate, read_settings
+from loadtest.sim.conditions import Starved
 from loadtest.sim.paper import LOADS, Cell, findings, order_agrees, run_paper
 from loadtest.sim.scenario import MANNERS, POLICIES, Scenario
 from loadtest.sim.study import Result, run_populations, run_seeds
 from loadtest.sim.tables import as_csv, as_object, comparison, paper_csv, paper_object, paper_table
 from loadtest.trace import from_trace
 from loadtest.workloads import WORKLOADS
-from policies.settings import PolicySettings
-from protocol.errors import ProtocolError
-from protocol.units import parse_rate
 
 #: What `compare` compares unless told otherwise: what servers do today, and what ours do.
 COMPARED = ("http", "ps", "ticket", "fair")
@@ -177,7 +174,7 @@ def _study(
         raise click.UsageError("give either --workload or --trace")
     if trace is not None and rate is None:
         raise click.UsageError("--trace needs --rate: a trace does not say what the link carries")
-    capacity = None if rate is None else _rate(rate)
+    capacity = None if rate is None else read_rate(rate)
     results: list[Result] = []
     numbers = range(first_seed, first_seed + seeds)
     try:
@@ -226,51 +223,15 @@ def _scenario(
         bandwidth=bandwidth,
         bandwidth_bytes_s=capacity,
         hold=hold,
-        come_back_s=_come_back(come_back),
+        come_back_s=read_come_back(come_back),
         rude=rude,
         manners=manners,
         tells_bandwidth=not measure_bandwidth,
-        settings=_settings(overrides),
+        settings=read_settings(overrides),
     )
     if hold and POLICIES[policy] in ("fcfs", "reserve", None):
         raise click.UsageError(f"--hold needs a policy that keeps places, which {policy} does not")
     return scenario
-
-
-def _come_back(text: str) -> float | None:
-    if text == "eta":
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and seconds > 0):
-        raise click.BadParameter(f"{text!r} is neither 'eta' nor seconds", param_hint="--come-back")
-    return seconds
-
-
-def _rate(text: str) -> float:
-    try:
-        return float(parse_rate(text))
-    except ProtocolError as error:
-        raise click.BadParameter(str(error), param_hint="--rate") from error
-
-
-def _settings(overrides: Sequence[str]) -> Mapping[str, Any]:
-    values: dict[str, Any] = {}
-    for override in overrides:
-        name, equals, text = override.partition("=")
-        if not equals or name not in PolicySettings.model_fields:
-            known = ", ".join(sorted(PolicySettings.model_fields))
-            raise click.BadParameter(
-                f"{override!r} is not NAME=VALUE of a policy setting; there are {known}",
-                param_hint="--setting",
-            )
-        try:
-            values[name] = json.loads(text)
-        except ValueError:
-            values[name] = text
-    return values
 
 
 def _sentence(error: Exception) -> str:
@@ -336,7 +297,7 @@ def paper(
         experiments,
         loads or ("sufficient", "light", "heavy"),
         range(first_seed, first_seed + seeds),
-        come_back_s=_come_back(come_back),
+        come_back_s=read_come_back(come_back),
         jobs=jobs,
         told=tell,
     )

@@ -9,123 +9,25 @@ policy, conditions): no clock, no global randomness.
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from random import Random
 
 from client.visit import (
-    POLITE,
-    Action,
     Ask,
-    ComeBack,
     GiveUp,
     Granted,
-    Manners,
-    Reason,
-    Refused,
     Visit,
     WaitUntil,
 )
 from loadtest.sim.chronicle import Chronicle
+from loadtest.sim.conditions import RUDE, Conditions, Starved
+from loadtest.sim.hearing import heard
 from loadtest.sim.link import Flow, Link
-from loadtest.workloads import File, Visitor, Workload
+from loadtest.sim.outcome import Client, Tally
+from loadtest.workloads import File, Workload
 from policies.desk import Desk
-from policies.job import AdmissionPolicy, Admit, Job, Refuse, Wait
-
-#: Asks again every second, whatever it was told.
-RUDE = Manners(obeys_retry_after=False, own_retry_s=1.0, jitter=0.0)
-#: The paper's clients: they come back exactly when told.
-PUNCTUAL = Manners(jitter=0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """What surrounds the policy. The two costs of a connection are the paper's.
-
-    `hold`: clients wait inside their request instead of polling. `one_connection`: one connection
-    carries all files of a client (the paper's FTP). `tick_s`: how often the policy is told the
-    progress of transfers (the live server does so every 0.25 s). `limit_s`: give up on a run that
-    has not ended by then (a policy that starves somebody).
-    """
-
-    bandwidth_bytes_s: float
-    hold: bool = False
-    one_connection: bool = False
-    attempt_s: float = 0.4
-    accept_s: float = 0.1
-    tick_s: float = 1.0
-    manners: Manners = POLITE
-    limit_s: float = 10_000_000.0
-
-
-class Starved(RuntimeError):
-    """The run did not end: somebody waits for ever."""
-
-
-#: One row a download, in the order of their ends; `nan` where there is no such time.
-DOWNLOAD_FIELDS = (
-    "client",
-    "size_bytes",
-    "asked_s",
-    "admitted_s",
-    "first_byte_s",
-    "ended_s",
-    "attempts",
-    "promised_at_s",
-    "promised_s",
-    "promised_p90_s",
-    "gave_up",
-)
-#: One row a client.
-SESSION_FIELDS = ("client", "arrived_s", "ended_s", "attempts", "gave_up")
-
-
-@dataclass(slots=True)
-class Tally:
-    """What happened, as columns; and the totals of the run."""
-
-    downloads: array[float] = field(default_factory=lambda: array("d"))
-    sessions: array[float] = field(default_factory=lambda: array("d"))
-    ended_s: float = 0.0
-    delivered_bytes: float = 0.0
-    events: int = 0
-
-
-class _Client:
-    """One visitor at work on one of its files."""
-
-    __slots__ = (
-        "admitted_s",
-        "asked_s",
-        "attempts",
-        "file_number",
-        "first_byte_s",
-        "flow",
-        "gone",
-        "held",
-        "lease",
-        "number",
-        "promise",
-        "visit",
-        "visitor",
-    )
-
-    def __init__(self, number: int, visitor: Visitor) -> None:
-        self.number = number
-        self.visitor = visitor
-        self.file_number = -1
-        self.visit: Visit | None = None
-        self.attempts = 0
-        self.asked_s = 0.0
-        self.admitted_s = math.nan
-        self.first_byte_s = math.nan
-        self.promise: tuple[float, float, float] | None = None
-        self.lease: int | None = None
-        self.flow: Flow | None = None
-        self.held: int | None = None
-        self.gone = False
+from policies.job import AdmissionPolicy, Admit, Job, Wait
 
 
 class Engine:
@@ -148,12 +50,12 @@ class Engine:
         self._desk = Desk(policy, self)
         self._random = Random(f"sim/{workload.seed}/{seed}")
         self._chronicle = chronicle
-        self._heap: list[tuple[float, int, Callable[[_Client], None], _Client]] = []
+        self._heap: list[tuple[float, int, Callable[[Client], None], Client]] = []
         self._sequence = 0
         self._wake_at: float | None = None
-        self._leases: dict[int, list[_Client]] = {}
+        self._leases: dict[int, list[Client]] = {}
         self._paused: set[int] = set()
-        self._held: dict[int, _Client] = {}
+        self._held: dict[int, Client] = {}
         self._present = 0
         self._ticked_s = 0.0
         self._ticked_bytes = 0.0
@@ -200,7 +102,7 @@ class Engine:
                 if not self._present:
                     next_tick = now + tick_s
                     self._ticked_s, self._ticked_bytes = now, link.delivered_bytes
-                self._arrive(_Client(arrived, visitors[arrived]))
+                self._arrive(Client(arrived, visitors[arrived]))
                 arrived += 1
             elif kind == 3:
                 self._settle()
@@ -213,7 +115,7 @@ class Engine:
         self.tally.delivered_bytes = link.delivered_bytes
         return self.tally
 
-    def _at(self, when: float, act: Callable[[_Client], None], client: _Client) -> None:
+    def _at(self, when: float, act: Callable[[Client], None], client: Client) -> None:
         self._sequence += 1
         heappush(self._heap, (when, self._sequence, act, client))
 
@@ -237,13 +139,13 @@ class Engine:
 
     # --- a client's way --------------------------------------------------------------------
 
-    def _arrive(self, client: _Client) -> None:
+    def _arrive(self, client: Client) -> None:
         self._present += 1
         if self._chronicle is not None:
             self._chronicle.arrive(self.now, client.number, self._demand(client))
         self._next_file(client)
 
-    def _next_file(self, client: _Client) -> None:
+    def _next_file(self, client: Client) -> None:
         client.file_number += 1
         if client.file_number >= self._files_of(client):
             self._leave(client, gave_up=False)
@@ -264,15 +166,15 @@ class Engine:
                 client,
             )
 
-    def _files_of(self, client: _Client) -> int:
+    def _files_of(self, client: Client) -> int:
         return 1 if self.conditions.one_connection else len(client.visitor.files)
 
-    def _file_of(self, client: _Client) -> File:
+    def _file_of(self, client: Client) -> File:
         if self.conditions.one_connection:
             return File("all", client.visitor.total_bytes)
         return client.visitor.files[client.file_number]
 
-    def _answer(self, client: _Client) -> None:
+    def _answer(self, client: Client) -> None:
         """The request has reached the server."""
         if client.gone:
             return
@@ -285,7 +187,7 @@ class Engine:
         )
         self._settle()
 
-    def _offer(self, client: _Client, ticket: int | None, *, present: bool) -> None:
+    def _offer(self, client: Client, ticket: int | None, *, present: bool) -> None:
         visit, now = client.visit, self.now
         assert visit is not None
         file = self._file_of(client)
@@ -314,18 +216,7 @@ class Engine:
                 client.held = decision.ticket
                 self._held[decision.ticket] = client
                 return
-            action = visit.answered(
-                now,
-                ComeBack(
-                    # Whole seconds, as Retry-After says it on the wire.
-                    float(math.ceil(decision.retry_after_s)),
-                    None if decision.ticket is None else str(decision.ticket),
-                    decision.place,
-                    ready=decision.ready,
-                ),
-            )
-        else:
-            action = self._refused(client, decision)
+        action = visit.answered(now, heard(decision))
         if isinstance(action, WaitUntil):
             self._at(action.at, self._ask_again, client)
         elif isinstance(action, Ask):
@@ -333,30 +224,20 @@ class Engine:
         elif isinstance(action, GiveUp):
             self._leave(client, gave_up=True)
 
-    def _refused(self, client: _Client, decision: Refuse) -> Action:
-        visit = client.visit
-        assert visit is not None
-        if decision.retry_after_s is not None:
-            return visit.answered(self.now, ComeBack(float(math.ceil(decision.retry_after_s))))
-        fault = decision.reason.value.startswith("ticket-")
-        return visit.answered(
-            self.now, Refused(Reason.REFUSED, decision.reason.value, ticket_fault=fault)
-        )
-
-    def _ask_again(self, client: _Client) -> None:
+    def _ask_again(self, client: Client) -> None:
         if client.gone:
             return
         assert client.visit is not None
         client.visit.due(self.now)
         self._at(self.now + self.conditions.attempt_s, self._answer, client)
 
-    def _body_begins(self, client: _Client) -> None:
+    def _body_begins(self, client: Client) -> None:
         if client.gone or client.lease is None or client.flow is None:
             return
         if client.lease not in self._paused:
             self._carry(client)
 
-    def _carry(self, client: _Client) -> None:
+    def _carry(self, client: Client) -> None:
         assert client.flow is not None
         if math.isnan(client.first_byte_s):
             client.first_byte_s = self.now
@@ -364,7 +245,7 @@ class Engine:
             self._chronicle.carried(self.now, client.number, True)
         self._link.start(client.flow)
 
-    def _body_ended(self, client: _Client) -> None:
+    def _body_ended(self, client: Client) -> None:
         lease = client.lease
         assert lease is not None
         sharers = self._leases[lease]
@@ -382,7 +263,7 @@ class Engine:
         self._settle()
         self._next_file(client)
 
-    def _lose_patience(self, client: _Client, file_number: int) -> None:
+    def _lose_patience(self, client: Client, file_number: int) -> None:
         if client.gone or client.file_number != file_number:
             return
         if not math.isnan(client.first_byte_s):
@@ -401,45 +282,23 @@ class Engine:
         self._leave(client, gave_up=True)
         self._settle()
 
-    def _leave(self, client: _Client, *, gave_up: bool) -> None:
+    def _leave(self, client: Client, *, gave_up: bool) -> None:
         if gave_up:
             self._record(client, gave_up=True)
         client.gone = True
         self._present -= 1
-        self.tally.sessions.extend(
-            (
-                float(client.number),
-                client.visitor.arrival_s,
-                self.now,
-                float(client.attempts),
-                float(gave_up),
-            )
-        )
+        self.tally.add_session(client, self.now, gave_up=gave_up)
         if self._chronicle is not None:
             self._chronicle.leave(self.now, client.number, self._demand(client))
 
-    def _demand(self, client: _Client) -> float:
-        return min(client.visitor.rate_bytes_s, self.conditions.bandwidth_bytes_s)
-
-    def _record(self, client: _Client, *, gave_up: bool) -> None:
+    def _record(self, client: Client, *, gave_up: bool) -> None:
         assert client.visit is not None
         client.attempts += client.visit.attempts
-        at, expected, p90 = client.promise or (math.nan, math.nan, math.nan)
-        self.tally.downloads.extend(
-            (
-                float(client.number),
-                float(self._file_of(client).size_bytes),
-                client.asked_s,
-                client.admitted_s,
-                client.first_byte_s,
-                self.now,
-                float(client.visit.attempts),
-                at,
-                expected,
-                p90,
-                float(gave_up),
-            )
-        )
+        size_bytes = self._file_of(client).size_bytes
+        self.tally.add_download(client, size_bytes, self.now, gave_up=gave_up)
+
+    def _demand(self, client: Client) -> float:
+        return min(client.visitor.rate_bytes_s, self.conditions.bandwidth_bytes_s)
 
     # --- the desk's hands ------------------------------------------------------------------
 

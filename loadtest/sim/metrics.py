@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadtest.sim.bounds import alone_s
-from loadtest.sim.engine import DOWNLOAD_FIELDS, SESSION_FIELDS, Conditions, Tally
+from loadtest.sim.conditions import Conditions
+from loadtest.sim.outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, Tally
 from loadtest.workloads import Workload
 
 _Vector = NDArray[np.float64]

@@ -20,8 +20,8 @@ from typing import Any
 
 from loadtest.sim.chronicle import Chronicle
 from loadtest.sim.chronology import draw, natural_end
-from loadtest.sim.engine import DOWNLOAD_FIELDS
 from loadtest.sim.metrics import columns, measure
+from loadtest.sim.outcome import DOWNLOAD_FIELDS
 from loadtest.sim.scenario import Scenario
 from loadtest.workloads import File, Visitor, Workload, make_workload
 

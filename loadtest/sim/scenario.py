@@ -9,8 +9,10 @@ from typing import Any
 
 from client.visit import POLITE, RETRYING, Manners
 from loadtest.sim.chronicle import Chronicle
+from loadtest.sim.conditions import PUNCTUAL, Conditions
 from loadtest.sim.controls import ProcessorSharing
-from loadtest.sim.engine import PUNCTUAL, Conditions, Engine, Tally
+from loadtest.sim.engine import Engine
+from loadtest.sim.outcome import Tally
 from loadtest.workloads import Workload, with_rude
 from policies.job import AdmissionPolicy
 from policies.registry import make_policy

@@ -1,0 +1,53 @@
+"""What the command line of the simulator reads of its options; each fault names the option."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from policies.settings import PolicySettings
+from protocol.errors import ProtocolError
+from protocol.units import parse_rate
+
+
+def read_come_back(text: str) -> float | None:
+    """`--come-back`: seconds, or None for `eta`."""
+    if text == "eta":
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise click.BadParameter(f"{text!r} is neither 'eta' nor seconds", param_hint="--come-back")
+    return seconds
+
+
+def read_rate(text: str) -> float:
+    """`--rate`, in bytes a second."""
+    try:
+        return float(parse_rate(text))
+    except ProtocolError as error:
+        raise click.BadParameter(str(error), param_hint="--rate") from error
+
+
+def read_settings(overrides: Sequence[str]) -> Mapping[str, Any]:
+    """`--setting NAME=VALUE`, as often as it was given."""
+    values: dict[str, Any] = {}
+    for override in overrides:
+        name, equals, text = override.partition("=")
+        if not equals or name not in PolicySettings.model_fields:
+            known = ", ".join(sorted(PolicySettings.model_fields))
+            raise click.BadParameter(
+                f"{override!r} is not NAME=VALUE of a policy setting; there are {known}",
+                param_hint="--setting",
+            )
+        try:
+            values[name] = json.loads(text)
+        except ValueError:
+            values[name] = text
+    return values

@@ -1,0 +1,36 @@
+"""What surrounds the policy in a run: the link, the cost of connections, the clients' manners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from client.visit import POLITE, Manners
+
+#: Asks again every second, whatever it was told.
+RUDE = Manners(obeys_retry_after=False, own_retry_s=1.0, jitter=0.0)
+#: The paper's clients: they come back exactly when told.
+PUNCTUAL = Manners(jitter=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What surrounds the policy. The two costs of a connection are the paper's.
+
+    `hold`: clients wait inside their request instead of polling. `one_connection`: one connection
+    carries all files of a client (the paper's FTP). `tick_s`: how often the policy is told the
+    progress of transfers (the live server does so every 0.25 s). `limit_s`: give up on a run that
+    has not ended by then (a policy that starves somebody).
+    """
+
+    bandwidth_bytes_s: float
+    hold: bool = False
+    one_connection: bool = False
+    attempt_s: float = 0.4
+    accept_s: float = 0.1
+    tick_s: float = 1.0
+    manners: Manners = POLITE
+    limit_s: float = 10_000_000.0
+
+
+class Starved(RuntimeError):
+    """The run did not end: somebody waits for ever."""

@@ -1,0 +1,108 @@
+"""Clients in a run, and what came of them: one row a download, one a session."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from dataclasses import dataclass, field
+
+from client.visit import Visit
+from loadtest.sim.link import Flow
+from loadtest.workloads import Visitor
+
+#: One row a download, in the order of their ends; `nan` where there is no such time.
+DOWNLOAD_FIELDS = (
+    "client",
+    "size_bytes",
+    "asked_s",
+    "admitted_s",
+    "first_byte_s",
+    "ended_s",
+    "attempts",
+    "promised_at_s",
+    "promised_s",
+    "promised_p90_s",
+    "gave_up",
+)
+#: One row a client.
+SESSION_FIELDS = ("client", "arrived_s", "ended_s", "attempts", "gave_up")
+
+
+class Client:
+    """One visitor at work on one of its files."""
+
+    __slots__ = (
+        "admitted_s",
+        "asked_s",
+        "attempts",
+        "file_number",
+        "first_byte_s",
+        "flow",
+        "gone",
+        "held",
+        "lease",
+        "number",
+        "promise",
+        "visit",
+        "visitor",
+    )
+
+    def __init__(self, number: int, visitor: Visitor) -> None:
+        self.number = number
+        self.visitor = visitor
+        self.file_number = -1
+        self.visit: Visit | None = None
+        self.attempts = 0
+        self.asked_s = 0.0
+        self.admitted_s = math.nan
+        self.first_byte_s = math.nan
+        self.promise: tuple[float, float, float] | None = None
+        self.lease: int | None = None
+        self.flow: Flow | None = None
+        self.held: int | None = None
+        self.gone = False
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened, as columns; and the totals of the run."""
+
+    downloads: array[float] = field(default_factory=lambda: array("d"))
+    sessions: array[float] = field(default_factory=lambda: array("d"))
+    ended_s: float = 0.0
+    delivered_bytes: float = 0.0
+    events: int = 0
+
+    def add_download(
+        self, client: Client, size_bytes: int, ended_s: float, *, gave_up: bool
+    ) -> None:
+        """The client is done with one of its files, or done with waiting for it."""
+        assert client.visit is not None
+        at, expected, p90 = client.promise or (math.nan, math.nan, math.nan)
+        self.downloads.extend(
+            (
+                float(client.number),
+                float(size_bytes),
+                client.asked_s,
+                client.admitted_s,
+                client.first_byte_s,
+                ended_s,
+                float(client.visit.attempts),
+                at,
+                expected,
+                p90,
+                float(gave_up),
+            )
+        )
+
+    def add_session(self, client: Client, ended_s: float, *, gave_up: bool) -> None:
+        """The client has left."""
+        self.sessions.extend(
+            (
+                float(client.number),
+                client.visitor.arrival_s,
+                ended_s,
+                float(client.attempts),
+                float(gave_up),
+            )
+        )
