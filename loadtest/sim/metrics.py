@@ -44,7 +44,8 @@ MEANING: Mapping[str, str] = {
     "90 % bound (those who left after the bound had passed count as not)",
     "eta_median_error": "median of |told - actual| / actual wait, for waits over 10 s",
     "eta_told": "how many clients were told a time",
-    "rude_gain": "how much shorter the mean session of rude clients is than that of polite ones",
+    "rude_gain": "how much sooner rude clients are done than the same ones were when polite, "
+    "beside what those who stay polite gain or lose by them",
     "net_faster": "paper: fraction of clients faster than under HTTP less those slower "
     "(by more than 5 % and 5 s)",
     "ratio_to_http": "mean session time / that of HTTP with the same slots and nothing extra",
@@ -117,7 +118,6 @@ def measure(workload: Workload, conditions: Conditions, tally: Tally) -> dict[st
         "wasted_polls": _mean(np.maximum(0.0, attempts - 2.0)),
         "gave_up": float(1.0 - done.mean()) if len(done) else 0.0,
         "utilisation": tally.delivered_bytes / (conditions.bandwidth_bytes_s * span),
-        "rude_gain": _rude_gain(workload, times),
     }
     return figures | _eta(downloads)
 
@@ -139,14 +139,17 @@ def _eta(downloads: Mapping[str, _Vector]) -> dict[str, float]:
     }
 
 
-def _rude_gain(workload: Workload, times: _Vector) -> float:
+def rude_gain(workload: Workload, times: _Vector, calm: _Vector) -> float:
+    """What rudeness pays: `calm` are the session times of the same clients when all were polite.
+
+    Comparing the same clients, the few who are rude need not be like the others.
+    """
     rude = np.array([visitor.rude for visitor in workload.visitors], dtype=bool)
-    if not rude.any() or rude.all():
-        return math.nan
-    done = ~np.isnan(times)
+    done = ~np.isnan(times) & ~np.isnan(calm)
     if not (rude & done).any() or not (~rude & done).any():
         return math.nan
-    return float(1.0 - times[rude & done].mean() / times[~rude & done].mean())
+    changes = [times[who].mean() / calm[who].mean() for who in (rude & done, ~rude & done)]
+    return float(1.0 - changes[0] / changes[1])
 
 
 def net_faster(times: _Vector, control: _Vector) -> float:

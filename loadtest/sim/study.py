@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadtest.sim.bounds import lower_bounds
-from loadtest.sim.metrics import mean_and_error, measure, net_faster, session_times
+from loadtest.sim.metrics import mean_and_error, measure, net_faster, rude_gain, session_times
 from loadtest.sim.scenario import Scenario
 from loadtest.workloads import Workload, make_workload, with_rude
 
@@ -40,13 +40,18 @@ def run_one(
     """All figures of one run.
 
     `control` adds those that compare with HTTP (a second run), `bound` the lower bound (as slow as
-    a run, and anew for every run in which somebody gave up).
+    a run, and anew for every run in which somebody gave up). With rude clients there is one more
+    run, in which the same are polite.
     """
     played = with_rude(workload, scenario.rude) if scenario.rude > 0.0 else workload
     calm = replace(scenario, rude=0.0)
     tally = calm.simulate(played, seed)
     figures = measure(played, calm.conditions(played), tally)
     times = session_times(tally, len(played.visitors))
+    figures["rude_gain"] = math.nan
+    if scenario.rude > 0.0:
+        polite = session_times(calm.simulate(workload, seed), len(played.visitors))
+        figures["rude_gain"] = rude_gain(played, times, polite)
     if bound:
         best_s = _bound(workload, played, calm, times)
         figures["bound_s"] = best_s
