@@ -70,11 +70,6 @@ class Line:
                 yield from block.numbers[start:] if start else block.numbers
             start = max(0, start - count)
 
-    def entries(self) -> Iterator[tuple[float, int, float]]:
-        """(key, number, size) in order; the line must not change meanwhile."""
-        for block in self._blocks:
-            yield from zip(block.keys, block.numbers, block.sizes, strict=True)
-
     def first(self) -> tuple[float, int] | None:
         """The entry whose turn is next."""
         if not self._blocks:

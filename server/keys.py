@@ -80,11 +80,6 @@ class KeyKeeper:
             self.log.error("The keys stay as they were: {fault}", fault=fault)
 
 
-def rotate_keys(path: Path, now: float) -> KeyRing:
-    """Put a new key in front of the others and use it from now on."""
-    return load_keys(path, now, rotate_after_s=0.0)
-
-
 def _read(path: Path) -> list[tuple[Key, float]]:
     try:
         if path.stat().st_mode & 0o077:

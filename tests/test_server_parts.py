@@ -18,7 +18,7 @@ from protocol.ticket import KeyRing, Ticket
 from server.callers import Callers, find_pass, find_remaining, find_ticket
 from server.coverage import Coverage
 from server.http.proxies import block_of
-from server.keys import OVERLAP_S, KeyKeeper, KeysUnreadable, load_keys, rotate_keys
+from server.keys import OVERLAP_S, KeyKeeper, KeysUnreadable, load_keys
 from server.numbers import BLOCK, Numbers
 from server.pages import Pages
 from server.phrases import ENGLISH, LANGUAGES, phrases_for
@@ -101,12 +101,12 @@ def test_keys_are_private_and_survive_a_restart(tmp_path: Path) -> None:
 def test_rotation_overlaps_and_then_forgets(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     old = load_keys(path, 0.0).write_ticket(ticket(0.0))
-    ring = rotate_keys(path, DAY_S)
+    ring = load_keys(path, DAY_S, rotate_after_s=0.0)
     assert ring.write_ticket(ticket(0.0)).split(".")[1] != old.split(".")[1]
     assert ring.read_ticket(old, "c", "/f", DAY_S).number == 1
     assert len(json.loads(path.read_text())) == 2
     assert load_keys(path, 2 * DAY_S, rotate_after_s=30 * DAY_S).read_ticket(old, "c", "/f", 1.0)
-    late = rotate_keys(path, DAY_S + OVERLAP_S)
+    late = load_keys(path, DAY_S + OVERLAP_S, rotate_after_s=0.0)
     assert len(json.loads(path.read_text())) == 2
     with pytest.raises(BadToken):
         late.read_ticket(old, "c", "/f", 1.0)
