@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from twisted.python.failure import Failure
 
 from server.gate import Gate
 from server.gateparts import Link
-from server.store.history import thin, write_samples
+from server.recent import Recent
+from server.store.history import RAW, read_samples, thin, write_samples
 from server.store.journal import forget_tickets
 from server.store.ledger import forget_digests, forget_events, write_arrivals
 from server.store.records import ArrivalRecord, SampleRecord
 from server.store.store import Store
 
 SAMPLE_S = 5.0
+#: What the charts' first look shows is kept in memory.
+_RECENT_S = 3600.0
+_MOMENTS = round(_RECENT_S / SAMPLE_S) + 1
 _THIN_EVERY = 12
 _SAME_JOB_S = 600.0
 _SEEN_MOST = 50_000
@@ -44,6 +50,7 @@ class Recorder:
         link: Link,
         extra: Callable[[], Mapping[str, float]],
         ticket_max_age_s: float,
+        series: Sequence[str],
     ) -> None:
         self._reactor = reactor
         self._now = now
@@ -52,21 +59,39 @@ class Recorder:
         self._link = link
         self._extra = extra
         self._kept_s = ticket_max_age_s
+        self._series = series
         self._call: Any = None
         self._counts: dict[str, int] = {}
         self._taken = 0
         self._arrivals: list[ArrivalRecord] = []
         self._seen: dict[tuple[str, str], float] = {}
         self.latest: dict[str, float] = {}
+        self.recent = Recent(_RECENT_S, _MOMENTS)
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Begin to sample, and fetch what an earlier run sampled in the last hour."""
         self._sample()
+        until_s = self._now()
+        since_s, most = until_s - _RECENT_S, _MOMENTS * len(self._series)
+
+        def ill(_fault: Failure) -> None:
+            # The store says so itself; the charts then begin with this run.
+            self.recent.complete(())
+
+        self._store.read(
+            lambda session: read_samples(session, self._series, RAW, since_s, until_s, most)
+        ).addCallbacks(self.recent.complete, ill)
 
     def stop(self) -> None:
         """Stop sampling."""
         if self._call is not None and self._call.active():
             self._call.cancel()
+
+    def recorded(
+        self, series: Sequence[str], since_s: float, until_s: float, points: int
+    ) -> tuple[list[float], dict[str, list[float | None]]]:
+        """The series as memory has them, on one axis as `store.history.read_binned` makes it."""
+        return self.recent.binned(series, since_s, until_s, points, SAMPLE_S)
 
     def arrived(self, record: ArrivalRecord) -> None:
         """Note a job that comes for the first time; written with the next sample.
@@ -97,6 +122,7 @@ class Recorder:
             values["last_wait_s"] = snapshot.last_wait.expected_s
         values.update(self._extra())
         self.latest = values
+        self.recent.add(now, values)
         samples = [SampleRecord(now, series, value, value) for series, value in values.items()]
         self._store.note(lambda session: write_samples(session, samples))
         if self._arrivals:

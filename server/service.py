@@ -16,7 +16,7 @@ from policies.settings import PolicySettings
 from protocol.errors import ProtocolError
 from protocol.ticket import KeyRing
 from server import health
-from server.admin.charts import levels_of
+from server.admin.charts import RECORDED, levels_of
 from server.admin.listener import AdminRoom
 from server.callers import Callers
 from server.catalog import Catalog
@@ -181,6 +181,7 @@ class Service:
             self.pacer,
             self._extra_samples,
             config.ticket_max_age_s,
+            RECORDED,
         )
         self.factory = HttpFactory(
             self.site,

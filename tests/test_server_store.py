@@ -288,10 +288,13 @@ def test_history_thins_to_minutes_and_hours(database: Database) -> None:
         history.thin(session, start + 7200)
         raw = session.scalars(select(Sample).where(Sample.resolution_s == 0)).all()
         assert min(sample.at_s for sample in raw) >= start + 3600
-        minutes = history.read_series(session, ["waiting"], start - 86400, start + 7200)["waiting"]
-        assert [sample.at_s for sample in minutes] == [start + 60 * n for n in range(120)]
+        since = start - 86400
+        minutes = history.read_samples(
+            session, ["waiting"], history.MINUTE, since, start + 7200, 1000
+        )
+        assert [sample.at_s for sample in minutes] == [start + 60 * n for n in range(119, -1, -1)]
         assert {(sample.mean, sample.peak) for sample in minutes} == {(25.0, 50.0)}
-        hours = history.read_series(session, ["waiting"], 0, 30 * 86400)["waiting"]
+        hours = history.read_samples(session, ["waiting"], history.HOUR, 0, 30 * 86400, 1000)
         assert [sample.mean for sample in hours] == [25.0, 25.0]
         history.thin(session, start + 400 * 86400)
         assert session.scalars(select(Sample)).all() == []

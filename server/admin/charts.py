@@ -5,6 +5,7 @@ One table names every series; sampling, history, the live stream, uPlot and the 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,11 @@ SERIES: Mapping[str, str] = {
     "eta_median_error": "median error of the estimate, as a share of the wait",
     "multicast_receivers": "multicast receivers",
 }
+
+#: Series that the recorder keeps under other names, as sums.
+SUMS: Mapping[str, tuple[str, ...]] = {"admitted": ("admitted_small", "admitted_large")}
+#: Everything that the charts ask of the recorder and of the store.
+RECORDED = (*SERIES, *itertools.chain.from_iterable(SUMS.values()))
 
 
 def levels_of(snapshot: Snapshot, health: Health) -> dict[str, float]:

@@ -20,7 +20,6 @@ from policies.job import LeaseView, Snapshot, TicketRow, TicketState
 from policies.registry import POLICIES
 from policies.settings import PolicySettings
 from protocol.units import format_duration
-from server.admin.charts import SERIES
 from server.admin.context import (
     Arrival,
     Block,
@@ -35,7 +34,7 @@ from server.admin.context import (
 )
 from server.admin.faults import FaultCount, ask
 from server.admin.papers import Papers
-from server.store.history import read_binned
+from server.admin.pasts import Pasts
 from server.store.journal import search_tickets
 from server.store.ledger import read_arrivals, read_events, read_revision, read_revisions
 from server.store.records import RevisionRecord
@@ -46,11 +45,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 #: Small files in a preview; more of them change nothing.
 _SMALL_MOST = 3_000
-_HISTORY_FRESH_S = 4.0
 #: Work of the pages (passwords above all) runs here, so that it cannot crowd out the store.
 _THREADS = 3
-#: Charts' series that the recorder keeps under other names, as sums.
-_SUMS = {"admitted": ("admitted_small", "admitted_large")}
 
 
 class LiveServer:
@@ -62,7 +58,7 @@ class LiveServer:
         self.faults = FaultCount()
         self._pool = ThreadPool(0, _THREADS, "admin")
         self._version = _version()
-        self._history: dict[tuple[int, int], tuple[float, History]] = {}
+        self._pasts = Pasts(service)
         self._blocks = {b["network"]: Block(**b) for b in papers.read_list("blocks")}
         self._thin = random.Random(0)
         self._faults_at = (self.now(), 0)
@@ -137,30 +133,7 @@ class LiveServer:
         return self.service.gate.policy.leases()
 
     async def history(self, since_s: float, until_s: float, points: int) -> History:
-        span_s = until_s - since_s
-        key = (round(span_s), points)
-        kept = self._history.get(key)
-        if kept is not None and until_s - kept[0] < _HISTORY_FRESH_S:
-            return kept[1]
-        names = [*SERIES, *itertools.chain.from_iterable(_SUMS.values())]
-        try:
-            axis, found = await self.service.store.read(
-                lambda session: read_binned(session, names, since_s, until_s, points)
-            )
-        except Exception as fault:  # noqa: BLE001 - whatever a database raises: no history then
-            self.service.log.warn("The history cannot be read: {fault}", fault=str(fault))
-            return History((), {})
-        for name, parts in _SUMS.items():
-            rows = [found[part] for part in parts]
-            found[name] = [
-                None if all(v is None for v in row) else sum(v or 0.0 for v in row)
-                for row in zip(*rows, strict=True)
-            ]
-        history = History(tuple(axis), {name: tuple(values) for name, values in found.items()})
-        if len(self._history) > 16:
-            self._history.clear()
-        self._history[key] = (until_s, history)
-        return history
+        return await self._pasts.read(since_s, until_s, points)
 
     # -- the queue ---------------------------------------------------------------------------
 

@@ -70,29 +70,27 @@ def _condense(session: Session, fine: int, coarse: int, now: float) -> None:
     )
 
 
-def read_series(
-    session: Session, series: Sequence[str], since_s: float, until_s: float
-) -> dict[str, list[SampleRecord]]:
-    """Points of each series in time order, at the finest resolution that reaches `since_s`."""
-    resolution_s = RAW
-    for candidate, kept_s in KEPT_S.items():
-        resolution_s = candidate
-        if until_s - since_s <= kept_s:
-            break
-    found: dict[str, list[SampleRecord]] = {name: [] for name in series}
+def read_samples(
+    session: Session,
+    series: Sequence[str],
+    resolution_s: int,
+    since_s: float,
+    until_s: float,
+    most: int,
+) -> list[SampleRecord]:
+    """The newest `most` samples of one resolution in [`since_s`, `until_s`), newest first."""
     query = (
-        select(Sample)
+        select(Sample.at_s, Sample.series, Sample.mean, Sample.peak)
         .where(
             Sample.resolution_s == resolution_s,
             Sample.series.in_(list(series)),
             Sample.at_s >= since_s,
             Sample.at_s < until_s,
         )
-        .order_by(Sample.series, Sample.at_s)
+        .order_by(Sample.at_s.desc())
+        .limit(most)
     )
-    for row in session.scalars(query):
-        found[row.series].append(SampleRecord(row.at_s, row.series, row.mean, row.peak))
-    return found
+    return [SampleRecord(*row) for row in session.execute(query)]
 
 
 def read_binned(

@@ -15,8 +15,8 @@ from server.store.models import Counter, Ticket
 #: States of tickets that still have a place, or a download that died with the process.
 LIVE = (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
 _NUMBERS = "ticket numbers"
-#: SQLite takes at most 32 766 variables in one statement; a row has eleven.
-_ROWS_PER_STATEMENT = 500
+#: What a later row of a ticket changes; who it is for and what it is about stays.
+_CHANGING = ("remaining_bytes", "weight", "state", "changed_s", "polls", "early_polls")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,15 @@ def insert_for(session: Session) -> type[sqlite.Insert] | type[postgresql.Insert
 
 def write_tickets(session: Session, rows: Iterable[TicketRow]) -> None:
     """Insert or overwrite one row per ticket; of several rows of a ticket the last one counts."""
-    latest = {row.number: asdict(row) for row in rows}
-    values = list(latest.values())
-    for start in range(0, len(values), _ROWS_PER_STATEMENT):
-        statement = insert_for(session)(Ticket).values(values[start : start + _ROWS_PER_STATEMENT])
-        changed = {
-            name: statement.excluded[name]
-            for name in ("remaining_bytes", "weight", "state", "changed_s", "polls", "early_polls")
-        }
-        session.execute(
-            statement.on_conflict_do_update(index_elements=[Ticket.number], set_=changed)
-        )
+    latest = {row.number: row for row in rows}
+    if not latest:
+        return
+    statement = insert_for(session)(Ticket.__table__)  # type: ignore[arg-type]
+    changed = {name: statement.excluded[name] for name in _CHANGING}
+    upsert = statement.on_conflict_do_update(index_elements=[Ticket.number], set_=changed)
+    # One compiled statement for all rows: with the rows' values in the statement itself its
+    # compiling costs seven times the writing.
+    session.connection().execute(upsert, [asdict(row) for row in latest.values()])
 
 
 def reserve_numbers(session: Session, below: int) -> None:
