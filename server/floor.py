@@ -16,7 +16,6 @@ from server.downloads import Delivery, Download
 from server.gateparts import GateParts
 
 TICK_S = 0.25
-_MOST_FILES = 100_000
 _OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN})
 
 
@@ -41,8 +40,6 @@ class Floor:
         #: The same by client and file, of which one client has at most one lease.
         self._by_job: dict[tuple[str, str], Download] = {}
         self.now: Callable[[], float] = parts.now
-        #: Bytes delivered since the start, by file.
-        self.sent_bytes_of: dict[str, int] = {}
         self._parts = parts
         self._called = called
         self._one_ended = one_ended
@@ -81,6 +78,7 @@ class Floor:
         """A lease was granted."""
         self.downloads[download.lease] = download
         self._by_job[download.client, download.file] = download
+        self._parts.popularity.count(download.file, 1, 0)
         return download
 
     def _drop(self, lease: int) -> Download | None:
@@ -101,9 +99,7 @@ class Floor:
     def delivered(self, delivery: Delivery) -> None:
         """A body has ended: its lease is done, or idles for a while."""
         download = delivery.download
-        before = self.sent_bytes_of.get(download.file, 0)
-        if before or len(self.sent_bytes_of) < _MOST_FILES:
-            self.sent_bytes_of[download.file] = before + delivery.delivered_bytes
+        self._parts.popularity.count(download.file, 0, delivery.delivered_bytes)
         if self.downloads.get(download.lease) is not download:
             return
         now = self.now()

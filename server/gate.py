@@ -117,7 +117,10 @@ class Gate:
             return False
         if self.parts.rules and self.parts.rules.verdict(rep.url_path) is not NOTHING:
             return False
-        return self.policy.admit_small(self.now())
+        if not self.policy.admit_small(self.now()):
+            return False
+        self.parts.popularity.count(rep.url_path, 1, rep.size_bytes)
+        return True
 
     def enter(self, request: Request, rep: Representation, plan: BodyPlan, start: Start) -> None:
         """See `transfer.Admission`."""

@@ -13,6 +13,7 @@ from server.callers import Callers
 from server.http.request import Request
 from server.numbers import Numbers
 from server.passes import PassBook
+from server.popularity import Popularity
 from server.prequeue import Prequeue
 from server.proofs import Proof
 from server.rules import RuleBook
@@ -83,6 +84,7 @@ class GateParts:
     tools: ToolTable
     arrived: Callable[[ArrivalRecord], None]
     not_found: Callable[[Request], None]
+    popularity: Popularity = field(default_factory=Popularity)
     prequeue: Prequeue = field(default_factory=lambda: Prequeue(lambda name, body: None))
     holds_most: int = 5000
     holds_per_client: int = 64

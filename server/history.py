@@ -15,6 +15,7 @@ from server.store.journal import forget_tickets
 from server.store.ledger import forget_digests, forget_events, write_arrivals
 from server.store.records import ArrivalRecord, SampleRecord
 from server.store.store import Store
+from server.store.usage import add_usage, forget_usage
 
 SAMPLE_S = 5.0
 #: What the charts' first look shows is kept in memory.
@@ -25,6 +26,7 @@ _SAME_JOB_S = 600.0
 _SEEN_MOST = 50_000
 _ARRIVALS_KEPT_S = 30 * 86_400.0
 _DIGESTS_KEPT_S = 90 * 86_400.0
+_USAGE_KEPT_S = 365 * 86_400.0
 #: Snapshot counters that become rates per second.
 _RATES = {
     "offers": "offers_total",
@@ -83,9 +85,10 @@ class Recorder:
         ).addCallbacks(self.recent.complete, ill)
 
     def stop(self) -> None:
-        """Stop sampling."""
+        """Stop sampling, and write what was counted since the last time."""
         if self._call is not None and self._call.active():
             self._call.cancel()
+        self._write_usage(self._now())
 
     def recorded(
         self, series: Sequence[str], since_s: float, until_s: float, points: int
@@ -106,6 +109,11 @@ class Recorder:
         fresh = known is None or record.at_s - known > _SAME_JOB_S
         if fresh and len(self._arrivals) < 100_000:
             self._arrivals.append(record)
+
+    def _write_usage(self, now: float) -> None:
+        usage = self._gate.parts.popularity.take(now)
+        if usage:
+            self._store.note(lambda session: add_usage(session, usage))
 
     def _sample(self) -> None:
         self._call = self._reactor.callLater(SAMPLE_S, self._sample)
@@ -130,9 +138,11 @@ class Recorder:
             self._store.note(lambda session: write_arrivals(session, arrivals))
         self._taken += 1
         if self._taken % _THIN_EVERY == 0:
+            self._write_usage(now)
             self._store.note(lambda session: thin(session, now))
         if self._taken % (_THIN_EVERY * 60) == 1:
             kept_s = self._kept_s
             self._store.note(lambda session: forget_tickets(session, now - 2 * kept_s))
             self._store.note(lambda session: forget_events(session, now - _ARRIVALS_KEPT_S))
             self._store.note(lambda session: forget_digests(session, now - _DIGESTS_KEPT_S))
+            self._store.note(lambda session: forget_usage(session, now - _USAGE_KEPT_S))

@@ -305,7 +305,6 @@ class Service:
             await defer.maybeDeferred(listener.port.stopListening)
         await defer.maybeDeferred(self.admin.stop)
         self.factory.drain()
-        self.recorder.stop()
         if self.mirror_origin is not None:
             self.mirror_origin.stop()
         self.keys.stop()
@@ -315,6 +314,7 @@ class Service:
         self.gate.close()
         self.prequeue.save()
         self.factory.abort_all()
+        self.recorder.stop()
         await self.store.close()
         self.catalog.stop()
         self._read_pool.stop()

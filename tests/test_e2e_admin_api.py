@@ -231,6 +231,32 @@ def test_broken_requests_are_answered_and_forgotten(site: tuple[RunningServer, A
     assert visit.get("/account").status_code == 200
 
 
+def test_popularity_counts_small_files_too_and_survives_a_restart(tmp_path: Path) -> None:
+    release, state = tmp_path / "release", tmp_path / "state"
+    make_release(release, README_txt=500, mid_iso=400_000)
+    options = ("--admin", "127.0.0.1:0", "--policy", "ticket")
+    wanted = {"/README.txt": (3, 1500), "/mid.iso": (1, 400_000)}
+
+    def counted(visit: AdminVisit) -> dict[str, tuple[int, int]]:
+        rows = visit.get("/api/v1/files").json()["files"]
+        return {row["path"]: (row["downloads"], row["sent_bytes"]) for row in rows}
+
+    server = RunningServer(release, state, *options)
+    try:
+        visit = AdminVisit(server)
+        for path in ("/README.txt", "/README.txt", "/README.txt", "/mid.iso"):
+            assert requests.get(server.url + path, timeout=20).status_code == 200
+        assert requests.head(server.url + "/README.txt", timeout=20).status_code == 200
+        assert counted(visit) == wanted
+    finally:
+        server.stop()
+    server = RunningServer(release, state, *options)
+    try:
+        assert counted(AdminVisit(server)) == wanted
+    finally:
+        server.stop()
+
+
 def test_a_restart_keeps_password_session_rules_and_revision(tmp_path: Path) -> None:
     release, state = tmp_path / "release", tmp_path / "state"
     make_release(release, README_txt=500)

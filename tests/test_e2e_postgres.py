@@ -16,7 +16,8 @@ from policies.job import TicketRow, TicketState
 from server.store import history, ledger
 from server.store.database import Database
 from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
-from server.store.records import EventRecord, PassRecord, RevisionRecord, SampleRecord
+from server.store.records import EventRecord, PassRecord, RevisionRecord, SampleRecord, UsageRecord
+from server.store.usage import add_usage, read_usage
 from tests.running import make_release, serving, wait_for
 from tests.test_e2e_crash import ARGS, ENVIRON, ask
 
@@ -93,6 +94,9 @@ def test_the_store_says_the_same_in_postgresql(url: str) -> None:
             (10800.0, 5.0, 6.0),
             (7200.0, 5.0, 6.0),
         ]
+        add_usage(session, [UsageRecord("/a", 1, 5, 5.0), UsageRecord("/b", 2, 900, 5.0)])
+        add_usage(session, [UsageRecord("/a", 1, 4_000_000_000_000, 50.0)])
+        assert read_usage(session) == {"/a": (2, 4_000_000_000_005), "/b": (2, 900)}
         ledger.write_digest(session, "k", {"a": 1}, 1.0)
         ledger.write_digest(session, "k", {"a": 2}, 1.0)
         assert ledger.read_digest(session, "k") == {"a": 2}

@@ -10,8 +10,8 @@ import pytest
 from policies.job import Estimate
 from policies.settings import PolicySettings
 from server.admin import forms
-from server.admin.charts import CHARTS, SERIES, bytes_text, show, span
-from server.admin.context import FileView, Health, Rule, StoreSilent
+from server.admin.charts import CHARTS, SERIES, bytes_text, from_first_value, show, span
+from server.admin.context import FileView, Health, History, Rule, StoreSilent
 from server.admin.words import state_of
 from tests.fakes_admin import NOW, Browser, FakeContext, busy_context, logged_in, snapshot
 
@@ -353,3 +353,16 @@ def test_what_only_the_database_knows_is_refused_with_a_reason_while_it_is_silen
     assert b"database does not answer" in answer.body
     assert b"disk full" not in answer.body
     assert browser.get("/policy").status == 200
+
+
+def test_a_young_server_is_drawn_from_its_first_value() -> None:
+    t = tuple(float(15 * step) for step in range(240))
+    late = History(t, {"waiting": (None,) * 200 + (1.0,) * 40, "ready": (None,) * 240})
+    found = from_first_value(late)
+    assert found.t == t[200:]
+    assert found.series["waiting"] == (1.0,) * 40
+    last = from_first_value(History(t, {"waiting": (None,) * 239 + (1.0,)}))
+    assert len(last.t) == len(last.series["waiting"]) == 8
+    assert from_first_value(History(t, {"waiting": (1.0,) + (None,) * 239})).t == t
+    assert from_first_value(History(t, {"waiting": (None,) * 240})).t == t
+    assert from_first_value(History((), {})).t == ()

@@ -25,8 +25,10 @@ from server.store.records import (
     PassRecord,
     RevisionRecord,
     SampleRecord,
+    UsageRecord,
 )
 from server.store.store import Store
+from server.store.usage import add_usage, forget_usage, read_usage
 
 T = TypeVar("T")
 
@@ -323,6 +325,13 @@ def test_records_come_back_as_they_were_written(database: Database) -> None:
         ]
         assert [event.kind for event in ledger.read_events(session, 9)] == ["store", "login"]
         assert ledger.read_events(session, 9, kind="login")[0].level == "info"
+
+        add_usage(session, [UsageRecord("/a", 1, 0, 5.0), UsageRecord("/b", 2, 900, 5.0)])
+        add_usage(session, [UsageRecord("/a", 0, 4_000_000_000_000, 50.0)])
+        add_usage(session, [])
+        assert read_usage(session) == {"/a": (1, 4_000_000_000_000), "/b": (2, 900)}
+        forget_usage(session, 10.0)
+        assert list(read_usage(session)) == ["/a"]
 
         arrival = ArrivalRecord(5.0, "192.0.2.1#0", "/a", 9)
         ledger.write_arrivals(session, [arrival])

@@ -161,6 +161,18 @@ def lines_of(chart: Chart, history: History) -> list[tuple[str, list[float | Non
     return [(line.label, list(history.series.get(line.series, gap))) for line in chart.lines]
 
 
+#: A picture that begins with the first value still spans so many steps.
+_STEPS_LEAST = 8
+
+
+def from_first_value(history: History) -> History:
+    """The history without its empty beginning: a young server's pictures are not one thin line."""
+    values = history.series.values()
+    filled = (at for at in range(len(history.t)) if any(row[at] is not None for row in values))
+    first = max(0, min(next(filled, 0), len(history.t) - _STEPS_LEAST))
+    return History(history.t[first:], {name: row[first:] for name, row in history.series.items()})
+
+
 def show(value: float | None, unit: str) -> str:
     """A number with its unit for people."""
     if value is None or not math.isfinite(value):

@@ -27,8 +27,9 @@ from server.paths import url_of
 from server.phrases import LANGUAGES, Phrases
 from server.rules import Rule as ServedRule
 from server.rules import RuleBook
-from server.store.ledger import count_arrivals, revoke_pass, write_passes
+from server.store.ledger import revoke_pass, write_passes
 from server.store.records import PassRecord
+from server.store.usage import read_usage
 from server.waiting import Notice
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class LiveRelease:
         )
         self._index: list[FileView] = []
         self._indexed_s = -1e9
-        self._asked: dict[str, int] = {}
+        self._usage: dict[str, tuple[int, int]] = {}
 
     def open(self) -> None:
         """Put rules and waiting page in force."""
@@ -83,10 +84,9 @@ class LiveRelease:
         """Look through the tree anew, a little in each turn of the reactor."""
         self._indexed_s = self.service.now()
         try:
-            since_s = self.service.now() - 30 * 86_400.0
-            self._asked = await self.service.store.read(lambda s: count_arrivals(s, since_s))
+            self._usage = await self.service.store.read(read_usage)
         except Exception:  # noqa: BLE001 - with a dead database popularity is what it was
-            self.service.log.warn("Arrivals cannot be counted now.")
+            self.service.log.warn("The popularity of files cannot be read now.")
         found: list[FileView] = []
         folders: list[list[bytes]] = [[]]
         entered: set[int] = set()
@@ -115,14 +115,16 @@ class LiveRelease:
         url = url_of(path)
         known = self.service.catalog.known(entry.key)
         pending = self.service.catalog.pending
+        downloads, sent_bytes = self._usage.get(url, (0, 0))
+        fresh, fresh_bytes = self.service.gate.parts.popularity.pending(url)
         return FileView(
             path=unquote(url, errors="replace"),
             size_bytes=entry.size_bytes,
             modified_s=entry.mtime_s,
             sha256=known.sha256.hex() if known is not None else None,
             digest_state="known" if known is not None else "computing" if pending else "none",
-            downloads=self._asked.get(url, 0),
-            sent_bytes=self.service.gate.floor.sent_bytes_of.get(url, 0),
+            downloads=downloads + fresh,
+            sent_bytes=sent_bytes + fresh_bytes,
         )
 
     # -- rules -------------------------------------------------------------------------------

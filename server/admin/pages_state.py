@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from server.admin.app import Admin, Page, is_loopback
-from server.admin.charts import CHARTS, levels_of, lines_of, svg, totals_of
+from server.admin.charts import CHARTS, from_first_value, levels_of, lines_of, svg, totals_of
 from server.admin.render import Assets, clock, moment
 from server.admin.web import Answer, Call, Problem, html
 from server.admin.words import state_of
@@ -32,7 +32,8 @@ def _chosen(call: Call) -> str:
 async def now(admin: Admin, call: Call) -> Answer:
     chosen = _chosen(call)
     context = admin.context
-    history = await context.history(call.now - SPANS[chosen], call.now, _POINTS)
+    whole = await context.history(call.now - SPANS[chosen], call.now, _POINTS)
+    history = from_first_value(whole)
     write = clock if SPANS[chosen] <= 86_400 else moment
     pictures = [(chart, svg(chart, history, write)) for chart in CHARTS]
     snapshot = context.snapshot()
@@ -46,6 +47,7 @@ async def now(admin: Admin, call: Call) -> Answer:
         chosen=chosen,
         span_s=SPANS[chosen],
         title=_TITLES[chosen],
+        recorded_s=history.t[0] if len(history.t) < len(whole.t) else None,
     )
 
 
@@ -60,7 +62,8 @@ async def now_part(admin: Admin, call: Call) -> Answer:
 
 async def history(admin: Admin, call: Call) -> Answer:
     """The charts' numbers, column by column, as uPlot wants them."""
-    found = await admin.context.history(call.now - SPANS[_chosen(call)], call.now, _POINTS)
+    span_s = SPANS[_chosen(call)]
+    found = from_first_value(await admin.context.history(call.now - span_s, call.now, _POINTS))
     body: dict[str, Any] = {
         chart.name: [list(found.t), *(values for _, values in lines_of(chart, found))]
         for chart in CHARTS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, delete, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.store.journal import insert_for
@@ -163,17 +163,6 @@ def read_arrivals(session: Session, since_s: float, limit: int) -> list[ArrivalR
         ArrivalRecord(at_s=row.at_s, client=row.client, file=row.file, size_bytes=row.size_bytes)
         for row in session.scalars(query)
     ]
-
-
-def count_arrivals(session: Session, since_s: float) -> dict[str, int]:
-    """How often each file was asked for since a time."""
-    query = (
-        select(Arrival.file, func.count())
-        .where(Arrival.at_s >= since_s)
-        .group_by(Arrival.file)
-        .limit(200_000)
-    )
-    return {str(row[0]): int(row[1]) for row in session.execute(query)}
 
 
 def write_passes(session: Session, records: Iterable[PassRecord]) -> None:

@@ -114,6 +114,17 @@ class Arrival(Base):
     size_bytes: Mapped[int] = mapped_column(BigInteger)
 
 
+class Usage(Base):
+    """How popular one file is, counted since it was first asked for."""
+
+    __tablename__ = "usage"
+
+    file: Mapped[str] = mapped_column(Text, primary_key=True)
+    downloads: Mapped[int] = mapped_column(BigInteger)
+    sent_bytes: Mapped[int] = mapped_column(BigInteger)
+    at_s: Mapped[float]
+
+
 class Pass(Base):
     """A signed preference ticket that an operator issued; the signature lives in the token."""
 

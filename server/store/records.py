@@ -21,6 +21,16 @@ class RevisionRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """How often a file was begun and how much of it was delivered, up to `at_s`."""
+
+    file: str
+    downloads: int
+    sent_bytes: int
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class EventRecord:
     """One line of the operator's log. `level` is info, warning or error."""
 
