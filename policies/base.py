@@ -129,7 +129,7 @@ class BasePolicy(ABC):
         self._tally.offers += 1
         lease = self._pool.find(job.client, job.file)
         if lease is not None:
-            return self._join(lease)
+            return self._join(lease, now)
         if self.is_large(job):
             return self._offer_large(job, now, ticket)
         return self._offer_small(job, now)
@@ -149,9 +149,10 @@ class BasePolicy(ABC):
     def _kept_s(self, held: Lease, now: float) -> float:
         """How long the slot stays with a download that has lost its last connection.
 
-        Who has hardly taken anything keeps it no longer than it used it, so that asking and
-        hanging up at once holds little up; and each time that such a slot ran out, the next is kept
-        half as long. A small download is sooner begun anew than resumed: its slot is not kept.
+        Who has hardly taken anything keeps it no longer than it used it, all times without a
+        connection together, so that asking and hanging up at once, even again and again, holds
+        little up; and each time that such a slot ran out, the next is kept half as long. A small
+        download is sooner begun anew than resumed: its slot is not kept.
         """
         if not held.large:
             return 0.0
@@ -159,7 +160,8 @@ class BasePolicy(ABC):
         if _in_earnest(held):
             return whole_s
         shortest_s = _SHORTEST_IDLE * whole_s * 0.5 ** self.hall.idlers.times(held.client)
-        return min(whole_s, max(shortest_s, now - held.started_s))
+        used_s = now - held.started_s - held.idled_s
+        return min(whole_s, max(0.0, max(shortest_s, used_s) - held.idled_s))
 
     def release(self, lease: int, now: float, done: bool) -> None:
         """See `AdmissionPolicy.release`."""
@@ -176,10 +178,10 @@ class BasePolicy(ABC):
 
     # -- the life of a lease -----------------------------------------------------------------
 
-    def _join(self, lease: Lease) -> Decision:
+    def _join(self, lease: Lease, now: float) -> Decision:
         if lease.connections >= self.settings.connections_per_lease:
             return self._refuse(Reason.TOO_MANY_CONNECTIONS, self.settings.busy_retry_s)
-        self._pool.attach(lease)
+        self._pool.attach(lease, now)
         return Admit(lease.id, lease.ticket, joined=True)
 
     def _start(self, job: Job, now: float, ticket: int | None, large: bool) -> Admit:
@@ -195,8 +197,10 @@ class BasePolicy(ABC):
         self._tally.completed += done
         if done:
             self.hall.idlers.used(lease.client)
-        if lease.large:
+        if lease.large and _in_earnest(lease):
             self._eta.ended(lease, now)
+            if lease.ticket is None:
+                self._eta.newcomers.learn(True)
         if lease.ticket is not None:
             row = self._book.shelf.rows[lease.ticket]
             self._book.end(row, TicketState.DONE if done else TicketState.EXPIRED, now)
@@ -205,6 +209,8 @@ class BasePolicy(ABC):
         idled = self._pool.idled_out(now)
         for lease in idled:
             if lease.large and not _in_earnest(lease):
+                if not self.hall.idlers.times(lease.client):
+                    self._eta.newcomers.learn(False)
                 self.hall.idlers.idled(lease.client)
             self._close(lease, now, False)
         return tuple(lease.id for lease in idled)

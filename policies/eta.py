@@ -6,8 +6,9 @@ The estimate is made in three steps:
    free; the tickets ahead, with their bytes at the pace of a slot and the time that every download
    needs besides its bytes, take these slots in turn. The first few hundred turns are laid out one
    by one, those beyond at the mean step.
-2. *Thin.* A ticket ahead counts only as far as its owner is likely to come still, by the measured
-   rate at which those who wait leave, announced or not.
+2. *Thin.* A ticket ahead counts only as far as its owner is likely to come still: newcomers as
+   far as newcomers come lately (`policies.newcomers`), all by the measured rate at which those who
+   wait leave, announced or not.
 3. *Calibrate.* What waits turned out to be, as a ratio to their base, among recent clients: the
    median corrects the expectation, the 90 % quantile makes the bound (`policies.ratios`). For a
    client that waits at the door the base is step 2. One that waits elsewhere mostly starts when it
@@ -24,6 +25,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from policies.job import Estimate
+from policies.newcomers import Newcomers
 from policies.ratios import PUNCTUAL, Ratios
 from policies.slots import Lease
 
@@ -53,6 +55,7 @@ class Estimator:
         self._full_s_per_byte: float | None = None
         self._claimed = 0.0
         self._unclaimed = 0.0
+        self.newcomers = Newcomers()
         self._left = 0.0
         self._waited_s = _FIRST_WAITED_S
         self._turns = array("d")
@@ -166,8 +169,8 @@ class Estimator:
     ) -> None:
         """Lay out the queue.
 
-        `ahead` are the tickets in the order of turn: their bytes, and for how long nobody has
-        seen their owner. `count` and `total_bytes` are of all of them.
+        `ahead` are the tickets in the order of turn: their bytes, and how likely their owner is
+        still there. `count` and `total_bytes` are of all of them.
         """
         leases = list(leases)
         self._measure_pace(now, slots, leases)
@@ -184,15 +187,18 @@ class Estimator:
         heapq.heapify(frees)
         leaving = self._left / self._waited_s
         turns = array("d")
-        for size, unseen_s in islice(ahead, _LAID_OUT):
+        likely = 0.0
+        for size, there in islice(ahead, _LAID_OUT):
             turn = frees[0]
             turns.append(turn)
-            comes = math.exp(-leaving * (turn + unseen_s))
+            likely += there
+            comes = there * math.exp(-leaving * turn)
             heapq.heapreplace(frees, turn + (overhead + size * pace) * comes)
         turns.append(frees[0])
         self._turns = turns
         mean = total_bytes / count if count else 0.0
-        self._step_s = (overhead + mean * pace) * self.stays(turns[-1]) / slots
+        comes = self.stays(turns[-1]) * (likely / (len(turns) - 1) if likely else 1.0)
+        self._step_s = (overhead + mean * pace) * comes / slots
         self._laid_s = now
 
     def _measure_pace(self, now: float, slots: int, leases: list[Lease]) -> None:

@@ -39,6 +39,11 @@ _FRESH_S, _OLD_S = 0.5, 2.0
 #: its time right. With 0.8 and 0.9 (simulated, 30+6, 20 seeds) the mean session on a release day of
 #: Pareto sizes is 11.7 and 12.2 s, the median error of told times 17 and 11 %.
 _EARLY = 0.9
+#: Polite clients may be late by this part of a ready ticket's time to live: they add a little to
+#: what they are told, so as not to come all at once.
+_UNPUNCTUAL = 0.12
+#: While many newcomers never return, they are told to come within this part of the longest time.
+_CHECK_IN = 0.2
 
 
 class QueuedPolicy(Turns):
@@ -108,6 +113,8 @@ class QueuedPolicy(Turns):
 
     def _returning(self, row: int, job: Job, now: float) -> Decision:
         book, shelf, settings = self._book, self._book.shelf, self.settings
+        if not shelf.polls[row]:
+            self._eta.newcomers.seen(shelf.number[row])
         if shelf.polls[row] < MOST_POLLS:
             shelf.polls[row] += 1
         book.set_present(row, job.present)
@@ -135,7 +142,7 @@ class QueuedPolicy(Turns):
         """Promise a return, and remember it."""
         book, shelf = self._book, self._book.shelf
         raw_s = self._raw_s(row, now)
-        retry = self._retry_s(raw_s)
+        retry = self._retry_s(raw_s, not shelf.polls[row])
         away = self._away_s(row, raw_s, retry)
         stated = self._eta.state(raw_s, away)
         if shelf.raw[row] == 0.0:
@@ -144,10 +151,20 @@ class QueuedPolicy(Turns):
         elif 0.0 <= shelf.bound[row] < now - shelf.issued_s[row]:
             self._eta.broken(shelf.away[row])
             shelf.bound[row] = -1.0
+        if not shelf.present[row]:
+            retry += self._penalty_s(row)
         shelf.promise_s[row] = now if shelf.present[row] else now + retry
+        if not shelf.polls[row] and not shelf.present[row]:
+            self._eta.newcomers.told(shelf.number[row], shelf.promise_s[row])
         if shelf.state[row] == READY:
             book.keep_until(row, shelf.promise_s[row] + self.settings.ticket_ttl_s)
         return self._answer(row, retry, stated)
+
+    def _penalty_s(self, row: int) -> float:
+        """What the early visits of a ticket add to its next promised return."""
+        settings = self.settings
+        extra = max(0, self._book.shelf.early[row] - settings.early_polls_free)
+        return float(min(settings.early_penalty_max_s, extra * settings.early_penalty_s))
 
     def _answer(self, row: int, retry: float, stated: Estimate) -> Wait:
         shelf = self._book.shelf
@@ -175,12 +192,14 @@ class QueuedPolicy(Turns):
             return 0.0
         return max(retry, _EARLY * self._eta.slot_s(raw_s))
 
-    def _retry_s(self, raw_s: float) -> float:
+    def _retry_s(self, raw_s: float, new: bool) -> float:
         """In whole seconds, as it is told (RFC 9110, 10.2.3): an earlier visit gains nothing."""
         settings = self.settings
         if settings.come_back_s is not None:
             return float(max(1, math.ceil(settings.come_back_s)))
         early = _EARLY * self._eta.slot_s(raw_s)
+        if new and self._eta.newcomers.doubtful:
+            early = min(early, _CHECK_IN * settings.retry_max_s)
         retry = min(settings.retry_max_s, max(settings.retry_min_s, early))
         return float(max(1, math.ceil(retry * (1.0 + settings.retry_jitter * self._rng.random()))))
 
@@ -286,16 +305,29 @@ class QueuedPolicy(Turns):
             large = [lease for lease in self._leases.values() if lease.large]
             total = book.line.total_bytes
             count = len(book.line)
+            self._eta.newcomers.check(now - _UNPUNCTUAL * self.settings.ticket_ttl_s)
             self._eta.lay_out(now, self.large_cap, large, self._ahead(now), count, total)
 
     def _ahead(self, now: float) -> Iterator[tuple[float, float]]:
-        """Bytes of all tickets in the order of turn, and for how long their owners are unseen."""
-        book, shelf = self._book, self._book.shelf
+        """Bytes of all tickets in the order of turn, and how likely their owners still come."""
+        book, shelf, idlers = self._book, self._book.shelf, self.hall.idlers
+        shows = self._eta.newcomers.shows
+        late_s = now - _UNPUNCTUAL * self.settings.ticket_ttl_s
         ready = (number for _, number in book.ready)
         for number in chain(ready, book.line):
             row = shelf.rows[number]
-            unseen_s = 0.0 if shelf.present[row] else now - shelf.issued_s[row]
-            yield shelf.remaining[row], unseen_s
+            there = 1.0
+            if idlers.times(shelf.client[row]):
+                # It will hardly use the slot.
+                there = 0.0
+            elif not shelf.present[row]:
+                # One from an earlier run was told its return there.
+                told = shelf.raw[row] > 0.0
+                if told and shelf.promise_s[row] < late_s:
+                    there = 0.0
+                elif not shelf.polls[row]:
+                    there = shows
+            yield shelf.remaining[row], there
 
     def snapshot(self, now: float) -> Snapshot:
         """See `AdmissionPolicy.snapshot`."""

@@ -23,6 +23,8 @@ class Lease:
         "file",
         "id",
         "idle_at",
+        "idle_from_s",
+        "idled_s",
         "key",
         "large",
         "pause_due_s",
@@ -53,7 +55,10 @@ class Lease:
         self.weight = job.weight
         self.cap_bytes_s = job.rate_bytes_s
         self.rate_bytes_s = 0.0
-        self.idle_at = math.inf
+        #: When it runs out for want of a connection, since when it has had none, and for how long
+        #: it had none before.
+        self.idle_at = self.idle_from_s = math.inf
+        self.idled_s = 0.0
         #: Rank among the running (Fair): lower goes first.
         self.key = 0.0
         self.paused = False
@@ -115,15 +120,18 @@ class SlotPool:
         self.large_active += large
         return lease
 
-    def attach(self, lease: Lease) -> None:
+    def attach(self, lease: Lease, now: float) -> None:
         """One more connection rides on the lease."""
+        if not lease.connections:
+            lease.idled_s += max(0.0, now - lease.idle_from_s)
         lease.connections += 1
-        lease.idle_at = math.inf
+        lease.idle_at = lease.idle_from_s = math.inf
 
     def detach(self, lease: Lease, now: float, idle_s: float) -> None:
         """One connection has ended; without any, the lease lasts `idle_s` more."""
         lease.connections = max(0, lease.connections - 1)
         if lease.connections == 0:
+            lease.idle_from_s = min(lease.idle_from_s, now)
             lease.idle_at = now + idle_s
             heapq.heappush(self._idle, (lease.idle_at, lease.id))
 

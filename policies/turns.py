@@ -167,7 +167,9 @@ class Turns(BasePolicy):
         for row in self._book.overdue(now):
             out.append(shelf.number[row])
             self._eta.claimed(False)
-            self._eta.left()
+            if shelf.polls[row]:
+                # Newcomers that never come are counted as such.
+                self._eta.left()
             self._tally.tickets_expired += 1
             self._book.end(row, TicketState.EXPIRED, now)
         return tuple(out)
