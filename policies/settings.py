@@ -176,8 +176,9 @@ class PolicySettings(BaseModel):
         2.0,
         ge=0.0,
         le=25.0,
-        description="The answer to each further early visit is kept back this long, so that "
-        "asking again and again takes no bandwidth from downloads.",
+        description="The answer to a further early visit is kept back this long, up to five times "
+        "as long when more follow, so that asking again and again takes no bandwidth from "
+        "downloads.",
         json_schema_extra=_about("s", *QUEUED),
     )
     class_weights: dict[str, Annotated[float, Field(ge=0.01, le=1_000.0)]] = Field(

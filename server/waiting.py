@@ -92,7 +92,7 @@ class WaitingRoom:
         afresh: bool = False,
     ) -> None:
         """Refuse with the reason; `afresh` lets a browser forget its ticket and ask again."""
-        headers: list[Header] = [(b"Cache-Control", b"no-store")]
+        headers: list[Header] = []
         if retry_after_s is not None:
             headers.append((b"Retry-After", b"%d" % max(1, math.ceil(retry_after_s))))
         if afresh and prefers_html(request.header(b"accept")):
