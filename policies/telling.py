@@ -83,7 +83,7 @@ class Telling(Turns):
         slowly_s = min(slowly_s, _SLOWEST_S, wait.retry_after_s)
         if slowly_s <= 0.0:
             return wait
-        return replace(wait, retry_after_s=wait.retry_after_s - slowly_s, answer_after_s=slowly_s)
+        return replace(wait, answer_after_s=slowly_s)
 
     def _wait_on(self, row: int, now: float) -> Wait:
         """Repeat the promise to one that came too early."""

@@ -8,6 +8,7 @@ is kept inside its request (`holding`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from policies.job import (
     AdmissionPolicy,
@@ -292,15 +293,19 @@ class Gate:
         if wait.ticket is not None:
             token, issued_s = self._token(wait.ticket, visit)
             waited_s = max(0.0, self.now() - issued_s)
+        slowly_s = wait.answer_after_s if self._slowed < _MOST_SLOWED else 0.0
+        if slowly_s > 0.0:
+            # What it is told counts from the moment it hears it.
+            wait = replace(wait, retry_after_s=wait.retry_after_s - slowly_s)
         rep = visit.rep
         notice = Notice(rep.url_path, rep.size_bytes, wait, token, waited_s, self.draining)
 
         def answer() -> None:
             self.parts.waiting.answer(visit.request, notice)
 
-        if wait.answer_after_s > 0.0 and self._slowed < _MOST_SLOWED:
+        if slowly_s > 0.0:
             self._slowed += 1
-            self.parts.reactor.callLater(wait.answer_after_s, self._answer_late, answer)
+            self.parts.reactor.callLater(slowly_s, self._answer_late, answer)
         else:
             # What a client was told must survive a crash: the answer waits for the journal.
             self.parts.journal.after_commit(answer)

@@ -29,6 +29,7 @@ class Conditions:
     accept_s: float = 0.1
     tick_s: float = 1.0
     manners: Manners = POLITE
+    rude_manners: Manners = RUDE
     limit_s: float = 10_000_000.0
 
 

@@ -21,7 +21,7 @@ from client.visit import (
     WaitUntil,
 )
 from loadtest.sim.chronicle import Chronicle
-from loadtest.sim.conditions import RUDE, Conditions, Starved
+from loadtest.sim.conditions import Conditions, Starved
 from loadtest.sim.hearing import heard
 from loadtest.sim.link import Flow, Link
 from loadtest.sim.outcome import Client, Tally
@@ -151,7 +151,8 @@ class Engine:
             self._leave(client, gave_up=False)
             return
         visitor = client.visitor
-        manners = RUDE if visitor.rude else self.conditions.manners
+        conditions = self.conditions
+        manners = conditions.rude_manners if visitor.rude else conditions.manners
         client.visit = Visit(manners, self._random, self.now)
         client.asked_s = self.now
         client.admitted_s = client.first_byte_s = math.nan
