@@ -39,6 +39,7 @@ class AdaptivePolicy(FairPolicy):
     """Changes between plain admission, a reserve and tickets by load; adapts the slots."""
 
     name = "adaptive"
+    link_bound = False
 
     def __init__(
         self, settings: PolicySettings, rng: random.Random, hall: Hall | None = None

@@ -57,6 +57,7 @@ class FairPolicy(QueuedPolicy):
     """Ranks by remaining bytes; pauses and resumes."""
 
     name = "fair"
+    link_bound = True
 
     def __init__(
         self, settings: PolicySettings, rng: random.Random, hall: Hall | None = None

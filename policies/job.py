@@ -163,7 +163,11 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The state of admission at a glance. Totals count since the policy was built."""
+    """The state of admission at a glance. Totals count since the policy was built.
+
+    Where a policy is `link_bound` the link decides how many downloads run; `slots` then is only a
+    limit for safety that nobody comes near.
+    """
 
     policy: str
     mode: str
@@ -187,6 +191,7 @@ class Snapshot:
     last_wait: Estimate | None
     eta_within_p90: float | None
     eta_median_error: float | None
+    link_bound: bool = False
 
 
 class AdmissionPolicy(Protocol):

@@ -229,4 +229,5 @@ class QueuedPolicy(Telling):
             last_wait=next_wait,
             eta_within_p90=self._eta.within_p90,
             eta_median_error=self._eta.median_error,
+            link_bound=self.link_bound,
         )

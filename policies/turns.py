@@ -29,6 +29,9 @@ _MOST_LATE = 1_000
 class Turns(BasePolicy):
     """The passing of time for tickets in order of the book."""
 
+    #: See `Snapshot`.
+    link_bound = False
+
     def __init__(
         self, settings: PolicySettings, rng: random.Random, hall: Hall | None = None
     ) -> None:

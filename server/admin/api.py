@@ -52,7 +52,7 @@ class Api:
         }
         same = (
             *("policy", "mode", "slots", "large_slots", "small_active", "large_active", "paused"),
-            *("waiting", "ready", "ready_target", "no_show_fraction"),
+            *("waiting", "ready", "ready_target", "link_bound", "no_show_fraction"),
             *("eta_within_p90", "eta_median_error"),
         )
         of_health = (

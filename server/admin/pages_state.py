@@ -92,10 +92,13 @@ def follower(admin: Admin, call: Call) -> Callable[[], bytes]:
         at = admin.context.now()
         snapshot, health = admin.context.snapshot(), admin.context.health()
         sample, totals = levels_of(snapshot, health), totals_of(snapshot, health)
-        if last and at > last_at:
-            for name, total in totals.items():
-                # A counter that fell has begun anew.
-                sample[name] = max(0.0, total - last[name]) / (at - last_at)
+        if not last or at <= last_at:
+            # Rates need two looks; a point without them would tear the lines.
+            last, last_at = totals, at
+            return b": here\n\n"
+        for name, total in totals.items():
+            # A counter that fell has begun anew.
+            sample[name] = max(0.0, total - last[name]) / (at - last_at)
         points = {chart.name: [sample.get(line.series) for line in chart.lines] for chart in CHARTS}
         last, last_at = totals, at
         return b"data: " + json.dumps({"t": at, "points": points}).encode() + b"\n\n"

@@ -90,6 +90,7 @@ class StateOut(Shape):
     waiting: int
     ready: int
     ready_target: int
+    link_bound: bool
     last_wait: EstimateOut | None
     no_show_fraction: float
     eta_within_p90: float | None

@@ -23,27 +23,44 @@ def state_of(snapshot: Snapshot, health: Health) -> State:
     if health.draining:
         running = snapshot.small_active + snapshot.large_active
         return State("alarm", "Draining", f"{_count(running, 'download')} to go, then it stops.")
-    free = max(0, snapshot.slots - snapshot.small_active - snapshot.large_active)
+    active = snapshot.small_active + snapshot.large_active
+    free = max(0, snapshot.slots - active)
+    room = _room(snapshot, free)
     if snapshot.waiting or snapshot.ready:
-        line = f"{snapshot.waiting:,} wait"
-        if snapshot.last_wait is not None:
-            line += f", the last one about {brief(snapshot.last_wait.expected_s)}"
-        more = f"{snapshot.ready:,} called and on their way; {free} of {snapshot.slots} slots free."
-        found = State("queueing", f"Queueing: {line}", more)
+        called = f"{snapshot.ready:,} called and on their way. " if snapshot.ready else ""
+        found = State("queueing", f"Queueing: {_line(snapshot)}", called + room)
+    elif active == 0:
+        found = State("calm", "Quiet", room)
     elif snapshot.large_active >= snapshot.large_slots or free == 0:
-        kept = f"{free} of {snapshot.slots} slots free"
-        found = State("busy", "Full, nobody in line", f"{kept}; who comes now waits or returns.")
-    elif snapshot.small_active + snapshot.large_active == 0:
-        found = State("calm", "Quiet", f"All {snapshot.slots} slots are free.")
+        found = State("busy", "Full, nobody in line", f"{room} Who comes now waits or returns.")
     else:
-        found = State(
-            "calm", "Open: everybody starts at once", f"{free} of {snapshot.slots} slots free."
-        )
+        found = State("calm", "Open: everybody starts at once", room)
     if health.store_degraded:
         more = f"{found.more} The database does not answer ({health.store_fault or 'no reason'}); "
         more += "downloads and the queue go on, history and the journal wait in memory."
         return State("alarm", found.headline, more)
     return found
+
+
+def _line(snapshot: Snapshot) -> str:
+    if not snapshot.waiting:
+        one = snapshot.ready == 1
+        return "the last one is called" if one else f"the last {snapshot.ready:,} are called"
+    last = ""
+    if snapshot.last_wait is not None:
+        last = f"about {brief(snapshot.last_wait.expected_s)}"
+    if snapshot.waiting == 1:
+        return f"one waits, {last}" if last else "one waits"
+    line = f"{snapshot.waiting:,} wait"
+    return f"{line}, the last one {last}" if last else line
+
+
+def _room(snapshot: Snapshot, free: int) -> str:
+    if not snapshot.link_bound:
+        return f"{free:,} of {snapshot.slots:,} slots free."
+    running = snapshot.small_active + snapshot.large_active - snapshot.paused
+    paused = f", {snapshot.paused:,} paused" if snapshot.paused else ""
+    return f"{_count(running, 'download')} running{paused}."
 
 
 def _count(number: int, noun: str) -> str:
