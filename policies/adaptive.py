@@ -78,12 +78,14 @@ class AdaptivePolicy(FairPolicy):
     def _enter(self, level: int, now: float) -> None:
         self._needed_s = now
         self._level = max(self._level, level)
+        self._last = None
 
     def _calm_down(self, now: float) -> None:
         if self._level == _TICKETS and (len(self._book) or self._pauses.count):
             self._needed_s = now
         elif self._level > _PLAIN and now - self._needed_s >= self.settings.calm_s:
             self._level -= 1
+            self._last = None
             self._needed_s = now
             self._small_waits = self._large_waits = 0.0
 

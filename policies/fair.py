@@ -3,12 +3,11 @@
 The downloads with the fewest bytes left run, as many as it takes to fill the link with their own
 speeds; the others are paused, or wait at the door. So a finished page or archive leaves room at
 once for the next shortest, and a slow client costs no slot that a fast one could use: there are
-as many slots as the link has use for (up to `slots_max`).
+as many slots as the link has use for (up to `slots_max`). The order is that of `policies.ranks`.
 
-A client that takes little more than its equal share of the link runs at once, too, whatever its
-bytes: it needs long anyway, and all the others together lose less by it than it would by waiting.
-All such clients get up to half of the link. To know who is slow, newcomers whose client was never
-measured run for a moment first, within bounds.
+Newcomers run for a moment first, to give them their first bytes and to see what they can take;
+some are then paused. As many may be paused as cost the link little to keep alive; the others wait
+at the door, and start in turn, or out of turn as they were told (`policies.promises`).
 
 Two bounds keep large jobs alive: waiting is worth bytes (`ageing`), and no started download is
 paused longer than `max_pause_s` at a stretch. Remaining bytes count, so a resumed download keeps
@@ -19,41 +18,27 @@ from __future__ import annotations
 
 import math
 import random
-from bisect import bisect_left, insort
-from dataclasses import replace
-from operator import attrgetter
+from bisect import bisect_left
 
 from policies.base import Hall
-from policies.book import WAITING, Rank
-from policies.job import Admit, Advance, Job
+from policies.book import READY, WAITING
+from policies.job import Admit, Advance, Job, Wait
 from policies.overtaking import Overtaking
 from policies.pauses import PROBE_S, Pauses
-from policies.queued import QueuedPolicy
+from policies.promises import Promises, due_s
+from policies.ranks import ByBytes
 from policies.settings import PolicySettings
 from policies.slots import Lease
 
-_key = attrgetter("key")
-_cap = attrgetter("cap_bytes_s")
-#: Slow is a client that takes no more than this many equal shares of the link. Delaying it costs it
-#: the delay; running it beside N others costs each of them rate / capacity of its time left, half
-#: of that in the mean: the two are equal at two shares. Measured: p99 of large downloads in paper
-#: A's Experiment 1 at 75 % 587 s with 0, 541 with 1, 466 with 1.5, 478 with 2; processor sharing
-#: has 453. The mean falls by 1 % besides.
-_SLOW_SHARES = 1.5
-#: The part of the link that slow clients may have before shorter downloads.
-_SLOW_PART = 0.5
-#: How long the first place out of turn takes to come free before one was seen to, seconds; it is
-#: learnt from what waits were, this part of it from each.
-_FIRST_LEAVE_S, _LEAVE_MEMORY = 3.0, 0.05
-#: A head start no file's size outweighs, bytes.
-_HEAD_START = 1e15
 #: Newcomers that are measured at once, and leases that run just to be kept alive, take no more
 #: than these parts of the clients that fill the link (mean in Experiment 2 at 50 %: 1.086 times
 #: the lower bound with a tenth for upkeep, 1.067 with this).
 _PROBE_PART, _UPKEEP_PART = 0.1, 0.03
+#: So many times as many may be paused for the sake of told times.
+_OWED_TIMES = 1.5
 
 
-class FairPolicy(QueuedPolicy):
+class FairPolicy(ByBytes):
     """Ranks by remaining bytes; pauses and resumes."""
 
     name = "fair"
@@ -62,177 +47,69 @@ class FairPolicy(QueuedPolicy):
     def __init__(
         self, settings: PolicySettings, rng: random.Random, hall: Hall | None = None
     ) -> None:
-        self._credit_bytes_s = 0.0
         super().__init__(settings, rng, hall)
-        self._slots = max(settings.slots, settings.slots_max)
-        self._capacity = self.hall.capacity
-        self._capacity.configure(settings.bandwidth_bytes_s, settings.overbook)
         self._inherited_pauses = False
-        self._set_credit()
-        #: Large leases in the order of their keys (exact after `_sort`).
-        self._order = [lease for lease in self._leases.values() if lease.large]
-        self._sorted = False
         self._pauses = Pauses(settings.max_pause_s, settings.min_run_s)
         for lease in self._order:
             if lease.paused:
                 self._pauses.inherit(lease)
-        self._slow_bytes_s = 0.0
         self._overtaking = Overtaking()
-        #: How long it takes until one place more is free out of turn.
-        self._leave_s = _FIRST_LEAVE_S
-
-    # -- order ---------------------------------------------------------------------------------
-
-    @property
-    def large_cap(self) -> int:
-        """Slots that large jobs may hold, running or paused."""
-        return self._slots - min(self.settings.reserve_small, self._slots - 1)
-
-    @property
-    def ready_target(self) -> int:
-        """Fair needs no long ready list: whoever outranks it is made ready besides."""
-        base = self.settings.ready_list or max(1, self.settings.slots - self.settings.reserve_small)
-        return self._lengthened(base)
-
-    def _rank(self) -> Rank:
-        return self._rank_by_bytes
-
-    def _rank_by_bytes(
-        self, number: int, remaining_bytes: int, weight: float, issued_s: float
-    ) -> float:
-        return remaining_bytes / weight + self._credit_bytes_s * issued_s
-
-    def _set_credit(self) -> None:
-        """Fix what a second of waiting is worth; again only when the link has changed a lot."""
-        link = self._capacity.rate_bytes_s
-        wanted = self.settings.ageing * link if math.isfinite(link) else 0.0
-        if wanted == self._credit_bytes_s:
-            return
-        if self._credit_bytes_s and 0.5 < wanted / self._credit_bytes_s < 2.0:
-            return
-        self._credit_bytes_s = wanted
-        self._book.rerank()
-        self._sorted = False
-
-    def _lease_key(self, lease: Lease) -> float:
-        return lease.remaining_bytes / lease.weight + self._credit_bytes_s * lease.waited_from_s
-
-    def _favour_slow(self) -> None:
-        """Give a head start to slow clients, the slowest first, up to half of the link."""
-        link = self._capacity.rate_bytes_s
-        if not math.isfinite(link):
-            return
-        everybody = len(self._order) + len(self._book)
-        self._slow_bytes_s = _SLOW_SHARES * link / max(1, everybody)
-        slow = [lease for lease in self._order if lease.cap_bytes_s <= self._slow_bytes_s]
-        slow.sort(key=_cap)
-        left = _SLOW_PART * link
-        for lease in slow:
-            left -= lease.cap_bytes_s
-            if left < 0.0:
-                break
-            lease.key -= _HEAD_START
-
-    def _knows_slow(self, row: int, now: float) -> bool:
-        """Whether this waiting client should start out of turn: it is slow, or to be measured."""
-        capacity = self._capacity
-        if not math.isfinite(capacity.rate_bytes_s):
-            return False
-        if self._pauses.count >= self._most_paused():
-            return False
-        speed = capacity.recall(self._book.shelf.client[row])
-        if speed < math.inf:
-            return speed <= self._slow_bytes_s
-        return self._pauses.probes < self._most_probes()
-
-    def _fill(self) -> float:
-        """How many clients fill the link."""
-        return self._demand() / self._capacity.typical_client_bytes_s
-
-    def _most_probes(self) -> float:
-        return max(1.0, _PROBE_PART * self._fill())
-
-    def _most_paused(self) -> float:
-        """So many paused leases cost the upkeep that is bearable."""
-        settings = self.settings
-        return _UPKEEP_PART * self._fill() * settings.max_pause_s / settings.min_run_s
-
-    def _demand(self) -> float:
-        """Own speeds of clients that should run together, bytes a second."""
-        return self._capacity.demand_bytes_s
-
-    def _sort(self) -> None:
-        if not self._sorted:
-            for lease in self._order:
-                lease.key = self._lease_key(lease)
-            self._favour_slow()
-            self._order.sort(key=_key)
-            self._sorted = True
+        self._promises = Promises()
 
     # -- the seam ------------------------------------------------------------------------------
 
-    def observe(self, goodput_bytes_s: float, link_busy: bool, now: float) -> None:
-        """See `AdmissionPolicy.observe`."""
-        wanted = bool(self._book.here) or any(lease.paused for lease in self._order)
-        self._capacity.observe(goodput_bytes_s, link_busy, wanted)
-        self._set_credit()
-
-    def progress(self, lease: int, now: float, remaining_bytes: int, rate_bytes_s: float) -> None:
-        """See `AdmissionPolicy.progress`."""
-        super().progress(lease, now, remaining_bytes, rate_bytes_s)
-        held = self._leases[lease]
-        if held.large:
-            self._sorted = False
-            self._capacity.measured(held, rate_bytes_s)
-
-    def detach(self, lease: int, now: float, remaining_bytes: int) -> None:
-        """See `AdmissionPolicy.detach`."""
-        super().detach(lease, now, remaining_bytes)
-        self._sorted = False
+    def advance(self, now: float) -> Advance:
+        """See `AdmissionPolicy.advance`."""
+        passed = super().advance(now)
+        pause, resume = self._choose(now)
+        wakes = [passed.wake_at, self._pauses.next_s(self._leases), self._promises.next_s(now)]
+        known = [wake for wake in wakes if wake is not None]
+        return Advance(
+            pause=pause,
+            resume=resume,
+            idled_out=passed.idled_out,
+            expired=passed.expired,
+            call=passed.call,
+            wake_at=min(known) if known else None,
+        )
 
     def _start_ticket(self, row: int, job: Job, now: float) -> Admit:
-        shelf = self._book.shelf
-        raw_s = shelf.raw[row]
-        if raw_s > 2.0 * PROBE_S:
-            # What was laid out in places was off by this much.
-            waited_s = now - shelf.issued_s[row]
-            self._leave_s *= min(4.0, max(0.25, waited_s / raw_s)) ** _LEAVE_MEMORY
+        if self._book.shelf.present[row] and not self._in_turn(row, now):
+            self._promises.taken(now)
         return super()._start_ticket(row, job, now)
 
     def _start(self, job: Job, now: float, ticket: int | None, large: bool) -> Admit:
         admit = super()._start(job, now, ticket, large)
         if large:
             self._overtaking.note(job.remaining_bytes, now)
-            lease = self._leases[admit.lease]
-            if ticket is not None:
-                row = self._book.shelf.rows[ticket]
-                lease.waited_from_s = self._book.shelf.issued_s[row]
-            self._sort()
-            lease.key = self._lease_key(lease)
-            if lease.cap_bytes_s == math.inf:
-                lease.cap_bytes_s = self._capacity.recall(job.client)
-            if lease.cap_bytes_s == math.inf:
-                self._pauses.probe(lease, now)
-            elif lease.cap_bytes_s <= self._slow_bytes_s:
-                self._sorted = False
-            insort(self._order, lease, key=_key)
+            self._pauses.probe(self._leases[admit.lease], now)
         return admit
 
     def _close(self, lease: Lease, now: float, done: bool) -> None:
         super()._close(lease, now, done)
         if lease.large:
-            self._order.remove(lease)
             self._pauses.drop(lease)
-            self._capacity.learn(lease)
+
+    def _wait(self, row: int, now: float) -> Wait:
+        wait = super()._wait(row, now)
+        shelf = self._book.shelf
+        if shelf.present[row] and not self._is_small(row):
+            self._promises.note(shelf.number[row], self._due_s(row), now)
+        return wait
+
+    # -- who may start -------------------------------------------------------------------------
 
     def _may_start(self, row: int, now: float) -> bool:
         if self._large_room(now) <= 0:
             return False
+        return self._out_of_turn(row, now) or self._in_turn(row, now)
+
+    def _in_turn(self, row: int, now: float) -> bool:
+        """Whether the link has use for this one beside those that come first."""
         shelf = self._book.shelf
         entry = (shelf.key[row], shelf.number[row])
-        self._sort()
-        if self._knows_slow(row, now):
-            return True
+        if entry[0] > self._last_key():
+            return False
         typical = self._capacity.typical_client_bytes_s
         demand = self._demand()
         # Those at the door who come first have been called, or will be at once.
@@ -246,13 +123,43 @@ class FairPolicy(QueuedPolicy):
                 return False
         return taken < demand
 
-    def advance(self, now: float) -> Advance:
-        """See `AdmissionPolicy.advance`."""
-        passed = super().advance(now)
-        pause, resume = self._choose(now)
-        next_s = self._pauses.next_s(self._leases)
-        wakes = [wake for wake in (passed.wake_at, next_s) if wake is not None]
-        return replace(passed, pause=pause, resume=resume, wake_at=min(wakes) if wakes else None)
+    def _out_of_turn(self, row: int, now: float) -> bool:
+        """Whether this waiting client may start though others come first: it will be paused.
+
+        As long as that is bearable. One whose speed is unknown is measured, not too many at once;
+        one whose told time has come is kept waiting only beyond all bounds.
+        """
+        capacity = self._capacity
+        if not math.isfinite(capacity.rate_bytes_s):
+            return False
+        owed = self._is_owed(row, now)
+        if self._pauses.count >= self._most_paused() * (_OWED_TIMES if owed else 1.0):
+            return False
+        if owed or capacity.recall(self._book.shelf.client[row]) <= self._slow_bytes_s:
+            return True
+        return self._pauses.probes < self._most_probes()
+
+    def _is_owed(self, row: int, now: float) -> bool:
+        """Whether the time that this client was told has come."""
+        return now >= self._due_s(row)
+
+    def _due_s(self, row: int) -> float:
+        shelf = self._book.shelf
+        if shelf.raw[row] == 0.0:
+            return math.inf
+        return due_s(shelf.number[row], shelf.issued_s[row], shelf.expected[row])
+
+    def _fill(self) -> float:
+        """How many clients fill the link."""
+        return self._demand() / self._capacity.typical_client_bytes_s
+
+    def _most_probes(self) -> float:
+        return max(1.0, _PROBE_PART * self._fill())
+
+    def _most_paused(self) -> float:
+        """So many paused leases cost the upkeep that is bearable."""
+        settings = self.settings
+        return _UPKEEP_PART * self._fill() * settings.max_pause_s / settings.min_run_s
 
     # -- who runs ------------------------------------------------------------------------------
 
@@ -272,7 +179,7 @@ class FairPolicy(QueuedPolicy):
         book, capacity = self._book, self._capacity
         if free <= 0 or not len(book):
             return (), False
-        self._sort()
+        last_key = self._last_key()
         demand = self._demand()
         typical = min(capacity.typical_client_bytes_s, capacity.rate_bytes_s)
         call: list[int] = []
@@ -289,6 +196,8 @@ class FairPolicy(QueuedPolicy):
                 break
             key, number = book.here[next_here]
             if not self._is_small(book.shelf.rows[number]):
+                if key > last_key:
+                    break
                 while at < len(order) and order[at].key < key:
                     if order[at].connections:
                         taken += capacity.speed(order[at])
@@ -298,28 +207,67 @@ class FairPolicy(QueuedPolicy):
                 call.append(number)
                 taken += typical
             next_here += 1
-        # One more may come out of turn, as there is always one that has waited longest.
-        if len(call) < free and next_here < len(book.here):
-            number = book.here[next_here][1]
-            if self._knows_slow(book.shelf.rows[number], now):
-                call.append(number)
+        # One more may come out of turn: who was told the earliest time.
+        if len(call) < free:
+            more = self._next_out_of_turn(now)
+            if more is not None and more not in call:
+                call.append(more)
         return tuple(call), False
+
+    def _next_out_of_turn(self, now: float) -> int | None:
+        """Of the clients at the door the one that is due first, if it may start."""
+        shelf = self._book.shelf
+        while (number := self._promises.first()) is not None:
+            row = self._queued_row(number)
+            if row is not None and shelf.present[row]:
+                if not self._out_of_turn(row, now):
+                    return None
+                if shelf.state[row] != READY:
+                    self._make_ready(row, now)
+                return number
+            self._promises.forget_first()
+        return None
 
     def _choose(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Which leases stop and which go on, shortest first until the link is full."""
         self._sort()
-        demand = self._demand()
         self._pauses.come_due(self._leases, now)
-        return self._pauses.choose(self._order, demand, self._capacity.speed, now)
+        capacity = self._capacity
+        typical, most = capacity.typical_client_bytes_s, capacity.rate_bytes_s
+        return self._pauses.choose(self._order, self._demand(), typical, most, now)
 
     # -- when ----------------------------------------------------------------------------------
 
     def _raw_s(self, row: int, now: float) -> float:
+        if not math.isfinite(self._capacity.rate_bytes_s):
+            return super()._raw_s(row, now)
+        due_s = self._due_s(row)
+        forecast_s = self._forecast_s(row, now)
+        return forecast_s if due_s == math.inf else min(forecast_s, max(0.0, due_s - now))
+
+    def _foresee(self, now: float) -> None:
+        if math.isfinite(self._capacity.rate_bytes_s):
+            self._check_newcomers(now)
+        else:
+            super()._foresee(now)
+
+    def _next_raw_s(self, now: float) -> float:
+        if not math.isfinite(self._capacity.rate_bytes_s):
+            return super()._next_raw_s(now)
+        book, shelf = self._book, self._book.shelf
+        before = sum(lease.remaining_bytes for lease in self._order) + book.line.total_bytes
+        before += sum(shelf.remaining[shelf.rows[number]] for _, number in book.ready)
+        in_turn_s = before / self._capacity.rate_bytes_s
+        return min(in_turn_s, self._until_place_s(len(book), now))
+
+    def _forecast_s(self, row: int, now: float) -> float:
+        """Its turn or a place out of turn, whatever comes first."""
+        return min(self._until_turn_s(row), self._until_place_s(len(self._book) - 1, now))
+
+    def _until_turn_s(self, row: int) -> float:
         """Bytes before this one at the speed of the link, stretched by those that overtake."""
         book, shelf = self._book, self._book.shelf
         link = self._capacity.rate_bytes_s
-        if not math.isfinite(link):
-            return super()._raw_s(row, now)
         key, number = shelf.key[row], shelf.number[row]
         self._sort()
         before = sum(lease.remaining_bytes for lease in self._order if lease.key < key)
@@ -331,14 +279,12 @@ class FairPolicy(QueuedPolicy):
         if shelf.state[row] == WAITING:
             before += int(shows * book.line.bytes_before(key, number))
         overtaking = self._overtaking.rate_below(shelf.remaining[row]) / link
-        in_turn_s = before / link / (1.0 - min(0.9, overtaking))
-        return min(in_turn_s, self._out_of_turn_s((key, number)))
+        return before / link / (1.0 - min(0.9, overtaking))
 
-    def _out_of_turn_s(self, entry: tuple[float, int]) -> float:
-        """When a place among the measured and paused ones comes to this ticket at the door."""
-        before = bisect_left(self._book.here, entry)
+    def _until_place_s(self, before: int, now: float) -> float:
+        """When a place out of turn comes, after those who were told a time before."""
         probes_s = PROBE_S * (0.5 + before / self._most_probes())
         beyond = self._pauses.count + before + 1 - self._most_paused()
         if beyond <= 0.0:
             return probes_s
-        return probes_s + beyond * self._leave_s
+        return probes_s + beyond * self._promises.interval_s(now)

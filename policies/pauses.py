@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from policies.slots import Lease
 
 #: A probe lasts this long: two looks at the progress of a live transfer.
 PROBE_S = 0.5
+#: Pauses that end within this part of the longest one end together.
+_TOGETHER = 0.03
 
 
 class Pauses:
@@ -73,35 +75,44 @@ class Pauses:
         """How many leases run out of turn at any time just to keep the paused ones alive."""
         return self.count * self._min_run_s / self._max_pause_s
 
-    def runs_out_of_turn(self, lease: Lease) -> bool:
-        """Whether it runs now whatever its rank."""
-        return lease.id in self._out_of_turn
-
     def come_due(self, leases: Mapping[int, Lease], now: float) -> None:
         """End what has lasted its time; let run whoever has been paused as long as is bearable."""
-        for number in [number for number, until in self._out_of_turn.items() if until <= now]:
-            del self._out_of_turn[number]
+        out_of_turn = self._out_of_turn
+        for number in [number for number, until in out_of_turn.items() if until <= now]:
+            del out_of_turn[number]
             self._probes.discard(number)
-        while self._stopped and self._stopped[0][0] <= now:
+        if not self._stopped or self._stopped[0][0] > now:
+            return
+        # Those who are due soon run with those who are due now: fewer wakes for the same upkeep.
+        soon = now + _TOGETHER * self._max_pause_s
+        while self._stopped and self._stopped[0][0] <= soon:
             due, number = heapq.heappop(self._stopped)
             if self._stands(leases, due, number):
-                self._out_of_turn[number] = now + self._min_run_s
+                out_of_turn[number] = now + self._min_run_s
 
     def choose(
-        self, order: Iterable[Lease], demand: float, speed: Callable[[Lease], float], now: float
+        self, order: Iterable[Lease], demand: float, typical: float, most: float, now: float
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Which leases stop and which go on, in this order until their speeds meet the demand."""
+        """Which leases stop and which go on, in this order until their speeds meet the demand.
+
+        A client whose speed is not known is taken to have the `typical` one; none has more than
+        the `most`.
+        """
         pause: list[int] = []
         resume: list[int] = []
+        out_of_turn = self._out_of_turn
         taken = 0.0
         for lease in order:
-            runs = taken < demand or self.runs_out_of_turn(lease)
-            if runs and lease.connections:
-                taken += speed(lease)
-            if runs and lease.paused:
-                self.resume(lease, now)
-                resume.append(lease.id)
-            elif not runs and not lease.paused:
+            if taken < demand or lease.id in out_of_turn:
+                if lease.connections:
+                    cap = lease.cap_bytes_s
+                    if cap == math.inf:
+                        cap = typical
+                    taken += cap if cap < most else most
+                if lease.paused:
+                    self.resume(lease, now)
+                    resume.append(lease.id)
+            elif not lease.paused:
                 self.pause(lease, now)
                 pause.append(lease.id)
         return tuple(pause), tuple(resume)

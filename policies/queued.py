@@ -204,8 +204,7 @@ class QueuedPolicy(Telling):
     def snapshot(self, now: float) -> Snapshot:
         """See `AdmissionPolicy.snapshot`."""
         pool, tally, book = self._pool, self._tally, self._book
-        self._lay_out(now)
-        next_wait = self._eta.state(self._eta.raw_s(len(book) + 1, now)) if len(book) else None
+        next_wait = self._eta.state(self._next_raw_s(now)) if len(book) else None
         return Snapshot(
             policy=self.name,
             mode=self.mode,

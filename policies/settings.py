@@ -213,7 +213,7 @@ class PolicySettings(BaseModel):
         json_schema_extra=_about("s", "fair", "adaptive"),
     )
     min_run_s: float = Field(
-        0.25,
+        0.1,
         gt=0.0,
         le=3_600.0,
         description="Once resumed because of max_pause_s, a download runs at least this long.",

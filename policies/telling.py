@@ -124,8 +124,17 @@ class Telling(Turns):
         step = super().advance(now)
         # Here, as time passes, so that hardly any offer has to pay for it.
         if len(self._book):
-            self._lay_out(now)
+            self._foresee(now)
         return step
+
+    def _foresee(self, now: float) -> None:
+        """Keep up to date what times are told from."""
+        self._lay_out(now)
+
+    def _next_raw_s(self, now: float) -> float:
+        """The scheduled wait of whoever comes next."""
+        self._lay_out(now)
+        return self._eta.raw_s(len(self._book) + 1, now)
 
     def _lay_out(self, now: float, fresh_s: float = _FRESH_S) -> None:
         if self._eta.stale(now, fresh_s):
@@ -133,8 +142,11 @@ class Telling(Turns):
             large = [lease for lease in self._leases.values() if lease.large]
             total = book.line.total_bytes
             count = len(book.line)
-            self._eta.newcomers.check(now - _UNPUNCTUAL * self.settings.ticket_ttl_s)
+            self._check_newcomers(now)
             self._eta.lay_out(now, self.large_cap, large, self._ahead(now), count, total)
+
+    def _check_newcomers(self, now: float) -> None:
+        self._eta.newcomers.check(now - _UNPUNCTUAL * self.settings.ticket_ttl_s)
 
     def _ahead(self, now: float) -> Iterator[tuple[float, float]]:
         """Bytes of all tickets in the order of turn, and how likely their owners still come."""
