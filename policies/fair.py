@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import random
-from bisect import bisect_left
+from bisect import bisect_left, insort
 
 from policies.base import Hall
 from policies.book import READY, WAITING
@@ -36,6 +36,8 @@ from policies.slots import Lease
 _PROBE_PART, _UPKEEP_PART = 0.1, 0.03
 #: So many times as many may be paused for the sake of told times.
 _OWED_TIMES = 1.5
+#: and so many more for each visit, made when it was told, that was in vain.
+_VAIN_TIMES = 0.5
 
 
 class FairPolicy(ByBytes):
@@ -55,13 +57,26 @@ class FairPolicy(ByBytes):
                 self._pauses.inherit(lease)
         self._overtaking = Overtaking()
         self._promises = Promises()
+        #: Waiting tickets whose owners are there, in order; some entries may be stale.
+        self._door: list[tuple[float, int]] = []
+        self._find_door()
+        for row in self._book.shelf.rows.values():
+            if self._book.shelf.present[row] and not self._is_small(row):
+                self._promises.note(self._book.shelf.number[row], self._due_s(row), math.inf)
 
     # -- the seam ------------------------------------------------------------------------------
 
     def advance(self, now: float) -> Advance:
         """See `AdmissionPolicy.advance`."""
         passed = super().advance(now)
+        if self._pauses.count >= self._most_paused():
+            # Slots there are enough; what a returning client lacks is a place.
+            self._idle_since_s = None
         pause, resume = self._choose(now)
+        call = passed.call
+        if not call and len(self._book) and self._large_room(now) > 0:
+            # One may come out of turn, now that it is known how many are paused.
+            call = self._next_out_of_turn(now)
         wakes = [passed.wake_at, self._pauses.next_s(self._leases), self._promises.next_s(now)]
         known = [wake for wake in wakes if wake is not None]
         return Advance(
@@ -69,7 +84,7 @@ class FairPolicy(ByBytes):
             resume=resume,
             idled_out=passed.idled_out,
             expired=passed.expired,
-            call=passed.call,
+            call=call,
             wake_at=min(known) if known else None,
         )
 
@@ -95,7 +110,16 @@ class FairPolicy(ByBytes):
         shelf = self._book.shelf
         if shelf.present[row] and not self._is_small(row):
             self._promises.note(shelf.number[row], self._due_s(row), now)
+            if shelf.state[row] == WAITING:
+                insort(self._door, (shelf.key[row], shelf.number[row]))
         return wait
+
+    def _turn_has_come(self, row: int, now: float) -> bool:
+        # Being ready is a matter of order; what counts is whether the link has use for it.
+        waiting = self._book.shelf.state[row] == WAITING
+        if waiting and not self._is_small(row) and self._may_start(row, now):
+            self._make_ready(row, now)
+        return super()._turn_has_come(row, now)
 
     # -- who may start -------------------------------------------------------------------------
 
@@ -133,15 +157,27 @@ class FairPolicy(ByBytes):
         if not math.isfinite(capacity.rate_bytes_s):
             return False
         owed = self._is_owed(row, now)
-        if self._pauses.count >= self._most_paused() * (_OWED_TIMES if owed else 1.0):
+        most = self._most_paused()
+        if self._pauses.count >= (most * self._owed_times(row) if owed else most):
             return False
         if owed or capacity.recall(self._book.shelf.client[row]) <= self._slow_bytes_s:
             return True
         return self._pauses.probes < self._most_probes()
 
     def _is_owed(self, row: int, now: float) -> bool:
-        """Whether the time that this client was told has come."""
-        return now >= self._due_s(row)
+        """Whether the time that this client was told has come: its start, or its return."""
+        shelf = self._book.shelf
+        if shelf.present[row]:
+            return now >= self._due_s(row)
+        told = shelf.raw[row] > 0.0
+        return told and now >= shelf.promise_s[row] - self.settings.early_tolerance_s
+
+    def _owed_times(self, row: int) -> float:
+        """How many times as many as else may be paused for the sake of this one."""
+        shelf = self._book.shelf
+        # Who has come when it was told, and was sent away again, comes before others.
+        vain = 0 if shelf.present[row] else max(0, shelf.polls[row] - shelf.early[row] - 1)
+        return _OWED_TIMES + _VAIN_TIMES * vain
 
     def _due_s(self, row: int) -> float:
         shelf = self._book.shelf
@@ -162,6 +198,34 @@ class FairPolicy(ByBytes):
         return _UPKEEP_PART * self._fill() * settings.max_pause_s / settings.min_run_s
 
     # -- who runs ------------------------------------------------------------------------------
+
+    def _first_at_door(self) -> int | None:
+        """The first in the wait list whose owner is there."""
+        shelf = self._book.shelf
+        while self._door:
+            key, number = self._door[0]
+            row = self._queued_row(number)
+            known = row is not None and shelf.key[row] == key
+            if row is not None and known and shelf.state[row] == WAITING and shelf.present[row]:
+                return row
+            del self._door[0]
+        return None
+
+    def _grow(self, now: float) -> None:
+        if math.isfinite(self._capacity.rate_bytes_s):
+            # Slots are always free; whoever comes may start if the link has use for it.
+            self._extra_ready, self._grown_s = 0, now
+        else:
+            super()._grow(now)
+
+    def _rerank(self) -> None:
+        super()._rerank()
+        self._find_door()
+
+    def _find_door(self) -> None:
+        shelf, rows = self._book.shelf, self._book.shelf.rows
+        waiting = ((shelf.key[rows[number]], number) for number in self._book.line)
+        self._door = [entry for entry in waiting if shelf.present[rows[entry[1]]]]
 
     def _fill_ready(self, now: float) -> None:
         super()._fill_ready(now)
@@ -186,16 +250,14 @@ class FairPolicy(ByBytes):
         taken, next_here, at = 0.0, 0, 0
         order = self._order
         while taken < demand and len(call) < free:
-            while next_here >= len(book.here):
+            if next_here >= len(book.here):
                 # Everybody ready at the door is called; look for more in the wait list.
-                row = book.first_waiting()
+                row = self._first_at_door()
                 if row is None:
                     break
                 self._make_ready(row, now)
-            if next_here >= len(book.here):
-                break
-            key, number = book.here[next_here]
-            if not self._is_small(book.shelf.rows[number]):
+            key, called = book.here[next_here]
+            if not self._is_small(book.shelf.rows[called]):
                 if key > last_key:
                     break
                 while at < len(order) and order[at].key < key:
@@ -204,29 +266,24 @@ class FairPolicy(ByBytes):
                     at += 1
                 if taken >= demand:
                     break
-                call.append(number)
+                call.append(called)
                 taken += typical
             next_here += 1
-        # One more may come out of turn: who was told the earliest time.
-        if len(call) < free:
-            more = self._next_out_of_turn(now)
-            if more is not None and more not in call:
-                call.append(more)
         return tuple(call), False
 
-    def _next_out_of_turn(self, now: float) -> int | None:
+    def _next_out_of_turn(self, now: float) -> tuple[int, ...]:
         """Of the clients at the door the one that is due first, if it may start."""
         shelf = self._book.shelf
         while (number := self._promises.first()) is not None:
             row = self._queued_row(number)
             if row is not None and shelf.present[row]:
                 if not self._out_of_turn(row, now):
-                    return None
+                    return ()
                 if shelf.state[row] != READY:
                     self._make_ready(row, now)
-                return number
+                return (number,)
             self._promises.forget_first()
-        return None
+        return ()
 
     def _choose(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Which leases stop and which go on, shortest first until the link is full."""
@@ -241,8 +298,8 @@ class FairPolicy(ByBytes):
     def _raw_s(self, row: int, now: float) -> float:
         if not math.isfinite(self._capacity.rate_bytes_s):
             return super()._raw_s(row, now)
-        due_s = self._due_s(row)
         forecast_s = self._forecast_s(row, now)
+        due_s = self._due_s(row) if self._book.shelf.present[row] else math.inf
         return forecast_s if due_s == math.inf else min(forecast_s, max(0.0, due_s - now))
 
     def _foresee(self, now: float) -> None:

@@ -80,6 +80,10 @@ class ByBytes(QueuedPolicy):
         if self._credit_bytes_s and 0.5 < wanted / self._credit_bytes_s < 2.0:
             return
         self._credit_bytes_s = wanted
+        self._rerank()
+
+    def _rerank(self) -> None:
+        """What a second is worth has changed, and with it all keys."""
         self._book.rerank()
         self._sorted = False
 

@@ -7,6 +7,9 @@ from itertools import pairwise
 
 import pytest
 
+from loadtest.sim.metrics import measure
+from loadtest.sim.scenario import Scenario
+from loadtest.workloads import File, Visitor, Workload
 from policies.fair import FairPolicy
 from policies.job import Admit, Job, Wait
 from policies.promises import Promises, due_s
@@ -125,3 +128,19 @@ def test_first_bytes_come_as_the_download_starts() -> None:
     crowd = Crowd(60)
     crowd.live(1_000.0)
     assert all(crowd.first_byte[client] - at <= 0.06 for client, at in crowd.started.items())
+
+
+@pytest.mark.parametrize("rate_bytes_s", [1e6, 1e8])
+def test_polling_clients_of_a_narrow_link_start_when_told(rate_bytes_s: float) -> None:
+    """Each could take the link, or a fifth of it, for itself, and more come than it can carry."""
+    visitors = tuple(
+        Visitor(f"c{number}", number * 3.5, rate_bytes_s, (File("file", size),))
+        for number, size in enumerate((30 * MB, 20 * MB) * 50)
+    )
+    workload = Workload("narrow", 1, visitors, 5.0 * MB, 20_000)
+    scenario = Scenario("fair", 6, 2, bandwidth_bytes_s=5.0 * MB, hold=False, tick_s=0.25)
+    figures = measure(workload, scenario.conditions(workload), scenario.simulate(workload))
+    assert figures["eta_told"] > 10
+    assert figures["eta_within_p90"] > 0.8
+    assert figures["eta_median_error"] < 0.4
+    assert figures["attempts"] < 3.0
