@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import gevent
 from gevent import subprocess
@@ -17,6 +20,7 @@ from loadtest.catalogue import CATALOGUE
 from loadtest.content import files_of
 from loadtest.recorder import tally
 from loadtest.replay import SCHEDULE, Replay, population
+from loadtest.users import address_of
 
 __all__ = ["HotObject", "Receiver", "options"]
 
@@ -33,23 +37,34 @@ class Receiver(User):
         if arrival is None:
             gevent.sleep(1.0)
             return
-        file = max(
-            files_of(population(self.environment.parsed_options)), key=lambda f: f.size_bytes
-        )
+        options = self.environment.parsed_options
+        file = max(files_of(population(options)), key=lambda f: f.size_bytes)
         url = self.host + CATALOGUE.find(self.host, file).path
         tally().count("arrived")
         began_s = time.monotonic()
         with tempfile.TemporaryDirectory() as directory:
             out = Path(directory) / "file"
             command = [sys.executable, "-m", "tidegate", "get", url, "--multicast", "--json"]
-            done = subprocess.run(
-                [*command, "-o", str(out)], capture_output=True, timeout=_LIMIT_S, check=False
-            )
+            if options.addresses == "forwarded":
+                command += ["-H", f"X-Forwarded-For: {address_of(arrival[0])}"]
+            # Receivers with one identity would be one client to the server.
+            identity = {"TIDEGATE_DATA": directory}
+            try:
+                done = subprocess.run(
+                    [*command, "-o", str(out)],
+                    capture_output=True,
+                    timeout=_LIMIT_S,
+                    check=False,
+                    env=os.environ | identity,
+                )
+                status, told = done.returncode, last_event(done.stderr)
+            except subprocess.TimeoutExpired:
+                status, told = -1, {"text": f"not done after {_LIMIT_S:.0f} s"}
             size = out.stat().st_size if out.exists() else 0
         took_s = time.monotonic() - began_s
         fault = None
-        if done.returncode:
-            fault = RuntimeError(f"exit {done.returncode}: {_last(done.stdout)}")
+        if status:
+            fault = RuntimeError(f"exit {status}: {told.get('text', told)}")
         elif size != file.size_bytes:
             fault = RuntimeError(f"{size} bytes of {file.size_bytes}")
         self.environment.events.request.fire(
@@ -63,17 +78,25 @@ class Receiver(User):
         tally().count("failed" if fault else "finished")
         if not fault:
             tally().count("verified_bytes", size)
+            tally().count("multicast_bytes", by_multicast(told))
             tally().observe("session", took_s)
         tally().count("visitors_done")
 
 
-def _last(output: bytes) -> str:
-    """The last event that the receiver printed, in words."""
+def last_event(output: bytes) -> dict[str, Any]:
+    """The last event that the receiver printed: of a finished download, all about it."""
     lines = output.decode("utf-8", "replace").strip().splitlines()
     try:
-        return str(json.loads(lines[-1])) if lines else "it said nothing"
-    except ValueError:
-        return lines[-1][:200]
+        found = json.loads(lines[-1])
+    except (IndexError, ValueError):
+        found = None
+    return found if isinstance(found, dict) else {"text": lines[-1][:200] if lines else "nothing"}
+
+
+def by_multicast(done: Mapping[str, Any]) -> int:
+    """How many bytes of a finished download came by multicast."""
+    sources = done.get("mirrors", ())
+    return sum(int(one["bytes"]) for one in sources if str(one["url"]).startswith("udp:"))
 
 
 class HotObject(Replay):

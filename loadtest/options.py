@@ -7,16 +7,35 @@ from typing import Any
 
 from locust import events
 
+from loadtest import presence
 from loadtest.slo import Objective
+from loadtest.tally import is_figure
 from loadtest.workloads import WORKLOADS
+
+__all__ = ["presence"]
 
 
 def _objective(text: str) -> str:
     try:
-        Objective.parse(text)
+        objective = Objective.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    if not is_figure(objective.figure):
+        raise argparse.ArgumentTypeError(
+            f"{objective.figure!r} is no figure of a run; they are listed in loadtest/README.md, "
+            "for example p95_wait_small, failed_fraction, eta_within_p90"
+        )
     return text
+
+
+def _fraction(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a fraction from 0 to 1")
+    return value
 
 
 def _positive(text: str) -> float:
@@ -54,7 +73,7 @@ def add_options(parser: Any) -> None:
     )
     group.add_argument(
         "--rude-fraction",
-        type=float,
+        type=_fraction,
         default=0.0,
         help="This part of the clients polls every second whatever it is told",
     )

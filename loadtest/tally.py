@@ -167,8 +167,24 @@ COUNTERS: Mapping[str, str] = {
     "promises": "waits with a promised 90 % bound",
     "promises_kept": "of these, started within the bound",
     "verified_bytes": "bytes whose digest was right",
+    "multicast_bytes": "of these, received by multicast",
     "late_arrivals": "arrivals begun over 1 s late: too few users",
 }
+
+
+#: What is observed, and which figures are made of each.
+OBSERVED = (
+    *(f"wait_{kind}{manner}" for kind in CLASSES for manner in ("", "_polite", "_rude")),
+    *("session", "visit", "attempts", "eta_error", "lateness"),
+)
+_SHAPES = ("mean", "p50", "p95", "p99", "max")
+_RATIOS = ("give_up_fraction", "failed_fraction", "rude_gain", "eta_within_p90")
+
+
+def is_figure(name: str) -> bool:
+    """Whether some run can have a figure of that name."""
+    shape, _, of = name.partition("_")
+    return name in COUNTERS or name in _RATIOS or (shape in _SHAPES and of in OBSERVED)
 
 
 def rows(figures: dict[str, float]) -> list[dict[str, str]]:

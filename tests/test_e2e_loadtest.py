@@ -155,3 +155,28 @@ def test_the_composition_is_valid(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "only for this test" not in (tmp_path / "docker-compose.yml").read_text()
+
+
+def test_hot_objects_come_by_multicast(tmp_path: Path) -> None:
+    done = run(
+        tmp_path,
+        "hot_object",
+        *("--figures-json", str(tmp_path / "figures.json"), "--thin", "40"),
+        serve=("--multicast", "--multicast-interface", "127.0.0.1", "--multicast-rate", "50Mbit"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = figures(tmp_path)
+    assert found["finished"] == found["arrived"] == 10
+    assert found["verified_bytes"] == 10 * 1_000_000
+    assert found["multicast_bytes"] > 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("profile", ["steady", "crowd"])
+def test_the_other_profiles_run_as_they_are_configured(tmp_path: Path, profile: str) -> None:
+    done = run(
+        tmp_path,
+        profile,
+        *("--figures-json", str(tmp_path / "figures.json"), "--run-time", "4s"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert figures(tmp_path)["finished"] > 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadtest.tally import Histogram, Tally
+from loadtest.tally import OBSERVED, Histogram, Tally, is_figure
 
 values = st.lists(st.floats(0, 1e5), min_size=1, max_size=80)
 
@@ -60,3 +60,16 @@ def test_the_gain_of_rudeness_is_negative_when_rude_clients_wait_longer() -> Non
     tally.observe("wait_large_polite", 10.0)
     tally.observe("wait_large_rude", 12.0)
     assert tally.figures()["rude_gain"] == pytest.approx(-0.2)
+
+
+def test_every_figure_of_a_run_is_known_beforehand() -> None:
+    tally = Tally()
+    for name in OBSERVED:
+        tally.observe(name, 1.0)
+    for name in ("finished", "promises"):
+        tally.count(name)
+    figures = tally.figures()
+    assert len(figures) > 50
+    assert all(is_figure(name) for name in figures)
+    for name in ("p95_wait_smal", "p96_session", "mean_", "session", ""):
+        assert not is_figure(name), name
