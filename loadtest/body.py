@@ -12,6 +12,8 @@ import gevent
 import gevent.socket
 from geventhttpclient.client import HTTPClientPool
 
+from client.sink import Pieces
+
 #: Large reads: a small one costs as much CPU as a large one.
 MOST_READ_BYTES = 256 * 1024
 _LEAST_READ_BYTES = 1024
@@ -34,7 +36,46 @@ class Received:
     fault: str | None
 
 
-def receive(body: Readable, expected_bytes: int | None, rate_bytes_s: float) -> Received:
+class PieceCheck:
+    """Checks the pieces of a file as they pass; begins at one, at byte `first` of the file."""
+
+    def __init__(self, pieces: Pieces, first: int) -> None:
+        self._pieces = pieces
+        self._index = first // pieces.length
+        self._left = pieces.length
+        self._digest = hashlib.new(pieces.algorithm)
+        #: What was wrong first; None: nothing yet.
+        self.fault: str | None = None
+
+    def feed(self, block: bytes) -> None:
+        """The next bytes."""
+        view = memoryview(block)
+        while view:
+            part, view = view[: self._left], view[self._left :]
+            self._digest.update(part)
+            self._left -= len(part)
+            if not self._left:
+                self.end()
+
+    def end(self) -> None:
+        """The piece is over; the last of a file is shorter."""
+        if self._left == self._pieces.length:
+            return
+        digests = self._pieces.digests
+        right = self._index < len(digests) and digests[self._index] == self._digest.digest()
+        if not right and self.fault is None:
+            self.fault = f"piece {self._index} is not what the server's Metalink names"
+        self._index += 1
+        self._left = self._pieces.length
+        self._digest = hashlib.new(self._pieces.algorithm)
+
+
+def receive(
+    body: Readable,
+    expected_bytes: int | None,
+    rate_bytes_s: float,
+    check: PieceCheck | None = None,
+) -> Received:
     """Read to the end, no faster than `rate_bytes_s`; never raises for a broken connection."""
     digest = hashlib.sha256()
     count = 0
@@ -52,6 +93,8 @@ def receive(body: Readable, expected_bytes: int | None, rate_bytes_s: float) -> 
         if not block:
             break
         digest.update(block)
+        if check is not None:
+            check.feed(block)
         count += len(block)
         if math.isfinite(rate_bytes_s):
             # A stalled transfer earns no credit: a line that was idle is not faster later.
@@ -59,6 +102,9 @@ def receive(body: Readable, expected_bytes: int | None, rate_bytes_s: float) -> 
             gevent.sleep(max(0.0, earliest_s - time.monotonic()))
     if fault is None and expected_bytes is not None and count != expected_bytes:
         fault = f"{count} bytes came of {expected_bytes}"
+    if fault is None and check is not None:
+        check.end()
+        fault = check.fault
     return Received(count, digest.hexdigest(), fault)
 
 

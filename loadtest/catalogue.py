@@ -11,6 +11,9 @@ from urllib.parse import quote
 import gevent
 import gevent.lock
 
+from client.failures import UsageProblem
+from client.metalink import LIMIT_BYTES, read_metalink
+from client.sink import Pieces
 from loadtest.workloads import File
 from protocol.errors import ProtocolError
 from protocol.headers import parse_retry_after
@@ -35,6 +38,7 @@ class Catalogue:
     def __init__(self, small_below_bytes: int = 20_000) -> None:
         self.small_below_bytes = small_below_bytes
         self._sums: dict[str, dict[str, str]] = {}
+        self._pieces: dict[str, Pieces | None] = {}
         self._lock = gevent.lock.Semaphore()
 
     def find(self, host: str, file: File) -> Entry:
@@ -44,6 +48,24 @@ class Catalogue:
                 self._sums[host] = _fetch_sums(host)
         kind = "small" if file.size_bytes < self.small_below_bytes else "large"
         return Entry("/" + quote(file.name), self._sums[host].get(file.name), kind)
+
+    def pieces(self, host: str, path: str, size_bytes: int) -> Pieces | None:
+        """The digests of a file's parts; None from a server that names none that fit."""
+        url = f"{host}{path}.meta4"
+        with self._lock:
+            if url not in self._pieces:
+                self._pieces[url] = _fetch_pieces(url, size_bytes)
+            return self._pieces[url]
+
+
+def _fetch_pieces(url: str, size_bytes: int) -> Pieces | None:
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+            found = read_metalink(answer.read(LIMIT_BYTES))
+    except (OSError, UsageProblem):
+        return None
+    pieces = found[0].pieces if found else None
+    return pieces if pieces is not None and pieces.fits(size_bytes) else None
 
 
 def _fetch_sums(host: str) -> dict[str, str]:

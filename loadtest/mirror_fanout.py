@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from dataclasses import dataclass
 
 import gevent
 import gevent.event
 from gevent.pool import Group
 
 from client.session import Body, Fields, read
-from client.visit import Action, Ask, GiveUp, Visit, WaitUntil
+from client.sink import Pieces
+from client.visit import Action, Ask, GiveUp, Reason, Visit, WaitUntil
 from loadtest import options
-from loadtest.body import NarrowPool, receive
-from loadtest.catalogue import CATALOGUE
+from loadtest.body import NarrowPool, PieceCheck, receive
+from loadtest.catalogue import CATALOGUE, Entry
 from loadtest.recorder import tally
 from loadtest.replay import Replay
 from loadtest.users import Downloader
@@ -34,18 +36,19 @@ class Ranged(Downloader):
         self.client.client.clientpool = NarrowPool(
             64 * 1024, concurrency=CONNECTIONS, network_timeout=self.network_timeout
         )
-        count = max(1, min(CONNECTIONS, file.size_bytes // _LEAST_PART_BYTES))
-        edges = [file.size_bytes * part // count for part in range(count + 1)]
+        entry = CATALOGUE.find(self.host, file)
+        edges, pieces = self._cut(file, entry.path)
         began_s = time.monotonic()
         visit = Visit(self.manners(visitor), random.Random(self.number), began_s)
-        kind = CATALOGUE.find(self.host, file).kind
         group = Group()
         started = gevent.event.Event()
-        parts = [group.spawn(self._part, visitor, file, visit, edges[0], edges[1], started)]
+        wish = _Wish(visitor, entry, visit, pieces, len(edges) == 2)
+        parts = [group.spawn(self._part, wish, edges[0], edges[1], started)]
         started.wait()
-        tally().observe(f"wait_{kind}", time.monotonic() - began_s)
-        for first, end in itertools.pairwise(edges[1:]):
-            parts.append(group.spawn(self._part, visitor, file, visit, first, end, None))
+        if wish.admitted:
+            tally().observe(f"wait_{entry.kind}", time.monotonic() - began_s)
+            for first, end in itertools.pairwise(edges[1:]):
+                parts.append(group.spawn(self._part, wish, first, end, None))
         group.join()
         got = sum(part.value or 0 for part in parts)
         if got == file.size_bytes:
@@ -53,32 +56,42 @@ class Ranged(Downloader):
             tally().count("verified_bytes", got)
             tally().observe("session", time.monotonic() - began_s)
         else:
-            tally().count("failed")
+            tally().count("gave_up" if wish.gave_up else "failed")
         self.client.client.clientpool.close()
 
-    def _part(
-        self,
-        visitor: Visitor,
-        file: File,
-        visit: Visit,
-        first: int,
-        end: int,
-        started: gevent.event.Event | None,
-    ) -> int:
-        """Bytes [first, end); how many arrived."""
+    def _cut(self, file: File, path: str) -> tuple[list[int], Pieces | None]:
+        """Where the parts begin and end, and the digests by which they are checked.
+
+        A file that comes in one part is checked by its own digest.
+        """
+        size = file.size_bytes
+        count = max(1, min(CONNECTIONS, size // _LEAST_PART_BYTES))
+        pieces = CATALOGUE.pieces(self.host, path, size) if count > 1 else None
+        unit = pieces.length if pieces is not None else 1
+        inner = {size * part // count // unit * unit for part in range(1, count)}
+        return sorted({0, size} | inner), pieces
+
+    def _part(self, wish: _Wish, first: int, end: int, started: gevent.event.Event | None) -> int:
+        """Bytes [first, end); how many arrived and were right."""
+        visit = wish.visit
         action: Action = visit.begin(time.monotonic())
-        path = CATALOGUE.find(self.host, file).path
         try:
             while True:
                 if isinstance(action, WaitUntil):
                     gevent.sleep(max(0.0, action.at - time.monotonic()))
                     action = visit.due(time.monotonic())
-                if isinstance(action, GiveUp) or not isinstance(action, Ask):
+                if isinstance(action, GiveUp):
+                    wish.gave_up = action.reason is Reason.WAITED_TOO_LONG
+                if not isinstance(action, Ask):
                     return 0
                 headers = self.headers() | dict(visit.headers())
                 headers["Range"] = f"bytes={first}-{end - 1}"
                 with self.client.get(
-                    path, headers=headers, stream=True, catch_response=True, name="range"
+                    wish.entry.path,
+                    headers=headers,
+                    stream=True,
+                    catch_response=True,
+                    name="range",
                 ) as response:
                     explanation = b""
                     if response.status_code >= 400:
@@ -87,11 +100,19 @@ class Ranged(Downloader):
                     meaning = read(response.status_code, fields, explanation, time.time())
                     if isinstance(meaning, Body):
                         visit.answered(time.monotonic(), meaning.granted)
+                        wish.admitted = True
                         if started is not None:
                             started.set()
-                        got = receive(response.stream, end - first, visitor.rate_bytes_s)
-                        if got.fault or meaning.start != first:
-                            response.failure(got.fault or "another range than the one asked for")
+                        check = None if wish.pieces is None else PieceCheck(wish.pieces, first)
+                        rate_bytes_s = wish.visitor.rate_bytes_s
+                        got = receive(response.stream, end - first, rate_bytes_s, check)
+                        fault = got.fault
+                        if meaning.start != first:
+                            fault = "another range than the one asked for"
+                        elif wish.whole and wish.entry.sha256_hex not in (None, got.sha256_hex):
+                            fault = "the bytes are not those that the server's SHA256SUMS names"
+                        if fault is not None:
+                            response.failure(fault)
                             return 0
                         response.success()
                         return got.count_bytes
@@ -104,6 +125,19 @@ class Ranged(Downloader):
         finally:
             if started is not None:
                 started.set()
+
+
+@dataclass(slots=True)
+class _Wish:
+    """One download, whatever part of it; `whole` when there is only one."""
+
+    visitor: Visitor
+    entry: Entry
+    visit: Visit
+    pieces: Pieces | None
+    whole: bool
+    admitted: bool = False
+    gave_up: bool = False
 
 
 class Fanout(Replay):

@@ -7,8 +7,9 @@ import math
 
 import pytest
 
+from client.sink import Pieces
 from loadtest import body
-from loadtest.body import receive
+from loadtest.body import PieceCheck, receive
 
 
 class Blocks:
@@ -49,6 +50,27 @@ def test_a_whole_body_is_counted_and_hashed() -> None:
     assert got.fault is None
     assert got.count_bytes == len(content)
     assert got.sha256_hex == hashlib.sha256(content).hexdigest()
+
+
+def pieces_of(content: bytes, length: int) -> Pieces:
+    parts = [content[at : at + length] for at in range(0, len(content), length)]
+    return Pieces(length, "sha256", tuple(hashlib.sha256(part).digest() for part in parts))
+
+
+@pytest.mark.parametrize("step", [1, 7, 100, 1000])
+def test_pieces_are_checked_wherever_the_part_begins_and_however_it_comes(step: int) -> None:
+    content = bytes(range(251)) * 2
+    pieces = pieces_of(content, 100)
+    for first, end in ((0, 100), (100, 300), (300, len(content)), (0, len(content))):
+        blocks = [content[at : min(end, at + step)] for at in range(first, end, step)]
+        got = receive(Blocks(*blocks), end - first, math.inf, PieceCheck(pieces, first))
+        assert got.fault is None, (first, end)
+    wrong = bytearray(content)
+    wrong[301] ^= 1
+    got = receive(Blocks(bytes(wrong[200:])), len(content) - 200, math.inf, PieceCheck(pieces, 200))
+    assert got.fault == "piece 3 is not what the server's Metalink names"
+    got = receive(Blocks(content + b"more"), None, math.inf, PieceCheck(pieces, 0))
+    assert got.fault is not None
 
 
 def test_a_slow_client_takes_as_long_as_its_line_needs(clock: list[float]) -> None:
