@@ -46,6 +46,7 @@ class Capacity:
         self._overbook = 1.0
         self._client_log = math.log(250_000.0)
         self._clients = 0
+        #: Below 0: the client takes at least that.
         self._speeds: OrderedDict[str, float] = OrderedDict()
         #: What leases took since the last `observe`.
         self._round: list[tuple[Lease, float]] = []
@@ -112,8 +113,10 @@ class Capacity:
                 lease.cap_bytes_s = max(
                     floor * _SLOWER_PER_PROGRESS, _PROBE * self._overbook * rate
                 )
+                lease.cap_is_floor = True
                 continue
             lease.cap_bytes_s = rate
+            lease.cap_is_floor = False
 
     def learn(self, lease: Lease) -> None:
         """The lease is over: what its client could take tells of those to come."""
@@ -121,11 +124,16 @@ class Capacity:
             self._clients += 1
             step = max(_MEMORY, 1.0 / self._clients)
             self._client_log += step * (math.log(lease.cap_bytes_s) - self._client_log)
-            self._speeds[lease.client] = lease.cap_bytes_s
+            known = lease.cap_bytes_s
+            self._speeds[lease.client] = -known if lease.cap_is_floor else known
             self._speeds.move_to_end(lease.client)
             if len(self._speeds) > _REMEMBERED:
                 self._speeds.popitem(last=False)
 
     def recall(self, client: str) -> float:
         """What this client took at its last download; infinite if that is not known."""
-        return self._speeds.get(client, math.inf)
+        return abs(self._speeds.get(client, math.inf))
+
+    def recall_is_floor(self, client: str) -> bool:
+        """Whether the link held that client back, so that it may well be faster."""
+        return self._speeds.get(client, math.inf) < 0.0

@@ -160,7 +160,9 @@ class FairPolicy(ByBytes):
         most = self._most_paused()
         if self._pauses.count >= (most * self._owed_times(row) if owed else most):
             return False
-        if owed or capacity.recall(self._book.shelf.client[row]) <= self._slow_bytes_s:
+        client = self._book.shelf.client[row]
+        slow = capacity.recall(client) <= self._slow_bytes_s
+        if owed or (slow and not capacity.recall_is_floor(client)):
             return True
         return self._pauses.probes < self._most_probes()
 

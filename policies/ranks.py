@@ -97,7 +97,7 @@ class ByBytes(QueuedPolicy):
             return
         everybody = len(self._order) + len(self._book)
         self._slow_bytes_s = _SLOW_SHARES * link / max(1, everybody)
-        slow = [lease for lease in self._order if lease.cap_bytes_s <= self._slow_bytes_s]
+        slow = [lease for lease in self._order if self._is_slow(lease)]
         slow.sort(key=_cap)
         left = _SLOW_PART * link
         for lease in slow:
@@ -105,6 +105,9 @@ class ByBytes(QueuedPolicy):
             if left < 0.0:
                 break
             lease.key -= _HEAD_START
+
+    def _is_slow(self, lease: Lease) -> bool:
+        return lease.cap_bytes_s <= self._slow_bytes_s and not lease.cap_is_floor
 
     def _demand(self) -> float:
         """Own speeds of clients that should run together, bytes a second."""
@@ -166,7 +169,8 @@ class ByBytes(QueuedPolicy):
             lease.key = self._lease_key(lease)
             if lease.cap_bytes_s == math.inf:
                 lease.cap_bytes_s = self._capacity.recall(job.client)
-            if lease.cap_bytes_s <= self._slow_bytes_s:
+                lease.cap_is_floor = self._capacity.recall_is_floor(job.client)
+            if self._is_slow(lease):
                 self._sorted = False
             insort(self._order, lease, key=_key)
             self._last = None

@@ -18,6 +18,7 @@ class Lease:
 
     __slots__ = (
         "cap_bytes_s",
+        "cap_is_floor",
         "client",
         "connections",
         "file",
@@ -54,6 +55,8 @@ class Lease:
         self.connections = 1
         self.weight = job.weight
         self.cap_bytes_s = job.rate_bytes_s
+        #: The client takes at least that: the link held it back.
+        self.cap_is_floor = False
         self.rate_bytes_s = 0.0
         #: When it runs out for want of a connection, since when it has had none, and for how long
         #: it had none before.

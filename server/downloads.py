@@ -13,7 +13,8 @@ from policies.job import Admit, Job
 from server.coverage import Coverage
 from server.transfer import BodyPlan, Representation, Transfer
 
-_SMOOTHING_S = 2.0
+#: Rates are smoothed over the first of these, and looked at after the second of running, seconds.
+_SMOOTHING_S, LOOK_S = 0.5, 0.2
 
 
 class Delivery:
@@ -72,6 +73,7 @@ class Download:
     """One lease as the gate sees it."""
 
     __slots__ = (
+        "_looked_s",
         "address",
         "client",
         "coverage",
@@ -103,6 +105,7 @@ class Download:
         self.wanted_bytes = job.remaining_bytes
         self.started_s = now
         self.paused = False
+        self._looked_s = now
         self.rate_bytes_s = 0.0
         self.flowed_bytes = 0
         self.coverage = Coverage()
@@ -125,15 +128,19 @@ class Download:
         """Whether everything wanted was delivered."""
         return not self.deliveries and self.coverage.total_bytes >= self.wanted_bytes
 
-    def measure(self, elapsed_s: float) -> float:
-        """Update and return the smoothed rate; call once a tick while not paused."""
+    def measure(self, now: float) -> float:
+        """Update and return the smoothed rate over the time it has run; not while paused."""
+        running_s = now - self._looked_s
+        if running_s < LOOK_S:
+            return self.rate_bytes_s
         fresh = self.flowed_bytes + sum(delivery.flow() for delivery in self.deliveries)
         self.flowed_bytes = 0
-        rate = fresh / elapsed_s if elapsed_s > 0 else 0.0
+        self._looked_s = now
+        rate = fresh / running_s
         if self.rate_bytes_s == 0.0:
             self.rate_bytes_s = rate
         else:
-            self.rate_bytes_s += (rate - self.rate_bytes_s) * min(1.0, elapsed_s / _SMOOTHING_S)
+            self.rate_bytes_s += (rate - self.rate_bytes_s) * min(1.0, running_s / _SMOOTHING_S)
         return self.rate_bytes_s
 
     def pause(self) -> None:
@@ -143,9 +150,14 @@ class Download:
             if delivery.transfer is not None:
                 delivery.transfer.pause()
 
-    def resume(self) -> None:
+    def resume(self, now: float) -> None:
         """Let all transfers go on."""
         self.paused = False
+        # What trickled in while it was paused tells nothing of its speed.
+        for delivery in tuple(self.deliveries):
+            delivery.flow()
+        self.flowed_bytes = 0
+        self._looked_s = now
         for delivery in tuple(self.deliveries):
             if delivery.transfer is not None:
                 delivery.transfer.resume()

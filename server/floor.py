@@ -47,12 +47,10 @@ class Floor:
         self._soon_call: Any = None
         self._wake_call: Any = None
         self._tick_call: Any = None
-        self._ticked_s = self.now()
 
     def open(self, rows: Iterable[TicketRow]) -> None:
         """Take up the tickets of an earlier run and begin to tick."""
         self.policy.restore(rows, self.now(), self._parts.numbers.first)
-        self._ticked_s = self.now()
         self._tick_call = self._parts.reactor.callLater(TICK_S, self._tick)
         self.settle()
 
@@ -137,7 +135,7 @@ class Floor:
                 self.downloads[lease].pause()
         for lease in step.resume:
             if lease in self.downloads:
-                self.downloads[lease].resume()
+                self.downloads[lease].resume(now)
         for lease in step.idled_out:
             download = self._drop(lease)
             if download is not None:
@@ -160,13 +158,11 @@ class Floor:
     def _tick(self) -> None:
         self._tick_call = self._parts.reactor.callLater(TICK_S, self._tick)
         now = self.now()
-        elapsed_s, self._ticked_s = now - self._ticked_s, now
         for download in self.downloads.values():
             if not download.paused:
-                download.measure(elapsed_s)
-                self.policy.progress(
-                    download.lease, now, download.remaining_bytes(), download.rate_bytes_s
-                )
+                rate = download.measure(now)
+                left = download.remaining_bytes()
+                self.policy.progress(download.lease, now, left, rate)
         link = self._parts.link
         self.policy.observe(link.goodput_bytes_s(), link.link_busy, now)
         self._seat(now)

@@ -18,8 +18,10 @@ class Conditions:
 
     `hold`: clients wait inside their request instead of polling. `one_connection`: one connection
     carries all files of a client (the paper's FTP). `tick_s`: how often the policy is told the
-    progress of transfers (the live server does so every 0.25 s). `limit_s`: give up on a run that
-    has not ended by then (a policy that starves somebody).
+    progress of transfers (the live server does so every 0.25 s), `first_tick_s` after the first
+    arrival (None: one tick; on a live server that is chance). `look_s`: what a transfer gets is
+    told once it has run so long (the live server: 0.2 s). `limit_s`: give up on a run that has not
+    ended by then (a policy that starves somebody).
     """
 
     bandwidth_bytes_s: float
@@ -28,6 +30,8 @@ class Conditions:
     attempt_s: float = 0.4
     accept_s: float = 0.1
     tick_s: float = 1.0
+    first_tick_s: float | None = None
+    look_s: float = 0.0
     manners: Manners = POLITE
     rude_manners: Manners = RUDE
     limit_s: float = 10_000_000.0

@@ -65,6 +65,7 @@ class Engine:
     def run(self) -> Tally:
         """Until the last client has left; raises `Starved` if that never happens."""
         link, heap, tick_s = self._link, self._heap, self.conditions.tick_s
+        first_tick_s = self.conditions.first_tick_s
         visitors = self.workload.visitors
         arrived, count = 0, len(visitors)
         next_tick = 0.0
@@ -100,7 +101,7 @@ class Engine:
                     self._body_ended(flow.payload)
             elif kind == 2:
                 if not self._present:
-                    next_tick = now + tick_s
+                    next_tick = now + (tick_s if first_tick_s is None else first_tick_s)
                     self._ticked_s, self._ticked_bytes = now, link.delivered_bytes
                 self._arrive(Client(arrived, visitors[arrived]))
                 arrived += 1
@@ -126,10 +127,13 @@ class Engine:
 
     def _tick(self) -> None:
         now, link, progress = self.now, self._link, self.policy.progress
+        seen_since_s = now - self.conditions.look_s
         for lease, clients in self._leases.items():
             flow = clients[0].flow
             if flow is not None and flow.running:
-                progress(lease, now, math.ceil(link.remaining(flow)), link.rate(flow))
+                if flow.since_s <= seen_since_s:
+                    flow.last_rate_bytes_s = link.rate(flow)
+                progress(lease, now, math.ceil(link.remaining(flow)), flow.last_rate_bytes_s)
         passed = now - self._ticked_s
         if passed > 0:
             goodput = (link.delivered_bytes - self._ticked_bytes) / passed
@@ -247,12 +251,12 @@ class Engine:
         self._link.start(client.flow)
 
     def _body_ended(self, client: Client) -> None:
-        lease = client.lease
+        lease, flow = client.lease, client.flow
         assert lease is not None
+        assert flow is not None
         sharers = self._leases[lease]
         sharers.remove(client)
-        rate = min(client.visitor.rate_bytes_s, self._link.level_bytes_s)
-        self.policy.progress(lease, self.now, 0, rate)
+        self.policy.progress(lease, self.now, 0, flow.last_rate_bytes_s)
         self._desk.end(lease, self.now, 0, done=not sharers)
         if not sharers:
             del self._leases[lease]

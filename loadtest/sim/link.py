@@ -24,13 +24,25 @@ _OUT, _CAPPED, _LEVEL = 0, 1, 2
 class Flow:
     """One transfer. `payload` belongs to the caller."""
 
-    __slots__ = ("_end", "_remaining", "_stamp", "_state", "cap_bytes_s", "payload")
+    __slots__ = (
+        "_end",
+        "_remaining",
+        "_stamp",
+        "_state",
+        "cap_bytes_s",
+        "last_rate_bytes_s",
+        "payload",
+        "since_s",
+    )
 
     def __init__(self, cap_bytes_s: float, remaining_bytes: float, payload: Any = None) -> None:
         if math.isfinite(cap_bytes_s):
             cap_bytes_s = max(_QUANTUM, round(cap_bytes_s / _QUANTUM) * _QUANTUM)
         self.cap_bytes_s = cap_bytes_s
         self.payload = payload
+        #: What it got when it was last looked at, or until it was done; since when it runs.
+        self.last_rate_bytes_s = 0.0
+        self.since_s = 0.0
         self._remaining = float(remaining_bytes)
         self._end = 0.0  # instant (capped) or value of V (at the level) at which it is done
         self._state = _OUT
@@ -144,6 +156,7 @@ class Link:
         return None
 
     def _ended(self, flow: Flow) -> Flow:
+        flow.last_rate_bytes_s = self.rate(flow)
         self._take_out(flow)
         flow._remaining = 0.0
         self._rebalance()
@@ -155,6 +168,7 @@ class Link:
         """Carry this transfer from now on (again, if it was stopped)."""
         if flow._state != _OUT:
             return
+        flow.since_s = self.now
         if flow.cap_bytes_s <= self._level and math.isfinite(flow.cap_bytes_s):
             self._put_capped(flow)
         else:
