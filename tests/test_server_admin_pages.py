@@ -189,6 +189,7 @@ MEASURES = {
     "wait_small_p95_s": 2.0,
     "wait_large_mean_s": 100.0,
     "wait_large_p95_s": None,
+    "paused_large_mean_s": 3.0,
     "abandoned": 3,
     "attempts": 2.0,
     "slots_used": 20.0,

@@ -23,6 +23,16 @@ class Bar:
     states: list[tuple[float, Doing]] = field(default_factory=list)
     turned_away_s: list[float] = field(default_factory=list)
 
+    def paused_s(self, until_s: float) -> float:
+        """How long its started downloads stood still, up to `until_s` if it is still there."""
+        ended_s = until_s if self.ended_s is None else self.ended_s
+        changes = [at for at, _ in self.states[1:]] + [ended_s]
+        return sum(
+            change - at
+            for (at, doing), change in zip(self.states, changes, strict=True)
+            if doing is Doing.PAUSED
+        )
+
 
 @dataclass(slots=True)
 class Chronicle:

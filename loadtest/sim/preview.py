@@ -72,6 +72,7 @@ class Played:
     policy: str
     figures: Mapping[str, float]
     slots_used: float
+    paused_s: float | None
     chronicle: Chronicle
 
 
@@ -94,7 +95,18 @@ def play(
     table = columns(tally.downloads, DOWNLOAD_FIELDS)
     held_s = table["ended_s"] - table["admitted_s"]
     busy_s = float(held_s[held_s >= 0].sum())
-    return Played(policy, figures, busy_s / max(tally.ended_s, 1e-9), chronicle)
+    large = [
+        bar.paused_s(tally.ended_s)
+        for client, bar in chronicle.bars.items()
+        if workload.visitors[client].total_bytes >= workload.small_below_bytes
+    ]
+    return Played(
+        policy,
+        figures,
+        slots_used=busy_s / max(tally.ended_s, 1e-9),
+        paused_s=sum(large) / len(large) if large else None,
+        chronicle=chronicle,
+    )
 
 
 def told(played: Played, workload: Workload, capacity_bytes_s: float, until_s: float) -> Any:
@@ -105,6 +117,7 @@ def told(played: Played, workload: Workload, capacity_bytes_s: float, until_s: f
         "wait_small_p95_s": _known(figures["wait_small_p95_s"]),
         "wait_large_mean_s": _known(figures["wait_large_s"]),
         "wait_large_p95_s": _known(figures["wait_large_p95_s"]),
+        "paused_large_mean_s": played.paused_s,
         "abandoned": round(figures["gave_up"] * len(workload.visitors)),
         "attempts": figures["attempts"],
         "slots_used": played.slots_used,

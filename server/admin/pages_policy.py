@@ -176,6 +176,7 @@ MEASURES = (
     ("wait_small_p95_s", "Small files: 95 % wait less than", "s"),
     ("wait_large_mean_s", "Large files: mean wait", "s"),
     ("wait_large_p95_s", "Large files: 95 % wait less than", "s"),
+    ("paused_large_mean_s", "Large files: then paused, mean", "s"),
     ("session_mean_s", "Whole visit, mean", "s"),
     ("abandoned", "Left without their file", "count"),
     ("attempts", "Attempts per download", "ratio"),

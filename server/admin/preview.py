@@ -40,12 +40,16 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What the simulator found for one side. Waits are seconds from arrival to the first byte."""
+    """What the simulator found for one side.
+
+    Waits are seconds from arrival to the first byte; pauses come after it.
+    """
 
     wait_small_mean_s: float | None
     wait_small_p95_s: float | None
     wait_large_mean_s: float | None
     wait_large_p95_s: float | None
+    paused_large_mean_s: float | None
     abandoned: int
     attempts: float
     slots_used: float

@@ -1,0 +1,51 @@
+"""The administration's preview: what it says of pauses, and that it plays what it is given."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import pytest
+
+from loadtest.sim import preview
+from loadtest.sim.chronicle import Bar, Doing
+from policies.settings import PolicySettings
+
+
+def test_pauses_are_summed_to_the_end_of_the_visit() -> None:
+    states = [
+        (0.0, Doing.WAITING),
+        (2.0, Doing.CONNECTED),
+        (3.0, Doing.PAUSED),
+        (7.0, Doing.CONNECTED),
+        (8.0, Doing.PAUSED),
+    ]
+    assert Bar(0.0, 10.0, states).paused_s(99.0) == 6.0
+    assert Bar(0.0, None, states).paused_s(99.0) == 95.0
+    assert Bar(0.0, 10.0, states[:2]).paused_s(99.0) == 0.0
+
+
+def test_both_sides_are_played_and_only_fair_pauses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = PolicySettings(slots=4, reserve_small=1).model_dump(mode="json")
+    rows: list[list[Any]] = [[0.1 * n, f"c{n}", "/big.iso", 3_000_000, 1e6] for n in range(12)]
+    rows += [[0.5, "s", "/small.txt", 500, 1e6]]
+    request = {
+        "workload": "recorded",
+        "arrivals": rows,
+        "capacity_bytes_s": 1e6,
+        "sides": [{"policy": name, "settings": settings} for name in ("ticket", "fair")],
+    }
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(request)))
+    monkeypatch.setenv("TIDEGATE_NICE", "0")
+    preview.main()
+    found = json.loads(capsys.readouterr().out)
+    assert found["jobs"] == 13
+    ticket, fair = found["sides"]
+    assert ticket["paused_large_mean_s"] == 0.0
+    assert fair["paused_large_mean_s"] > 1.0
+    # Twelve of 3 s each, one after another, end after 19.5 s in the mean; all at once after 36.
+    assert fair["session_mean_s"] < 12 / 13 * 28
+    assert all(side["abandoned"] == 0 and "<svg" in side["picture_svg"] for side in (ticket, fair))
