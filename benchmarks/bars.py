@@ -173,13 +173,15 @@ def bars() -> list[Bar]:
 
 # -- running -----------------------------------------------------------------------------------
 
+#: What only Fair and Adaptive use.
+_FAIR = ("fair", "adaptive", "capacity", "ranks", "places", "promises", "pauses", "overtaking")
 #: Policy modules that do not matter to a scenario's policy.
 _APART = {
     "ps": ("*",),
-    "http": ("fair", "adaptive", "capacity", "ticket", "reserve"),
-    "reserve": ("fair", "adaptive", "capacity", "ticket"),
-    "ticket": ("fair", "adaptive", "capacity", "reserve"),
-    "ticket-hold": ("fair", "adaptive", "capacity", "reserve"),
+    "http": (*_FAIR, "ticket", "reserve"),
+    "reserve": (*_FAIR, "ticket"),
+    "ticket": (*_FAIR, "reserve"),
+    "ticket-hold": (*_FAIR, "reserve"),
     "fair": ("adaptive", "ticket", "reserve"),
     "adaptive": ("ticket", "reserve"),
 }

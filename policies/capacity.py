@@ -30,6 +30,7 @@ class Capacity:
         "_boost",
         "_client_log",
         "_clients",
+        "_looks",
         "_overbook",
         "_round",
         "_speeds",
@@ -45,7 +46,7 @@ class Capacity:
         self._boost = 1.0
         self._overbook = 1.0
         self._client_log = math.log(250_000.0)
-        self._clients = 0
+        self._clients = self._looks = 0
         #: Below 0: the client takes at least that.
         self._speeds: OrderedDict[str, float] = OrderedDict()
         #: What leases took since the last `observe`.
@@ -108,6 +109,10 @@ class Capacity:
         level = max((rate for _, rate in taken), default=0.0)
         for lease, rate in taken:
             known = lease.cap_bytes_s < math.inf
+            if not known and not self._clients:
+                # Before any is over, the first looks tell more than nothing.
+                self._looks += 1
+                self._client_log += (math.log(rate) - self._client_log) / self._looks
             if self.full and rate > _HELD_BACK * level:
                 floor = lease.cap_bytes_s if known else self.typical_client_bytes_s
                 lease.cap_bytes_s = max(

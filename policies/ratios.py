@@ -28,8 +28,10 @@ _OWN, _ALL = 100, 300
 _LEAN = 20.0
 #: How much one broken bound widens those to come (logarithm); they stay between these widths.
 _STEP, _NARROW, _WIDE = 0.1, 0.5, 4.0
-#: No bound is nearer to the centre than this (logarithm).
-_FLOOR = 0.03
+#: No bound is nearer to the centre than the first (logarithm), nor, while little has been seen of
+#: that order beyond the first edge, than the second; and none is further from it than the third
+#: unless a tenth was.
+_FLOOR, _FIRST_FLOOR, _FURTHEST = 0.03, 0.3, math.log(4.0)
 #: Before anything was seen: the expectation is right, within a quarter either way.
 CLOSE = (-0.25, -0.12, 0.0, 0.0, 0.12, 0.25)
 #: The same for a time that is hardly ever beaten but sometimes missed.
@@ -124,7 +126,11 @@ class Ratios:
         if told is None:
             centre = self._mixed(order, _Window.centre)
             bound = self._mixed(order, lambda window: window.quantile(self._part))
-            spread = max(_FLOOR, (bound - centre) * self._width)
+            seen = self._own[order].seen
+            first = _FIRST_FLOOR * _LEAN / (_LEAN + seen) if order else 0.0
+            floor = max(_FLOOR, first)
+            spread = min((bound - centre) * self._width, max(_FURTHEST, bound - centre))
+            spread = max(floor, spread)
             told = self._told[order] = math.exp(centre), math.exp(centre + spread)
         return told
 

@@ -99,18 +99,22 @@ class Telling(Turns):
         """When an absent owner should be back if no longest come-back time cut its wait."""
         if self._book.shelf.present[row]:
             return 0.0
-        return max(retry, _EARLY * self._eta.slot_s(raw_s))
+        return max(retry, _EARLY * self._slot_s(raw_s))
 
     def _retry_s(self, raw_s: float, new: bool) -> float:
         """In whole seconds, as it is told (RFC 9110, 10.2.3): an earlier visit gains nothing."""
         settings = self.settings
         if settings.come_back_s is not None:
             return float(max(1, math.ceil(settings.come_back_s)))
-        early = _EARLY * self._eta.slot_s(raw_s)
+        early = _EARLY * self._slot_s(raw_s)
         if new and self._eta.newcomers.doubtful:
             early = min(early, _CHECK_IN * settings.retry_max_s)
         retry = min(settings.retry_max_s, max(settings.retry_min_s, early))
         return float(max(1, math.ceil(retry * (1.0 + settings.retry_jitter * self._rng.random()))))
+
+    def _slot_s(self, raw_s: float) -> float:
+        """When a slot is likely to be there for a client that waits elsewhere."""
+        return self._eta.slot_s(raw_s)
 
     # -- the queue laid out ----------------------------------------------------------------------
 

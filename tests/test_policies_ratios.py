@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import random
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from policies.ratios import PUNCTUAL, Ratios
 
 
@@ -61,3 +64,29 @@ def test_wild_values_do_no_harm() -> None:
         ratios.held(False)
     for expected_s in (0.0, 1.0, 1e12):
         assert 0.0 < ratios.centre(expected_s) <= ratios.tell(expected_s)[1] < 1e9
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0.1, 500.0), st.floats(0.3, 3.0)), min_size=1, max_size=60),
+    st.integers(0, 60),
+)
+def test_no_bound_beyond_reason(seen: list[tuple[float, float]], broken: int) -> None:
+    """Broken bounds widen those to come, but not beyond four times, nor what was really seen."""
+    ratios = Ratios()
+    for expected_s, ratio in seen:
+        ratios.learn(expected_s, expected_s * ratio)
+    for _ in range(broken):
+        ratios.held(False)
+    for expected_s in (0.5, 10.0, 50.0, 200.0, 1000.0):
+        centre, bound = ratios.tell(expected_s)
+        assert centre < bound <= max(4.0001 * centre, 3.5)
+
+
+def test_a_few_easy_waits_make_no_narrow_bound() -> None:
+    ratios = Ratios()
+    for _ in range(8):
+        ratios.learn(30.0, 30.0)
+        ratios.held(True)
+    centre, bound = ratios.tell(30.0)
+    assert bound > 1.2 * centre
