@@ -52,58 +52,63 @@ def _positive(text: str) -> float:
 def add_options(parser: Any) -> None:
     """Locust's hook: extend its parser."""
     group = parser.add_argument_group("tidegate", "What comes, and what must hold")
-    group.add_argument(
+
+    def field(*names: str, **given: Any) -> None:
+        """An option that is a field of the page's start form, too."""
+        group.add_argument(*names, **given).include_in_web_ui = True
+
+    field(
         "--workload",
         choices=sorted(WORKLOADS),
         default="release-artefacts",
         help="The population that is replayed",
     )
-    group.add_argument("--seed", type=int, default=1, help="Which drawing of that population")
-    group.add_argument(
+    field("--seed", type=int, default=1, help="Which drawing of that population")
+    field(
         "--time-scale",
         type=_positive,
         default=1.0,
         help="10 runs ten times faster: arrivals, patience, and the clients' rates",
     )
-    group.add_argument(
+    field(
         "--thin",
         type=_positive,
         default=1.0,
         help="Keep one arrival in so many, for a smaller server",
     )
-    group.add_argument(
+    field(
         "--rude-fraction",
         type=_fraction,
         default=0.0,
         help="This part of the clients polls every second whatever it is told",
     )
-    group.add_argument(
+    field(
         "--reformed",
         action="store_true",
         help="The rude clients of --rude-fraction behave after all; what to compare with",
     )
-    group.add_argument(
+    field(
         "--addresses",
         choices=("forwarded", "own"),
         default="forwarded",
         help="forwarded: each client names an address of its own in X-Forwarded-For (the server "
         "must trust this machine as a proxy); own: all share this machine's",
     )
-    group.add_argument(
+    field(
         "--manner",
         choices=("tickets", "held"),
         default="tickets",
         help="tickets: clients come back as told; held: they know no waiting, like wget, and are "
         "kept inside their request",
     )
-    group.add_argument(
+    field(
         "--slo",
         action="append",
         type=_objective,
-        default=[],
         help="An objective such as p95_wait_small<2s; a missed one makes the exit code 1. Give "
         "it as often as you like",
     )
+    # No fields: who may start a run on the page may not write files on this machine.
     group.add_argument(
         "--figures-csv", default="", help="Write all figures of the run to this CSV file"
     )

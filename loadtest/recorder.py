@@ -11,6 +11,7 @@ import html
 import io
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,8 @@ def _conclude(environment: Environment, **_: Any) -> None:
         return
     figures = total().figures()
     options = environment.parsed_options
-    # Locust's page hands options on as one string.
-    wanted = [options.slo] if isinstance(options.slo, str) else list(options.slo or [])
-    found = misses([Objective.parse(text) for text in wanted if text], figures)
+    wanted = objectives_of(options.slo)
+    found = verdict_on(wanted, figures)
     if found:
         environment.process_exit_code = 1
     elif isinstance(environment.runner, MasterRunner) and not environment.runner.errors:
@@ -124,7 +124,7 @@ def _conclude(environment: Environment, **_: Any) -> None:
             "seed": options.seed,
             "time_scale": options.time_scale,
             "thin": options.thin,
-            "objectives": [text for text in wanted if text],
+            "objectives": wanted,
             "missed": found,
             "figures": figures,
         }
@@ -134,6 +134,23 @@ def _conclude(environment: Environment, **_: Any) -> None:
     for sentence in found:
         sys.stderr.write(f"objective missed: {sentence}\n")
     sys.stderr.flush()
+
+
+def objectives_of(given: str | Sequence[str] | None) -> list[str]:
+    """Objectives as the command line gives them, or as the page does: one string with commas."""
+    texts = given.split(",") if isinstance(given, str) else list(given or ())
+    return [text.strip() for text in texts if text.strip()]
+
+
+def verdict_on(wanted: Sequence[str], figures: dict[str, float]) -> list[str]:
+    """What was missed; what the page let through and no objective is, counts as missed."""
+    objectives, found = [], []
+    for text in wanted:
+        try:
+            objectives.append(Objective.parse(text))
+        except ValueError as error:
+            found.append(str(error))
+    return misses(objectives, figures) + found
 
 
 @events.quit.add_listener

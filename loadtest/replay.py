@@ -121,6 +121,8 @@ def _stop(**_: Any) -> None:
 class Replay(LoadTestShape):
     """All users at once; the end when every arrival has ended, or when `--run-time` is over."""
 
+    #: Locust takes the first shape that it finds in a locustfile: a profile's own, not this one.
+    abstract = True
     use_common_options = True
     #: Users that are there beside those who carry out the arrivals.
     beside = 0

@@ -162,7 +162,8 @@ class PolicySettings(BaseModel):
         1.0,
         ge=0.0,
         le=3_600.0,
-        description="Each further early visit moves the promised return by this.",
+        description="Each further early visit moves the promised return, and later ones of the "
+        "same ticket, by this.",
         json_schema_extra=_about("s", *QUEUED),
     )
     early_penalty_max_s: float = Field(

@@ -24,9 +24,9 @@ _FRESH_S, _OLD_S = 0.5, 2.0
 #: its time right. With 0.8 and 0.9 (simulated, 30+6, 20 seeds) the mean session on a release day of
 #: Pareto sizes is 11.7 and 12.2 s, the median error of told times 17 and 11 %.
 _EARLY = 0.9
-#: Polite clients may be late by this part of a ready ticket's time to live: they add a little to
-#: what they are told, so as not to come all at once.
-_UNPUNCTUAL = 0.12
+#: Polite clients may be late by this part of a ready ticket's time to live, and by no more seconds
+#: than these: they add a little to what they are told, so as not to come all at once.
+_UNPUNCTUAL, _UNPUNCTUAL_S = 0.12, 6.0
 #: While many newcomers never return, they are told to come within this part of the longest time.
 _CHECK_IN = 0.2
 #: Answers to those who ask again and again are kept back up to so many times as long as the first,
@@ -150,13 +150,16 @@ class Telling(Turns):
             self._eta.lay_out(now, self.large_cap, large, self._ahead(now), count, total)
 
     def _check_newcomers(self, now: float) -> None:
-        self._eta.newcomers.check(now - _UNPUNCTUAL * self.settings.ticket_ttl_s)
+        self._eta.newcomers.check(now - self._unpunctual_s())
+
+    def _unpunctual_s(self) -> float:
+        return min(_UNPUNCTUAL_S, _UNPUNCTUAL * self.settings.ticket_ttl_s)
 
     def _ahead(self, now: float) -> Iterator[tuple[float, float]]:
         """Bytes of all tickets in the order of turn, and how likely their owners still come."""
         book, shelf, idlers = self._book, self._book.shelf, self.hall.idlers
         shows = self._eta.newcomers.shows
-        late_s = now - _UNPUNCTUAL * self.settings.ticket_ttl_s
+        late_s = now - self._unpunctual_s()
         ready = (number for _, number in book.ready)
         for number in chain(ready, book.line):
             row = shelf.rows[number]

@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from loadtest.population import scaled
+from loadtest.workloads import make_workload
+
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.e2e
 #: Small enough for a test: 50 of the paper's clients, forty times as fast.
@@ -171,12 +174,13 @@ def test_hot_objects_come_by_multicast(tmp_path: Path) -> None:
     assert found["multicast_bytes"] > 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("profile", ["steady", "crowd"])
-def test_the_other_profiles_run_as_they_are_configured(tmp_path: Path, profile: str) -> None:
+def test_a_steady_day_begins_anew_until_its_time_is_over(tmp_path: Path) -> None:
     done = run(
         tmp_path,
-        profile,
-        *("--figures-json", str(tmp_path / "figures.json"), "--run-time", "4s"),
+        "steady",
+        *("--figures-json", str(tmp_path / "figures.json"), "--run-time", "7s"),
+        *("--time-scale", "600", "--thin", "40"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert figures(tmp_path)["finished"] > 0
+    visitors = scaled(make_workload("exp2", 1), time_scale=600.0, thin=40.0).visitors
+    assert figures(tmp_path)["finished"] > 2 * sum(len(one.files) for one in visitors)

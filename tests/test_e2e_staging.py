@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.running import wait_for
 from tests.test_e2e_loadtest import ROOT, finished
 
 pytestmark = pytest.mark.e2e
@@ -59,3 +65,64 @@ def names(cmdline: Path, text: str) -> bool:
         return text.encode() in cmdline.read_bytes()
     except OSError:
         return False
+
+
+def test_locusts_page_has_a_tab_with_the_figures_of_all_workers(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        site = stack.enter_context(ended([sys.executable, "tools/staging", str(tmp_path)]))
+        assert site.stdout is not None
+        origin = next(line for line in site.stdout if line.startswith("origin")).split()[-1]
+        port, inner = free_port(), free_port()
+        locust = [sys.executable, "-m", "locust", "-f", "loadtest/release_day.py", "--host", origin]
+        master = ["--master", f"--master-bind-port={inner}", f"--web-port={port}", "--autostart"]
+        master += ["--web-host=127.0.0.1", "--expect-workers=1", "--users=50", "--workload=exp2"]
+        stack.enter_context(ended([*locust, *master, "--time-scale=120", "--thin=8"]))
+        stack.enter_context(ended([*locust, "--worker", f"--master-port={inner}"]))
+        wait_for(lambda: admission(port) is not None, 60.0)
+        found = admission(port)
+        page = read(f"http://127.0.0.1:{port}/")
+        table = read(f"http://127.0.0.1:{port}/tidegate/figures.csv")
+    assert found is not None, "no download finished"
+    assert "Admission" in page
+    for option in ("time_scale", "workload", "rude_fraction", "slo"):
+        assert f'"{option}": {{' in page, "our options are fields of the start form"
+    assert '"figures_json": {' not in page, "a page must not write files"
+    assert table.startswith("figure,value")
+
+
+@contextlib.contextmanager
+def ended(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Runs for as long as it is needed."""
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.terminate()
+            running.communicate()
+
+
+def free_port() -> int:
+    """A port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def admission(port: int) -> dict[str, str] | None:
+    """Our rows of the page's statistics, once a download has finished."""
+    try:
+        stats = json.loads(read(f"http://127.0.0.1:{port}/stats/requests"))
+    except (OSError, ValueError):
+        return None
+    found = {row["name"]: row["value"] for row in stats["extended_stats"][0]["data"]}
+    return found if found.get("finished", "0") != "0" else None
+
+
+def read(url: str) -> str:
+    """What is there."""
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        text: str = answer.read().decode("utf-8")
+    return text

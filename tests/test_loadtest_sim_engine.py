@@ -135,6 +135,19 @@ def test_every_byte_arrives_once_and_everybody_leaves(policy: str) -> None:
     assert (rows["ended_s"] >= rows["first_byte_s"]).all()
 
 
+def test_answers_take_their_bytes_from_the_link() -> None:
+    both = population(visitor("a", 0.0, 1e9, 100_000), visitor("b", 1.0, 1e9, 1_000))
+    scenario = Scenario("http", slots=1, manners="punctual")
+
+    def end_of_first(answer_bytes: int) -> float:
+        conditions = replace(scenario.conditions(both), answer_bytes=answer_bytes)
+        return ends(Engine(both, scenario.make_policy(both, 0), conditions).run())[0]
+
+    # b is turned away at 1.4 and every 15.4 s from then on, seven times within 100 s.
+    assert end_of_first(0) == 100.5
+    assert end_of_first(700) == pytest.approx(100.5 + 7 * 0.7)
+
+
 def test_a_rude_client_asks_every_second() -> None:
     both = population(
         visitor("a", 0.0, 100.0, 1_000), replace(visitor("b", 1.0, 100.0, 1_000), rude=True)

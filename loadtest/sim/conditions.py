@@ -21,7 +21,8 @@ class Conditions:
     progress of transfers (the live server does so every 0.25 s), `first_tick_s` after the first
     arrival (None: one tick; on a live server that is chance). `look_s`: what a transfer gets is
     told once it has run so long (the live server: 0.2 s). `limit_s`: give up on a run that has not
-    ended by then (a policy that starves somebody).
+    ended by then (a policy that starves somebody). `answer_bytes`: what an answer without a file
+    takes of the link; who asks often takes some of it from those who download.
     """
 
     bandwidth_bytes_s: float
@@ -34,6 +35,7 @@ class Conditions:
     look_s: float = 0.0
     manners: Manners = POLITE
     rude_manners: Manners = RUDE
+    answer_bytes: int = 0
     limit_s: float = 10_000_000.0
 
 

@@ -97,7 +97,7 @@ class Engine:
                 act(client)
             elif kind == 0:
                 flow = link.pop_ended()
-                if flow is not None:
+                if flow is not None and flow.payload is not None:
                     self._body_ended(flow.payload)
             elif kind == 2:
                 if not self._present:
@@ -221,6 +221,8 @@ class Engine:
                 client.held = decision.ticket
                 self._held[decision.ticket] = client
                 return
+        if self.conditions.answer_bytes:
+            self._link.start(Flow(math.inf, self.conditions.answer_bytes))
         action = visit.answered(now, heard(decision))
         if isinstance(action, WaitUntil):
             self._at(action.at, self._ask_again, client)

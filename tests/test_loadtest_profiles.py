@@ -1,0 +1,60 @@
+"""Each profile is what Locust takes it for: its own shape, its options, its objectives."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadtest.slo import Objective
+from loadtest.tally import is_figure
+
+LOADTEST = Path(__file__).parent.parent / "loadtest"
+PROFILES = sorted(path.stem for path in LOADTEST.glob("*.conf"))
+#: In a process of its own: Locust changes sockets and threads for all that run beside it.
+PROGRAM = """
+import json, sys
+from locust.util.load_locustfile import load_locustfile
+users, shapes = load_locustfile(sys.argv[1])
+print(json.dumps([sorted(users), [type(shape).__name__ for shape in shapes],
+    [getattr(shape, "again", None) for shape in shapes], "twisted" in sys.modules]))
+"""
+
+
+def setting(profile: str, name: str) -> str | None:
+    """A value of the profile's `.conf`."""
+    for line in (LOADTEST / f"{profile}.conf").read_text("utf-8").splitlines():
+        key, is_set, value = line.partition("=")
+        if is_set and key.strip() == name:
+            return value.strip()
+    return None
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_has_one_shape_of_its_own_and_users(profile: str) -> None:
+    file = setting(profile, "locustfile")
+    assert file is not None
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(LOADTEST.parent / file)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=LOADTEST.parent,
+    )
+    users, shapes, again, twisted = json.loads(done.stdout)
+    assert len(shapes) == 1
+    assert shapes != ["Replay"]
+    assert again == [profile in ("steady", "soak")]
+    assert ("Hoarder" in users) == (profile == "rude")
+    assert users
+    assert not twisted, "two event loops in one process"
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_objectives_of_a_profile_are_about_figures_that_there_are(profile: str) -> None:
+    for text in (setting(profile, "slo") or "").strip("[]").split(","):
+        if text:
+            assert is_figure(Objective.parse(text.strip()).figure), text
