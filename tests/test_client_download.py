@@ -358,8 +358,9 @@ def test_no_more_connections_are_used_than_the_lease_allows(one: Run) -> None:
     with running(Behaviour(DATA, headers=lease, rate=RATE)) as (mirror,):
         one.get(mirror.url, connections=6)
     assert one.right()
-    # The first requests of all are on their way before anything is told.
-    assert len(set(mirror.asked_by[8:])) <= 2
+    # One is on its way before anything is told, one may take the place of one that stalled; without
+    # a limit there are six at once.
+    assert mirror.connections <= 4
 
 
 def test_secrets_do_not_follow_a_redirect_to_another_host(one: Run) -> None:
