@@ -103,7 +103,8 @@ def digest_file(file: OpenFile, stopped: Callable[[], bool] = lambda: False) -> 
 def _digest_behind_others(file: OpenFile, stopped: Callable[[], bool]) -> FileDigests:
     """`digest_file` in a thread that takes only the time that serving leaves."""
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+        behind = min(19, os.getpriority(os.PRIO_PROCESS, os.getpid()) + _NICENESS)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), behind)
     return digest_file(file, stopped)
 
 
