@@ -69,6 +69,8 @@ from server.tools import ToolTable
 from server.waiting import WaitingRoom
 
 _READ_THREADS = 3
+#: A server that stops lets whole answers get out for so long.
+_PARTING_S = 1.0
 
 
 class Service:
@@ -305,6 +307,7 @@ class Service:
             await defer.maybeDeferred(listener.port.stopListening)
         await defer.maybeDeferred(self.admin.stop)
         self.factory.drain()
+        await self.factory.parted(_PARTING_S)
         if self.mirror_origin is not None:
             self.mirror_origin.stop()
         self.keys.stop()

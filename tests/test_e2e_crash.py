@@ -153,6 +153,22 @@ def test_sigterm_drains_and_tickets_survive(tmp_path: Path) -> None:
         assert status == 200
 
 
+def test_a_whole_answer_arrives_although_the_server_has_stopped(tmp_path: Path) -> None:
+    """What the system still holds for a slow reader must not be taken back by a reset."""
+    make_release(tmp_path / "release", big_iso=400_000)
+    server = RunningServer(tmp_path / "release", tmp_path / "state", **ENVIRON)
+    parts = urlsplit(server.url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
+    connection.request("GET", "/big.iso")
+    answer = connection.getresponse()
+    assert answer.status == 200
+    server.signal(signal.SIGTERM)
+    assert server.process.wait(30) == 0
+    assert len(answer.read()) == 400_000
+    connection.close()
+    server.stop()
+
+
 def test_sighup_reads_the_configuration_again_and_refuses_a_bad_one(tmp_path: Path) -> None:
     make_release(tmp_path / "release", big_iso=1_000_000)
     config = tmp_path / "tidegate.toml"

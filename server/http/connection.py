@@ -130,6 +130,16 @@ class HttpConnection(Writer):
             current.ended(gone=True)
             self.factory.log(current, complete=False)
 
+    @property
+    def parting(self) -> bool:
+        """Whether the last answer was given and the connection is being closed."""
+        return self._closing and self._current is None
+
+    @property
+    def written_out(self) -> bool:
+        """Whether everything written is in the system's hands."""
+        return not self._buffered
+
     def close_if_idle(self) -> None:
         """The server is stopping: a connection between two requests has nothing to lose."""
         if self._current is None and not self._mid_message:

@@ -8,6 +8,7 @@ from wsgiref.handlers import format_date_time
 
 from twisted.internet import address, interfaces
 from twisted.internet.protocol import Factory
+from twisted.internet.task import deferLater
 
 from protocol.errors import ProtocolError
 from server.http.accesslog import AccessLog
@@ -17,6 +18,7 @@ from server.http.proxies import TrustedProxies, block_of
 from server.http.request import Request
 
 _SWEEP_S = 1.0
+_PART_LOOK_S = 0.02
 
 
 class HttpFactory(Factory):
@@ -128,10 +130,20 @@ class HttpFactory(Factory):
         for connection in tuple(self.connections):
             connection.close_if_idle()
 
+    async def parted(self, most_s: float) -> None:
+        """Wait until those that are closing are closed, for `most_s` seconds at most.
+
+        A reset in the same breath would take back what their peers have not read yet.
+        """
+        until = self.reactor.seconds() + most_s
+        while any(one.parting for one in self.connections) and self.reactor.seconds() < until:
+            await deferLater(self.reactor, _PART_LOOK_S, lambda: None)
+
     def abort_all(self) -> None:
-        """Cut every connection that is left."""
+        """Cut every connection that is left in the middle of an answer."""
         for connection in tuple(self.connections):
-            connection.abort()
+            if not (connection.parting and connection.written_out):
+                connection.abort()
 
     def stopFactory(self) -> None:
         """The last listener is gone; the sweep goes on while connections live."""
