@@ -47,6 +47,8 @@ class Mirror:
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
         self.requests: list[str] = []
+        #: Which connection each request came on.
+        self.asked_by: list[int] = []
         self.sent = 0
         self.connections = 0
         self.serving = 0
@@ -94,6 +96,7 @@ class Mirror:
                         return
                     buffer += data
                 head, _, buffer = buffer.partition(b"\r\n\r\n")
+                self.asked_by.append(threading.get_ident())
                 self.requests.append(head.decode())
                 if not self._answer(sock, head.decode()):
                     return

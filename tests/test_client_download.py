@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
@@ -358,9 +359,10 @@ def test_no_more_connections_are_used_than_the_lease_allows(one: Run) -> None:
     with running(Behaviour(DATA, headers=lease, rate=RATE)) as (mirror,):
         one.get(mirror.url, connections=6)
     assert one.right()
-    # One is on its way before anything is told, one may take the place of one that stalled; without
-    # a limit there are six at once.
-    assert mirror.connections <= 4
+    # First requests are on their way before anything is told, and one connection may take the place
+    # of another that stalled; without a limit four or five go on asking.
+    went_on = [times for times in Counter(mirror.asked_by).values() if times >= 3]
+    assert len(went_on) <= 3
 
 
 def test_secrets_do_not_follow_a_redirect_to_another_host(one: Run) -> None:
