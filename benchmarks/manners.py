@@ -24,14 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from loadtest.compare import LARGE_SLOTS, LOAD, PAPER, SMALL_SLOTS, scaled_settings
+from loadtest.compare import scaled_settings, staged
 from loadtest.manners import MOST_LOST
 from loadtest.population import scaled
 from loadtest.sim.conditions import RUDE
 from loadtest.sim.engine import Engine
 from loadtest.sim.metrics import columns
 from loadtest.sim.outcome import DOWNLOAD_FIELDS, Client
-from loadtest.sim.scenario import Scenario
 from loadtest.workloads import make_workload, with_rude
 from policies.job import Admit, Job, Wait
 
@@ -89,17 +88,7 @@ def run(
     """One run. Who would be rude is told apart even when all are polite."""
     marked = with_rude(make_workload("exp2", seed), 0.1)
     workload = scaled(marked if rude else make_workload("exp2", seed), time_scale=time_scale)
-    name = PAPER[policy][0]
-    reserve = 0 if name == "http" else SMALL_SLOTS
-    scenario = Scenario(
-        name,
-        slots=LARGE_SLOTS + SMALL_SLOTS - reserve,
-        reserve_small=reserve,
-        bandwidth=LOAD,
-        tick_s=0.25,
-        hold=False,
-        settings=scaled_settings(time_scale),
-    )
+    scenario = staged(policy, scaled_settings(time_scale))
     conditions = replace(
         scenario.conditions(workload),
         attempt_s=_REQUEST_S,

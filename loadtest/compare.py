@@ -81,15 +81,11 @@ def to_toml(settings: Mapping[str, Any]) -> str:
     return "[admission]\n" + "".join(f"{name} = {value!r}\n" for name, value in settings.items())
 
 
-def simulate(policy: str, seed: int, time_scale: float, settings: Mapping[str, Any]) -> float:
-    """Mean session time of the simulated clients, in the paper's seconds.
-
-    The mean of several drawings of the clients' jitter: under FCFS luck alone moves it by 5 %.
-    """
-    workload = scaled(make_workload("exp2", seed), time_scale=time_scale)
+def staged(policy: str, settings: Mapping[str, Any]) -> Scenario:
+    """The server of the live runs, as the simulator has it."""
     name = PAPER[policy][0]
     reserve = 0 if name == "http" else SMALL_SLOTS
-    scenario = Scenario(
+    return Scenario(
         name,
         slots=LARGE_SLOTS + SMALL_SLOTS - reserve,
         reserve_small=reserve,
@@ -98,12 +94,23 @@ def simulate(policy: str, seed: int, time_scale: float, settings: Mapping[str, A
         hold=False,
         settings=dict(settings),
     )
+
+
+def simulate(policy: str, seed: int, time_scale: float, settings: Mapping[str, Any]) -> float:
+    """Mean session time of the simulated clients, in the paper's seconds.
+
+    The mean of several drawings of the clients' jitter: under FCFS luck alone moves it by 5 %.
+    """
+    workload = scaled(make_workload("exp2", seed), time_scale=time_scale)
+    scenario = staged(policy, settings)
     conditions = replace(
         scenario.conditions(workload),
         attempt_s=0.0,
         accept_s=0.0,
         look_s=LOOK_S,
-        answer_bytes=TICKET_BYTES if name in ("ticket", "fair", "adaptive") else PLAIN_BYTES,
+        answer_bytes=TICKET_BYTES
+        if scenario.policy in ("ticket", "fair", "adaptive")
+        else PLAIN_BYTES,
     )
     means = []
     for drawing in range(seed, seed + DRAWINGS):
