@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -16,15 +17,7 @@ _READ_MOST = 200_000
 
 def add_usage(session: Session, records: Iterable[UsageRecord]) -> None:
     """Add counts to what is known of their files."""
-    rows = [
-        {
-            "file": record.file,
-            "downloads": record.downloads,
-            "sent_bytes": record.sent_bytes,
-            "at_s": record.at_s,
-        }
-        for record in records
-    ]
+    rows = [asdict(record) for record in records]
     if not rows:
         return
     statement = insert_for(session)(Usage.__table__)  # type: ignore[arg-type]
