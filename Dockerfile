@@ -19,7 +19,7 @@ RUN useradd --system --uid 10001 --create-home tidegate \
 ENV PATH=/opt/tidegate/bin:$PATH PYTHONUNBUFFERED=1
 USER tidegate
 VOLUME ["/state"]
-EXPOSE 8080 8081
+EXPOSE 8080
 
 FROM base AS load
 COPY --from=build-load /opt/tidegate /opt/tidegate
@@ -33,4 +33,4 @@ COPY --from=build /opt/tidegate /opt/tidegate
 HEALTHCHECK --interval=5s --timeout=3s --start-period=5s CMD ["python", "-c", \
   "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/-/live', timeout=2)"]
 ENTRYPOINT ["tidegate"]
-CMD ["serve", "/release", "--listen", "0.0.0.0:8080", "--admin", "0.0.0.0:8081", "--state", "/state"]
+CMD ["serve", "/release", "--listen", "0.0.0.0:8080", "--state", "/state"]

@@ -2,7 +2,8 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-PACKAGES := policies protocol server client loadtest
+# The end-to-end tests wait more than they compute: more processes than cores pay.
+WORKERS ?= 4
 UV := uv==0.13.9
 COMPILE := uv pip compile -q --generate-hashes --no-emit-index-url --no-emit-find-links \
 	--python-version 3.11 --no-header
@@ -43,7 +44,12 @@ layers: $(VENV)/.test
 	$(BIN)/lint-imports --no-logo
 
 unit: $(VENV)/.test
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+
+# The suite's short, repeatable run made long and different each time.
+.PHONY: fuzz
+fuzz: $(VENV)/.test
+	FUZZ_EXAMPLES=$${FUZZ_EXAMPLES:-20000} $(BIN)/python -m pytest tests/fuzz
 
 # Written anew after a change of setup.cfg; a test fails while they differ.
 lock: $(VENV)/bin/python
@@ -62,12 +68,12 @@ loadtest-paper: $(VENV)/.test
 # Server CPU, throughput and memory beside nginx, twist web and aiohttp (Debian: nginx wrk).
 .PHONY: bench
 bench: $(VENV)/.test
-	$(BIN)/python benchmarks/http_peers.py
+	$(BIN)/python -m bench.http_peers
 
 # Mirrors on a real pair of trees, beside rsync and zstd (Debian: rsync zstd).
 .PHONY: bench-mirror
 bench-mirror: $(VENV)/.test
-	$(BIN)/python -m benchmarks.mirror
+	$(BIN)/python -m bench.mirror
 
 # Multicast in network namespaces beside uftp, udpcast, NORM and TCP; needs root
 # (Debian: iproute2 nftables uftp udpcast libnorm1 nginx curl).
@@ -83,4 +89,14 @@ lab-multicast-trials: $(VENV)/.test
 # nginx aria2 axel curl iproute2 nftables gcc).
 .PHONY: lab-parallel
 lab-parallel: $(VENV)/.test
-	$(BIN)/python -m labs.parallel.lab
+	$(BIN)/python -m bench.parallel.lab
+
+# Policies live beside nginx and the simulator, on a limited line in a namespace (root; Debian: nginx).
+.PHONY: lab-policies
+lab-policies: $(VENV)/.test
+	$(BIN)/python -m bench.policies.lab
+
+# An hour of faults at random under mixed real clients.
+.PHONY: chaos
+chaos: $(VENV)/.test
+	TIDEGATE_CHAOS_S=3600 $(BIN)/python -m pytest -q --timeout 4000 tests/test_e2e_chaos.py

@@ -6,41 +6,65 @@ room may import the other; so this module knows names, not code.
 
 from __future__ import annotations
 
-import sys
-
-if sys.argv[1:2] == ["get"]:
-    # Before anything else is loaded: see there for why.
-    from client import early
-
-    early.begin(sys.argv[2:])
-
 import contextlib
 import importlib
 import os
+import sys
 from collections.abc import Mapping
+from typing import Any
 
 import click
 
 #: Command (words as typed) -> (where it lives, one line of help).
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "serve": ("server.cli:serve", "Serve a directory, admitting downloads by policy."),
-    "config": ("server.cli_config:config", "Check or show the configuration."),
-    "ticket": ("server.cli_ticket:ticket", "Issue preference tickets."),
-    "get": ("client.cli:get", "Download, waiting politely and verifying what arrives."),
+    "serve": ("server.app.cli.serve:serve", "Serve a directory, admitting downloads by policy."),
+    "config": ("server.app.cli.config:config", "Check or show the configuration."),
+    "ticket": ("server.app.cli.ticket:ticket", "Issue preference tickets."),
+    "get": ("client.cli.get:get", "Download, waiting politely and verifying what arrives."),
     "simulate": ("loadtest.sim.cli:simulate", "Try policies in virtual time."),
-    "multicast send": ("server.multicast.cli:send", "Send a file to everybody at a set time."),
-    "multicast lab": ("labs.multicast.lab:lab", "Measure it here, beside other tools (root)."),
-    "mirror init": ("server.mirror.cli:init", "Make the keys of a mirror channel."),
-    "mirror admit": ("server.mirror.cli:admit", "Let a mirror be offered to clients."),
-    "mirror publish": ("server.mirror.cli:publish", "Generate one update for all mirrors."),
+    "multicast send": ("server.app.cli.multicast:send", "Send a file to everybody at a set time."),
+    "multicast lab": ("bench.multicast.lab:lab", "Measure it here, beside other tools (root)."),
+    "mirror init": ("server.app.cli.mirror:init", "Make the keys of a mirror channel."),
+    "mirror admit": ("server.app.cli.mirror:admit", "Let a mirror be offered to clients."),
+    "mirror publish": ("server.app.cli.mirror:publish", "Generate one update for all mirrors."),
     "mirror follow": ("client.mirror.cli:follow", "Keep a directory in step with a channel."),
     "mirror status": ("client.mirror.cli:status", "Show which mirrors are current."),
+    "completion": ("client.cli.completion:completion", "What a shell needs to complete words."),
+    "manual": ("client.cli.completion:manual", "The manual page of all commands."),
     "admin": ("client.admin.cli:admin", "Ask or steer a running server."),
+    "admin reset-password": (
+        "server.app.cli.reset_password:reset_password",
+        "Give somebody a new password, on the host.",
+    ),
 }
 GROUPS: Mapping[str, str] = {
     "mirror": "Keep mirrors in step with one origin.",
     "multicast": "Send a file once to many receivers.",
 }
+
+
+def _load(key: str) -> click.Command:
+    module, _, attribute = COMMANDS[key][0].partition(":")
+    command = getattr(importlib.import_module(module), attribute)
+    assert isinstance(command, click.Command)
+    return command
+
+
+class LazyCommand(click.Command):
+    """A command that is imported when it is run, and until then is only its line of help."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key.rpartition(" ")[2], help=COMMANDS[key][1])
+        self._key = key
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        return _load(self._key).make_context(info_name, args, parent, **extra)
 
 
 class LazyGroup(click.Group):
@@ -60,9 +84,11 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         key = self._prefix + cmd_name
         if key in COMMANDS:
-            module, _, attribute = COMMANDS[key][0].partition(":")
-            command = getattr(importlib.import_module(module), attribute)
-            assert isinstance(command, click.Command)
+            command = _load(key)
+            if isinstance(command, click.Group):
+                # Commands of the other room, which this one may not import.
+                for longer in (words for words in COMMANDS if words.startswith(key + " ")):
+                    command.add_command(LazyCommand(longer), longer.removeprefix(key + " "))
             return command
         if key in GROUPS:
             return LazyGroup(cmd_name, key + " ", GROUPS[key])

@@ -1,30 +1,31 @@
-"""The library: fetch one file, blocking or as a Deferred.
+"""The library: fetch one file from its mirrors, inside asyncio or blocking.
 
-    from client.api import Options, fetch_blocking
-    result = fetch_blocking(["https://example.org/file.iso"], Path("file.iso"))
+    from client import api
 
-Several URLs are mirrors of one file. Errors are `client.failures.DownloadFailed` and its kinds,
-each with an exit code and one sentence. `emit(event, data)` is called on the calling thread.
+    result = await api.fetch(["https://a.example/x.iso", "https://b.example/x.iso"], Path("x.iso"))
+    result = api.fetch_blocking(["https://a.example/x.iso"], Path("x.iso"))
+
+Several URLs are mirrors of one file. Errors are `client.net.errors.DownloadFailed` and its kinds,
+each with an exit code and one sentence. Cancelling `fetch` keeps what arrived; the same call goes
+on from there. `emit(event, data)` is called on the calling thread, with the events that
+docs/parallel.md lists for `--json`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from client.download import Download
-from client.failures import UsageProblem
-from client.loop import Loop
-from client.metalink import LIMIT_BYTES, Metalink, read_metalink
-from client.net import Network
-from client.options import Emit, Options, Result
-from client.target import FileTarget, MemoryTarget, StreamTarget, Target
-from client.urls import BadUrl, Url, parse
-
-if TYPE_CHECKING:
-    from twisted.internet.defer import Deferred
+from client.fetch.download import Download
+from client.fetch.metalink import LIMIT_BYTES, Metalink, read_metalink
+from client.fetch.options import Emit, Options, Result
+from client.net.errors import UsageProblem
+from client.net.network import Network
+from client.net.sockets import AsyncioNetwork, Trust, run_blocking
+from client.net.urls import BadUrl, Url, parse
+from client.storage.output import FileTarget, MemoryTarget, StreamTarget, Target
 
 __all__ = [
     "Metalink",
@@ -34,6 +35,8 @@ __all__ = [
     "fetch",
     "fetch_blocking",
     "fetch_bytes",
+    "finish",
+    "open_network",
     "read_metalink",
     "read_urls",
 ]
@@ -51,6 +54,11 @@ def read_urls(urls: Sequence[str]) -> list[Url]:
         raise UsageProblem(str(error)) from None
 
 
+def open_network(options: Options) -> AsyncioNetwork:
+    """The network of one or more downloads, in the running event loop; to be closed by `close`."""
+    return AsyncioNetwork(Trust(options.ca_file, options.insecure))
+
+
 def build(
     network: Network,
     urls: Sequence[Url],
@@ -58,8 +66,13 @@ def build(
     options: Options,
     emit: Emit = _silent,
     metalink: Metalink | None = None,
+    *,
+    chosen: bool = True,
 ) -> Download:
-    """A download that has not started; `output` is a path, or a descriptor for in-order bytes."""
+    """A download that has not started; `output` is a path, or a descriptor for in-order bytes.
+
+    `chosen`: the user named that path, so a file there is replaced; else it is left alone.
+    """
     if not urls:
         raise UsageProblem("nothing to fetch: name at least one URL")
     target: Target
@@ -71,24 +84,39 @@ def build(
         target = StreamTarget(output, network, window, lambda problem: holder[0].fail(problem))
         holder.append(Download(network, urls, target, options, emit, metalink))
         return holder[0]
-    target = FileTarget(output)
+    target = FileTarget(output, chosen=chosen)
     return Download(network, urls, target, options, emit, metalink)
 
 
-def run(loop: Loop, download: Download) -> Result:
-    """Run to the end; raises DownloadFailed. A KeyboardInterrupt stops it cleanly first."""
+async def finish(download: Download) -> Result:
+    """Start a download and wait for its end; raises DownloadFailed. Cancelling keeps the rest."""
+    over = asyncio.Event()
+    download.when_over = over.set
     try:
         download.start()
-        loop.run_until(lambda: download.over)
-    except KeyboardInterrupt:
+        await over.wait()
+    finally:
         download.stop()
-    except BaseException:
-        download.stop()
-        raise
     if download.failure is not None:
         raise download.failure
     assert download.result is not None
     return download.result
+
+
+async def fetch(
+    urls: Sequence[str],
+    output: Path | int,
+    options: Options | None = None,
+    emit: Emit = _silent,
+    metalink: Metalink | None = None,
+) -> Result:
+    """Fetch a file inside a running event loop; raises DownloadFailed."""
+    chosen = options or Options()
+    network = open_network(chosen)
+    try:
+        return await finish(build(network, read_urls(urls), output, chosen, emit, metalink))
+    finally:
+        await network.close()
 
 
 def fetch_blocking(
@@ -98,54 +126,21 @@ def fetch_blocking(
     emit: Emit = _silent,
     metalink: Metalink | None = None,
 ) -> Result:
-    """Fetch and return when it is done; raises DownloadFailed."""
-    loop = Loop()
-    try:
-        parsed = read_urls(urls)
-        download = build(loop, parsed, output, options or Options(), emit, metalink)
-        return run(loop, download)
-    finally:
-        loop.close()
+    """The same for a program without an event loop. Ctrl-C raises Interrupted."""
+    return run_blocking(lambda: fetch(urls, output, options, emit, metalink))
 
 
 def fetch_bytes(url: str, options: Options | None = None, limit_bytes: int = LIMIT_BYTES) -> bytes:
-    """Fetch something small into memory; raises DownloadFailed."""
-    loop = Loop()
-    try:
-        chosen = replace(options or Options(), mirrors=False, checksum=None, strategy="single")
+    """Fetch something small into memory, blocking; raises DownloadFailed."""
+    chosen = replace(options or Options(), mirrors=False, checksum=None, strategy="single")
+
+    async def run() -> bytes:
         target = MemoryTarget(limit_bytes)
-        run(loop, Download(loop, read_urls([url]), target, chosen, _silent))
+        network = open_network(chosen)
+        try:
+            await finish(Download(network, read_urls([url]), target, chosen, _silent))
+        finally:
+            await network.close()
         return target.data
-    finally:
-        loop.close()
 
-
-def fetch(
-    urls: Sequence[str],
-    output: Path | int,
-    options: Options | None = None,
-    emit: Emit = _silent,
-    metalink: Metalink | None = None,
-) -> Deferred[Result]:
-    """The same inside a running Twisted reactor; cancelling the Deferred stops the download.
-
-    Fails with DownloadFailed.
-    """
-    from twisted.internet.defer import Deferred
-
-    from client.net_twisted import TwistedNetwork
-
-    network = TwistedNetwork()
-    download = build(network, read_urls(urls), output, options or Options(), emit, metalink)
-    deferred: Deferred[Result] = Deferred(lambda _: download.stop())
-
-    def ended() -> None:
-        if download.failure is not None:
-            deferred.errback(download.failure)
-        else:
-            assert download.result is not None
-            deferred.callback(download.result)
-
-    download.when_over = ended
-    download.start()
-    return deferred
+    return run_blocking(run)

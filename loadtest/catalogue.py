@@ -11,9 +11,9 @@ from urllib.parse import quote
 import gevent
 import gevent.lock
 
-from client.failures import UsageProblem
-from client.metalink import LIMIT_BYTES, read_metalink
-from client.sink import Pieces
+from client.fetch.metalink import LIMIT_BYTES, read_metalink
+from client.net.errors import UsageProblem
+from client.storage.piece_writer import Pieces
 from loadtest.workloads import File
 from protocol.errors import ProtocolError
 from protocol.headers import parse_retry_after

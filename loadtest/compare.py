@@ -134,7 +134,7 @@ def figures_of(
         reserve = 0 if policy == "fcfs" else SMALL_SLOTS
         fixed = {"slots": LARGE_SLOTS + SMALL_SLOTS, "reserve_small": reserve}
         config.write_text(to_toml(dict(settings) | fixed), encoding="utf-8")
-        command = [sys.executable, "tools/staging", str(folder), "--workload", "exp2"]
+        command = [sys.executable, "-m", "bench.staging", str(folder), "--workload", "exp2"]
         command += ["--profile", "loadtest/paper_exp2.conf"]
         options = ["--seed", str(seed), "--time-scale", str(time_scale)]
         options += ["--users", str(len(workload.visitors)), *load]

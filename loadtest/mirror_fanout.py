@@ -11,9 +11,9 @@ import gevent
 import gevent.event
 from gevent.pool import Group
 
-from client.session import Body, Fields, read
-from client.sink import Pieces
-from client.visit import Action, Ask, GiveUp, Reason, Visit, WaitUntil
+from client.net.answers import Body, Fields, read
+from client.net.retry import Action, Ask, GiveUp, Reason, Visit, WaitUntil
+from client.storage.piece_writer import Pieces
 from loadtest import options
 from loadtest.body import NarrowPool, PieceCheck, receive
 from loadtest.catalogue import CATALOGUE, Entry

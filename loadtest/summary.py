@@ -1,6 +1,7 @@
 """What a run on a staging site showed, as one page: `python -m loadtest.summary DIR [FILE]`.
 
-DIR is the folder of `tools/staging`: it holds the figures of the run (`figures.json`) and what the
+DIR is the folder of `python -m bench.staging`: it holds the figures of the run (`figures.json`)
+and what the
 origin took of memory and processor (`origin.csv`). FILE is `DIR/summary.html` if not given.
 """
 

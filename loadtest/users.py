@@ -1,4 +1,4 @@
-"""The clients of a load test: Locust users whose manners are `client.visit`, the real client's.
+"""The clients of a load test: Locust users whose manners are `client.net.retry`, the real client's.
 
 A user carries out visitors of the schedule: all files of one, one after another. An answer that
 says "come back" is no failure but a row of its own; a body that is short or wrong is one.
@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import gevent
 from locust import FastHttpUser, task
 
-from client.session import Body, Fields, Redirect, read
-from client.visit import (
+from client.net.answers import Body, Fields, Redirect, read
+from client.net.retry import (
     POLITE,
     Action,
     Ask,

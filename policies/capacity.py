@@ -5,25 +5,27 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 
-from policies.slots import Lease
+from policies.leases import Lease
 
-_SLOWER_PER_PROGRESS = 0.995
 _MEMORY = 0.05
 #: How many clients' speeds are remembered from their last large download.
 _REMEMBERED = 20_000
-#: A transfer this near to the fastest on a full link may have been held back by the link.
-_HELD_BACK = 0.9
-#: and is taken to be able to go this much faster (beyond any overbooking, or more and more would
-#: share less and less), until it is seen not to.
+#: A transfer that was held back is taken to be able to go this much faster than it went (beyond
+#: any overbooking, or more and more would share less and less), until it is seen not to.
 _PROBE = 1.25
+#: A client that falls short of its highest rate is believed to have slowed down only by this part
+#: of the difference each time it is looked at: a rate that dips comes back.
+_SLOWER = 0.1
 
 
 class Capacity:
-    """The link's capacity in bytes a second: configured, or learnt from what leaves the server.
+    """The line's capacity in bytes a second: as it was found, and no more than configured.
 
-    `demand` is how much own speed of clients should be running to fill it: the capacity, times
-    the configured overbooking, times a correction that grows while the link idles although more
-    was wanted (clients slower than they seemed), and falls back when it is full.
+    Feed it with `observe` (what the line is found to carry), `measured` and `learn` (what clients
+    take); ask it for `rate_bytes_s`, `demand_bytes_s`, `speed` of a client, and whether the line
+    is `full`. `demand` is how much own speed of clients should be running to fill the line: the
+    capacity, times the configured overbooking, times a correction that grows while the line idles
+    although more was wanted (clients slower than they seemed), and falls back when it is full.
     """
 
     __slots__ = (
@@ -32,7 +34,6 @@ class Capacity:
         "_clients",
         "_looks",
         "_overbook",
-        "_round",
         "_speeds",
         "configured",
         "full",
@@ -49,29 +50,24 @@ class Capacity:
         self._clients = self._looks = 0
         #: Below 0: the client takes at least that.
         self._speeds: OrderedDict[str, float] = OrderedDict()
-        #: What leases took since the last `observe`.
-        self._round: list[tuple[Lease, float]] = []
 
     def configure(self, bandwidth_bytes_s: float | None, overbook: float) -> None:
-        """The operator's word counts; without one, start from what was learnt."""
+        """The operator's bound; without one, what was found counts."""
         self._overbook = overbook
+        found = self.rate_bytes_s if self.rate_bytes_s != self.configured else math.inf
         self.configured = bandwidth_bytes_s
-        if bandwidth_bytes_s is not None:
-            self.rate_bytes_s = bandwidth_bytes_s
+        self.rate_bytes_s = min(found, math.inf if bandwidth_bytes_s is None else bandwidth_bytes_s)
 
-    def observe(self, goodput_bytes_s: float, link_busy: bool, more_wanted: bool) -> None:
-        """What left lately, whether the link was full, and whether somebody was kept waiting."""
+    def observe(
+        self, goodput_bytes_s: float, link_busy: bool, more_wanted: bool, line_bytes_s: float
+    ) -> None:
+        """What left lately, whether the line was full, whether somebody was kept waiting.
+
+        `line_bytes_s` is what the line was found to carry; infinite while that is not known.
+        """
         self.full = link_busy
-        self._learn_clients()
-        if self.configured is None:
-            if link_busy:
-                known = math.isfinite(self.rate_bytes_s)
-                step = 0.2 if known else 1.0
-                base = self.rate_bytes_s if known else 0.0
-                self.rate_bytes_s = max(1.0, base + step * (goodput_bytes_s - base))
-            elif more_wanted and math.isfinite(self.rate_bytes_s):
-                # Held back by us alone: the link may carry more than we believe.
-                self.rate_bytes_s = max(self.rate_bytes_s * 1.05, goodput_bytes_s)
+        bound = math.inf if self.configured is None else self.configured
+        self.rate_bytes_s = max(1.0, min(line_bytes_s, bound))
         if link_busy or not more_wanted:
             self._boost = max(1.0, self._boost * 0.9)
         elif goodput_bytes_s < 0.97 * self.rate_bytes_s:
@@ -94,41 +90,41 @@ class Capacity:
         cap = lease.cap_bytes_s
         return min(cap if cap < math.inf else self.typical_client_bytes_s, self.rate_bytes_s)
 
-    def measured(self, lease: Lease, rate_bytes_s: float) -> None:
-        """The lease took `rate_bytes_s` lately; `observe` then tells what to make of it."""
-        if rate_bytes_s > 0.0:
-            self._round.append((lease, rate_bytes_s))
+    def measured(self, lease: Lease, rate_bytes_s: float, held_back: bool) -> None:
+        """The lease took `rate_bytes_s` lately.
 
-    def _learn_clients(self) -> None:
-        """Tell the clients' own speeds from what the link left them.
-
-        On a full link the fastest transfers run at the level that it can give to each: these
-        clients may be faster than seen. All others run at their own speed.
+        `held_back`: the server or its line let it have no more, so its client may well be faster:
+        a share says nothing of a client's speed but that it is not below.
         """
-        taken, self._round = self._round, []
-        level = max((rate for _, rate in taken), default=0.0)
-        for lease, rate in taken:
-            known = lease.cap_bytes_s < math.inf
-            if not known and not self._clients:
-                # Before any is over, the first looks tell more than nothing.
-                self._looks += 1
-                self._client_log += (math.log(rate) - self._client_log) / self._looks
-            if self.full and rate > _HELD_BACK * level:
-                floor = lease.cap_bytes_s if known else self.typical_client_bytes_s
-                lease.cap_bytes_s = max(
-                    floor * _SLOWER_PER_PROGRESS, _PROBE * self._overbook * rate
-                )
-                lease.cap_is_floor = True
-                continue
-            lease.cap_bytes_s = rate
-            lease.cap_is_floor = False
+        if rate_bytes_s <= 0.0:
+            return
+        known = lease.cap_bytes_s < math.inf
+        if held_back:
+            if known and not lease.cap_is_floor:
+                lease.cap_bytes_s = max(lease.cap_bytes_s, rate_bytes_s)
+                return
+            floor = lease.cap_bytes_s if known else self.typical_client_bytes_s
+            lease.cap_bytes_s = max(floor, _PROBE * self._overbook * rate_bytes_s)
+            lease.cap_is_floor = True
+            return
+        if not self._clients:
+            # Before any is over, the first looks tell more than nothing.
+            self._looks += 1
+            step = max(_MEMORY, 1.0 / self._looks)
+            self._client_log += step * (math.log(rate_bytes_s) - self._client_log)
+        if known and not lease.cap_is_floor and rate_bytes_s < lease.cap_bytes_s:
+            rate_bytes_s = lease.cap_bytes_s + _SLOWER * (rate_bytes_s - lease.cap_bytes_s)
+        lease.cap_bytes_s = rate_bytes_s
+        lease.cap_is_floor = False
 
     def learn(self, lease: Lease) -> None:
         """The lease is over: what its client could take tells of those to come."""
         if 0.0 < lease.cap_bytes_s < math.inf:
-            self._clients += 1
-            step = max(_MEMORY, 1.0 / self._clients)
-            self._client_log += step * (math.log(lease.cap_bytes_s) - self._client_log)
+            # Of a client that was held back is known only that it is not slower.
+            if not lease.cap_is_floor or lease.cap_bytes_s > self.typical_client_bytes_s:
+                self._clients += 1
+                step = max(_MEMORY, 1.0 / self._clients)
+                self._client_log += step * (math.log(lease.cap_bytes_s) - self._client_log)
             known = lease.cap_bytes_s
             self._speeds[lease.client] = -known if lease.cap_is_floor else known
             self._speeds.move_to_end(lease.client)

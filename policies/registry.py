@@ -1,24 +1,102 @@
-"""Policies by name, and the switch from one to another while the server runs."""
+"""Policies by name, and the switch from one to another while the server runs.
+
+A policy is found by an entry point of the group `tidegate.policies` whose name is the policy's;
+ours are found without one, so that a source tree works uninstalled.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Any
 
 from policies.adaptive import AdaptivePolicy
-from policies.base import BasePolicy
+from policies.admission import Admission
+from policies.contract import AdmissionPolicy, Policy
 from policies.fair import FairPolicy
 from policies.fcfs import FcfsPolicy
-from policies.job import AdmissionPolicy
-from policies.queued import QueuedPolicy
 from policies.reserve import ReservePolicy
-from policies.settings import PolicySettings
+from policies.settings import COMMON, PolicySettings
 from policies.ticket import TicketPolicy
 
-POLICIES: Mapping[str, type[QueuedPolicy]] = {
-    policy.name: policy
-    for policy in (FcfsPolicy, ReservePolicy, TicketPolicy, FairPolicy, AdaptivePolicy)
-}
+GROUP = "tidegate.policies"
+_OURS: tuple[type[Policy], ...] = (
+    FcfsPolicy,
+    ReservePolicy,
+    TicketPolicy,
+    FairPolicy,
+    AdaptivePolicy,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Policies by name, and what is wrong with those that cannot be used."""
+
+    policies: Mapping[str, type[Policy]]
+    faults: Mapping[str, str]
+
+
+def find_policies(points: Iterable[EntryPoint] | None = None) -> Found:
+    """All policies, ours first, then those of other distributions by name.
+
+    A foreign policy that does not load, or breaks the rules of a name, is a fault of its own and
+    keeps no other from its work.
+    """
+    found: dict[str, type[Policy]] = {policy.name: policy for policy in _OURS}
+    faults: dict[str, str] = {}
+    ours = {policy.__module__ for policy in _OURS}
+    known = entry_points(group=GROUP) if points is None else points
+    for point in sorted(known, key=lambda point: (point.name, point.value)):
+        if point.value.partition(":")[0] in ours:
+            continue
+        try:
+            kind = point.load()
+        except Exception as fault:  # noqa: BLE001 - anything may go wrong in foreign code
+            faults[point.name] = f"does not load ({fault}): mend or remove its distribution"
+            continue
+        wrong = _wrong_with(kind, point, found)
+        if wrong is None:
+            found[point.name] = kind
+        else:
+            faults[point.name] = wrong
+    return Found(MappingProxyType(found), MappingProxyType(faults))
+
+
+def _wrong_with(kind: Any, point: EntryPoint, found: Mapping[str, type[Policy]]) -> str | None:
+    if not (isinstance(kind, type) and issubclass(kind, Policy)):
+        return f"{point.value} must be a subclass of policies.contract.Policy"
+    if kind.name != point.name:
+        return f"{point.value} calls itself {kind.name!r}: give both the same name"
+    if not kind.summary:
+        return f"{point.value} needs a `summary` in one line"
+    unknown = sorted(set(kind.reads) - set(PolicySettings.model_fields))
+    if unknown:
+        return f"{point.value} reads settings that do not exist: {', '.join(unknown)}"
+    if found.get(kind.name, kind) is not kind:
+        return f"{point.value} takes a name that is in use: rename or remove it"
+    return None
+
+
+_FOUND = find_policies()
+POLICIES = _FOUND.policies
+
+
+def unknown_policy(name: str) -> str:
+    """What is wrong with a name that is none of `POLICIES`, and what to do."""
+    if name in _FOUND.faults:
+        return f"the installed policy {name!r} cannot be used: {_FOUND.faults[name]}"
+    return f"unknown policy {name!r}: choose one of {', '.join(POLICIES)}"
+
+
+def readers_of(setting: str) -> tuple[str, ...]:
+    """The policies that read this setting."""
+    return tuple(
+        name for name, kind in POLICIES.items() if setting in COMMON or setting in kind.reads
+    )
 
 
 def make_policy(
@@ -34,6 +112,6 @@ def make_policy(
     Raises KeyError with the known names for an unknown one.
     """
     if name not in POLICIES:
-        raise KeyError(f"unknown policy {name!r}: choose one of {', '.join(POLICIES)}")
-    hall = previous.hall if isinstance(previous, BasePolicy) else None
-    return POLICIES[name](settings, rng, hall)
+        raise KeyError(unknown_policy(name))
+    state = previous.state if isinstance(previous, Admission) else None
+    return Admission(POLICIES[name], settings, rng, state)

@@ -5,24 +5,18 @@ No places are kept among large jobs; they are told when to try again.
 
 from __future__ import annotations
 
-from policies.queued import QueuedPolicy
+from policies.contract import Policy
 
 
-class ReservePolicy(QueuedPolicy):
-    """Large jobs hold at most `slots - reserve_small` slots."""
+class ReservePolicy(Policy):
+    """Large jobs hold at most `slots - reserve_small` slots; tickets taken over go first."""
 
     name = "reserve"
+    summary = "As fcfs, but small files always find a slot."
+    reads = ("reserve_small", "small_below_bytes", "busy_retry_s", "come_back_s")
+    gives_tickets = False
 
-    @property
-    def gives_tickets(self) -> bool:
-        """Never; tickets taken over from another policy are served first."""
-        return False
-
-    @property
-    def large_cap(self) -> int:
-        """All slots but the reserved ones."""
-        return self._slots - self.settings.reserve_small
-
-    def _plain_retry_s(self) -> float:
+    def retry_s(self) -> float:
+        """The fixed come-back time where there is one."""
         settings = self.settings
         return settings.busy_retry_s if settings.come_back_s is None else settings.come_back_s

@@ -2,7 +2,8 @@
 
 The one source for the command line, the configuration file, the admin form, the API, the manual
 and the simulator. `json_schema_extra` of a field carries `unit` (for people and parsers: `slots`,
-`bytes`, `bytes/s`, `s`, `fraction`, `ratio`, `tickets`, `count`) and `policies` (who reads it).
+`bytes`, `bytes/s`, `s`, `fraction`, `ratio`, `tickets`, `count`). A policy says itself which it
+reads (`policies.contract.Policy.reads`).
 """
 
 from __future__ import annotations
@@ -11,13 +12,46 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-ALL = ("fcfs", "reserve", "ticket", "fair", "adaptive")
-QUEUED = ("ticket", "fair", "adaptive")
-RESERVING = ("reserve", "ticket", "adaptive")
+#: What every policy reads, policies with tickets, and policies that fill the link.
+COMMON = (
+    "slots",
+    "connections_per_lease",
+    "lease_idle_s",
+    "slot_use_fraction",
+)
+TICKETS = (
+    "come_back_s",
+    "retry_min_s",
+    "retry_max_s",
+    "retry_jitter",
+    "ready_list",
+    "ready_grow_s",
+    "ticket_ttl_s",
+    "tickets_per_client",
+    "tickets_max",
+    "early_polls_free",
+    "early_tolerance_s",
+    "early_penalty_s",
+    "early_penalty_max_s",
+    "early_answer_s",
+    "class_weights",
+)
+LINK = ("slots_max", "bandwidth_bytes_s", "max_pause_s", "min_run_s", "overbook")
+#: Settings of earlier versions: a stored configuration may still name them, nothing reads them.
+RETIRED = frozenset(
+    {
+        "ageing",
+        "small_wait_fraction",
+        "overload_wait_fraction",
+        "overload_full_s",
+        "calm_s",
+        "slots_step_s",
+    }
+)
 
 
-def _about(unit: str, *policies: str) -> dict[str, Any]:
-    return {"unit": unit, "policies": list(policies or ALL)}
+def _about(unit: str) -> dict[str, Any]:
+    return {"unit": unit}
 
 
 class PolicySettings(BaseModel):
@@ -29,8 +63,8 @@ class PolicySettings(BaseModel):
         36,
         ge=1,
         le=1_000_000,
-        description="Downloads that may run at once, the reserved ones included. Fair and "
-        "Adaptive start from it and go up to slots_max while the link has room.",
+        description="Downloads that may run at once, the reserved ones included. With fair "
+        "and adaptive the link decides, up to slots_max.",
         json_schema_extra=_about("slots"),
     )
     reserve_small: int = Field(
@@ -38,7 +72,7 @@ class PolicySettings(BaseModel):
         ge=0,
         le=999_999,
         description="Slots out of `slots` that large downloads never take.",
-        json_schema_extra=_about("slots", *RESERVING, "fair"),
+        json_schema_extra=_about("slots"),
     )
     slots_max: int = Field(
         4096,
@@ -46,14 +80,14 @@ class PolicySettings(BaseModel):
         le=1_000_000,
         description="The most downloads at once (running or paused) when the policy adapts the "
         "number of slots to the link.",
-        json_schema_extra=_about("slots", "fair", "adaptive"),
+        json_schema_extra=_about("slots"),
     )
     small_below_bytes: int = Field(
         20_000,
         ge=0,
         le=1 << 40,
         description="A file below this size is small: it never waits behind large ones.",
-        json_schema_extra=_about("bytes", *RESERVING, "fair"),
+        json_schema_extra=_about("bytes"),
     )
     connections_per_lease: int = Field(
         8,
@@ -70,12 +104,21 @@ class PolicySettings(BaseModel):
         "that had taken hardly anything: as long as it ran, at least a quarter of this.",
         json_schema_extra=_about("s"),
     )
+    slot_use_fraction: float = Field(
+        0.1,
+        ge=0.0,
+        le=1.0,
+        description="While others wait, a download must take this part of its slot's share of the "
+        "link (of what a typical client takes, while the link is unknown); one that takes less "
+        "goes on, but its slot goes to the next. 0: never.",
+        json_schema_extra=_about("fraction"),
+    )
     busy_retry_s: float = Field(
         15.0,
         gt=0.0,
         le=86_400.0,
         description="Come-back time when every slot is busy and no ticket is given.",
-        json_schema_extra=_about("s", "fcfs", "reserve", "adaptive"),
+        json_schema_extra=_about("s"),
     )
     come_back_s: float | None = Field(
         None,
@@ -83,21 +126,21 @@ class PolicySettings(BaseModel):
         le=86_400.0,
         description="Fixed come-back time for large downloads; empty: the estimated time of "
         "their turn (Reserve, which has no turns, then uses busy_retry_s).",
-        json_schema_extra=_about("s", "reserve", *QUEUED),
+        json_schema_extra=_about("s"),
     )
     retry_min_s: float = Field(
         2.0,
         gt=0.0,
         le=3_600.0,
         description="Shortest estimated come-back time.",
-        json_schema_extra=_about("s", *QUEUED),
+        json_schema_extra=_about("s"),
     )
     retry_max_s: float = Field(
         300.0,
         gt=0.0,
         le=86_400.0,
         description="Longest estimated come-back time; a longer wait is told in several visits.",
-        json_schema_extra=_about("s", *QUEUED),
+        json_schema_extra=_about("s"),
     )
     retry_jitter: float = Field(
         0.05,
@@ -105,7 +148,7 @@ class PolicySettings(BaseModel):
         le=1.0,
         description="Come-back times are lengthened at random by up to this part of themselves, "
         "so that clients told together do not return together.",
-        json_schema_extra=_about("fraction", *QUEUED),
+        json_schema_extra=_about("fraction"),
     )
     ready_list: int | None = Field(
         None,
@@ -113,7 +156,7 @@ class PolicySettings(BaseModel):
         le=1_000_000,
         description="Tickets that may start as soon as a slot is free; empty: as many as there "
         "are slots for large downloads. Grown by 1 / (1 - no-shows).",
-        json_schema_extra=_about("tickets", *QUEUED),
+        json_schema_extra=_about("tickets"),
     )
     ready_grow_s: float = Field(
         5.0,
@@ -121,42 +164,42 @@ class PolicySettings(BaseModel):
         le=3_600.0,
         description="While slots stay free although tickets wait, the ready list grows by a "
         "quarter each time this long has passed; it shrinks back as the slots fill.",
-        json_schema_extra=_about("s", *QUEUED),
+        json_schema_extra=_about("s"),
     )
     ticket_ttl_s: float = Field(
         45.0,
         gt=0.0,
         le=86_400.0,
         description="How long a ready ticket stays good, counted from the promised return.",
-        json_schema_extra=_about("s", *QUEUED),
+        json_schema_extra=_about("s"),
     )
     tickets_per_client: int = Field(
         32,
         ge=1,
         le=100_000,
         description="Waiting tickets that one client may hold, one a file.",
-        json_schema_extra=_about("tickets", *QUEUED),
+        json_schema_extra=_about("tickets"),
     )
     tickets_max: int = Field(
         2_000_000,
         ge=1,
         le=100_000_000,
         description="Waiting tickets in all; beyond, clients are asked to come back without one.",
-        json_schema_extra=_about("tickets", *QUEUED),
+        json_schema_extra=_about("tickets"),
     )
     early_polls_free: int = Field(
         2,
         ge=0,
         le=1_000,
         description="Visits before the promised return that are forgiven for each ticket.",
-        json_schema_extra=_about("count", *QUEUED),
+        json_schema_extra=_about("count"),
     )
     early_tolerance_s: float = Field(
         1.0,
         ge=0.0,
         le=60.0,
         description="A visit this much before the promised return still counts as on time.",
-        json_schema_extra=_about("s", *QUEUED),
+        json_schema_extra=_about("s"),
     )
     early_penalty_s: float = Field(
         1.0,
@@ -164,14 +207,14 @@ class PolicySettings(BaseModel):
         le=3_600.0,
         description="Each further early visit moves the promised return, and later ones of the "
         "same ticket, by this.",
-        json_schema_extra=_about("s", *QUEUED),
+        json_schema_extra=_about("s"),
     )
     early_penalty_max_s: float = Field(
         15.0,
         ge=0.0,
         le=86_400.0,
         description="All early visits together move one promised return by no more than this.",
-        json_schema_extra=_about("s", *QUEUED),
+        json_schema_extra=_about("s"),
     )
     early_answer_s: float = Field(
         2.0,
@@ -180,30 +223,21 @@ class PolicySettings(BaseModel):
         description="The answer to a further early visit is kept back this long, up to five times "
         "as long when more follow, so that asking again and again takes no bandwidth from "
         "downloads.",
-        json_schema_extra=_about("s", *QUEUED),
+        json_schema_extra=_about("s"),
     )
     class_weights: dict[str, Annotated[float, Field(ge=0.01, le=1_000.0)]] = Field(
         default={"silver": 2.0, "gold": 4.0},
         max_length=64,
-        description="Preference classes: a class with weight 4 enters the queue at a quarter of "
+        description="Priority classes: a class with weight 4 enters the queue at a quarter of "
         "its length.",
-        json_schema_extra=_about("ratio", *QUEUED),
+        json_schema_extra=_about("ratio"),
     )
     bandwidth_bytes_s: float | None = Field(
         None,
         gt=0.0,
         le=1e12,
-        description="What the link carries; empty: measured.",
-        json_schema_extra=_about("bytes/s", "fair", "adaptive"),
-    )
-    ageing: float = Field(
-        0.01,
-        ge=0.0,
-        le=1.0,
-        description="How fast a waiting download gains rank on shorter ones: per second, this "
-        "part of what the link carries in a second is taken off its size. Strong ageing makes "
-        "small downloads slow.",
-        json_schema_extra=_about("fraction", "fair", "adaptive"),
+        description="What the line carries at most; what it really carries is found.",
+        json_schema_extra=_about("bytes/s"),
     )
     max_pause_s: float = Field(
         10.0,
@@ -211,14 +245,14 @@ class PolicySettings(BaseModel):
         le=86_400.0,
         description="A started download is never paused longer than this at a stretch (tools "
         "that read with a time-out, such as pip with 15 s, give up beyond).",
-        json_schema_extra=_about("s", "fair", "adaptive"),
+        json_schema_extra=_about("s"),
     )
     min_run_s: float = Field(
         0.1,
         gt=0.0,
         le=3_600.0,
         description="Once resumed because of max_pause_s, a download runs at least this long.",
-        json_schema_extra=_about("s", "fair", "adaptive"),
+        json_schema_extra=_about("s"),
     )
     overbook: float = Field(
         1.0,
@@ -227,45 +261,15 @@ class PolicySettings(BaseModel):
         description="Downloads run together until their own speeds add up to this many times "
         "the link. More than 1 leaves no gap when one falters, but shares the link with "
         "longer downloads.",
-        json_schema_extra=_about("ratio", "fair", "adaptive"),
+        json_schema_extra=_about("ratio"),
     )
-    small_wait_fraction: float = Field(
-        0.02,
-        gt=0.0,
-        le=1.0,
-        description="Adaptive reserves slots for small downloads once this part of them met a "
-        "busy server.",
-        json_schema_extra=_about("fraction", "adaptive"),
-    )
-    overload_wait_fraction: float = Field(
-        0.10,
-        gt=0.0,
-        le=1.0,
-        description="Adaptive gives tickets once this part of the large downloads had to wait.",
-        json_schema_extra=_about("fraction", "adaptive"),
-    )
-    overload_full_s: float = Field(
-        3.0,
-        ge=0.0,
-        le=86_400.0,
-        description="Adaptive gives tickets, too, once the link has been crowded this long: full, "
-        "with several downloads that could each take clearly more than they get.",
-        json_schema_extra=_about("s", "adaptive"),
-    )
-    calm_s: float = Field(
-        60.0,
-        ge=1.0,
-        le=86_400.0,
-        description="Adaptive steps back by one mode after this long without need for it.",
-        json_schema_extra=_about("s", "adaptive"),
-    )
-    slots_step_s: float = Field(
-        1.0,
-        ge=0.05,
-        le=3_600.0,
-        description="How often Adaptive may change the number of slots.",
-        json_schema_extra=_about("s", "adaptive"),
-    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _forget_retired(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            return {name: value for name, value in values.items() if name not in RETIRED}
+        return values
 
     @model_validator(mode="after")
     def _agree(self) -> PolicySettings:

@@ -1,20 +1,18 @@
 """Ticket: Reserve, plus a place in the queue for every large job that must wait (paper A).
 
 Large jobs start nearly first come, first served; coming back often gains nothing; everybody is
-told when. The mechanism is in `queued.py`.
+told when. That is what `policies.admission` does by default.
 """
 
 from __future__ import annotations
 
-from policies.queued import QueuedPolicy
+from policies.contract import Policy
+from policies.settings import TICKETS
 
 
-class TicketPolicy(QueuedPolicy):
+class TicketPolicy(Policy):
     """Large jobs hold at most `slots - reserve_small` slots and queue for them with tickets."""
 
     name = "ticket"
-
-    @property
-    def large_cap(self) -> int:
-        """All slots but the reserved ones."""
-        return self._slots - self.settings.reserve_small
+    summary = "Strict order: every large download that must wait gets a place and a time."
+    reads = ("reserve_small", "small_below_bytes", "busy_retry_s", *TICKETS)

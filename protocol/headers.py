@@ -12,7 +12,7 @@ import binascii
 import calendar
 import datetime
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -267,8 +267,3 @@ def choose_language(accept: str, available: Sequence[str]) -> str:
                 return by_name[wish]
             wish = wish.rpartition("-")[0]
     return available[0]
-
-
-def parse_list(text: str) -> Iterable[str]:
-    """The elements of a comma-separated field of plain tokens, without empty ones."""
-    return (part for part in (piece.strip() for piece in text.split(",")) if part)

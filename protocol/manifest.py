@@ -11,7 +11,7 @@ import re
 import xml.parsers.expat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.sax.saxutils import escape, quoteattr
 
@@ -60,6 +60,25 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
+class MetalinkFile:
+    """One file of a Metalink as it was read; what it did not say is None or empty.
+
+    `digest` and `pieces` name their algorithm as hashlib does: the strongest that the document
+    gives. `pieces` are digests of `piece_length_bytes` each and cover the whole size. `name` is a
+    relative path with forward slashes that stays below where it is unpacked. `sources` are in
+    order of priority; their URLs are not yet checked, and may be relative.
+    """
+
+    name: str
+    size_bytes: int | None = None
+    digest: tuple[str, bytes] | None = None
+    piece_algorithm: str = ""
+    piece_length_bytes: int = 0
+    pieces: tuple[bytes, ...] = ()
+    sources: tuple[Source, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class FileManifest:
     """One file as a manifest describes it; what the document did not say is None or empty.
 
@@ -87,7 +106,10 @@ class FileManifest:
         )
 
 
-def _checked(manifest: FileManifest) -> FileManifest:
+_Kind = TypeVar("_Kind", FileManifest, MetalinkFile)
+
+
+def _checked(manifest: _Kind) -> _Kind:
     """The manifest itself if it is consistent and safe to act on."""
     name = manifest.name
     parts = name.split("/")
@@ -216,8 +238,13 @@ def _text(text: str) -> str:
     return escape(_legal(text))
 
 
-def decode_metalink(data: bytes) -> list[FileManifest]:
-    """Read a Metalink 4 document; digests other than SHA-256 are passed over. Raises BadManifest.
+#: Digests that a Metalink may give (RFC 5854 names IANA's list), the strongest first.
+_METALINK_DIGESTS = {"sha-512": "sha512", "sha-384": "sha384", "sha-256": "sha256", "sha-1": "sha1"}
+_DIGEST_BYTES = {"sha512": 64, "sha384": 48, "sha256": 32, "sha1": 20}
+
+
+def decode_metalink(data: bytes) -> list[MetalinkFile]:
+    """Read a Metalink 4 document; digests of unknown kinds are passed over. Raises BadManifest.
 
     A document type declaration is refused, so entities can neither expand nor fetch anything.
     """
@@ -263,7 +290,8 @@ def _parse_xml(data: bytes) -> Element:
     parser.CharacterDataHandler = builder.data
     try:
         parser.Parse(data, True)
-    except xml.parsers.expat.ExpatError as error:
+    except (xml.parsers.expat.ExpatError, ValueError, LookupError) as error:
+        # The latter two: an encoding that the parser does not know.
         raise BadManifest(f"The Metalink document is not well-formed XML ({error}).") from error
     return builder.close()
 
@@ -275,22 +303,46 @@ def _number(text: str | None, what: str) -> int:
     return int(text)
 
 
-def _metalink_file(element: Element) -> FileManifest:
+def _named_digest(algorithm: str, text: str | None, what: str) -> bytes:
+    raw = (text or "").strip()
+    if re.fullmatch(rf"[0-9a-fA-F]{{{2 * _DIGEST_BYTES[algorithm]}}}", raw) is None:
+        raise BadManifest(f"The {what} is no {algorithm} digest in hexadecimal digits.")
+    return bytes.fromhex(raw)
+
+
+def _pieces(group: Element, algorithm: str, size_bytes: int) -> tuple[int, tuple[bytes, ...]]:
+    length = _number(group.get("length"), "piece length")
+    found = group.findall(_tag("hash"))
+    if len(found) > _MOST_FOREIGN_PIECES:
+        raise BadManifest("The Metalink document has too many pieces.")
+    if found and (length <= 0 or len(found) != -(-size_bytes // length)):
+        raise BadManifest("The piece digests in the Metalink document do not fit the size.")
+    return length, tuple(_named_digest(algorithm, e.text, "hash of a piece") for e in found)
+
+
+def _metalink_file(element: Element) -> MetalinkFile:
     size_element = element.find(_tag("size"))
     size = None if size_element is None else _number(size_element.text, "size")
-    sha256 = None
-    for digest in element.findall(_tag("hash")):
-        if digest.get("type", "").lower() == "sha-256":
-            sha256 = _digest(digest.text, "hash of a file")
-    length = 0
+    hashes = {e.get("type", "").lower(): e.text for e in element.findall(_tag("hash"))}
+    groups = {e.get("type", "").lower(): e for e in element.findall(_tag("pieces"))}
+    digest = None
+    for told, algorithm in _METALINK_DIGESTS.items():
+        if told in hashes:
+            digest = algorithm, _named_digest(algorithm, hashes[told], "hash of a file")
+            break
+    kind, length = "", 0
     pieces: tuple[bytes, ...] = ()
-    for group in element.findall(_tag("pieces")):
-        if group.get("type", "").lower() == "sha-256" and size is not None:
-            length = _number(group.get("length"), "piece length")
-            found = group.findall(_tag("hash"))
-            if len(found) > _MOST_FOREIGN_PIECES:
-                raise BadManifest("The Metalink document has too many pieces.")
-            pieces = tuple(_digest(piece.text, "hash of a piece") for piece in found)
+    for told, algorithm in _METALINK_DIGESTS.items():
+        if told in groups and size is not None:
+            try:
+                length, pieces = _pieces(groups[told], algorithm, size)
+            except BadManifest:
+                if algorithm == "sha1":
+                    # It proves nothing against an attacker: a broken list is passed over.
+                    break
+                raise
+            kind = algorithm
+            break
     sources = []
     for url in element.findall(_tag("url")):
         priority = url.get("priority")
@@ -303,7 +355,7 @@ def _metalink_file(element: Element) -> FileManifest:
         )
     sources.sort(key=lambda source: source.priority)
     return _checked(
-        FileManifest(element.get("name", ""), size, sha256, length, pieces, tuple(sources))
+        MetalinkFile(element.get("name", ""), size, digest, kind, length, pieces, tuple(sources))
     )
 
 

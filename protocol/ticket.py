@@ -1,14 +1,16 @@
 """Tickets and passes as signed text: what a client shows to prove its place or its preference.
 
-A *ticket* token proves a place in the queue and is bound to one client and one file; it carries
-what is needed to take the place up again should the server have lost it. A *pass* is made by the
-operator and given to people; it carries a preference class and where and how often it counts.
+A *ticket* token proves a place in the queue and is bound to one address and one file; it carries
+the name by which the server knows its owner there, and what is needed to take the place up again
+should the server have lost it. A *visitor* token is the cookie by which a browser is known again.
+A *pass* is made by the operator and given to people; it carries a preference class and where and
+how often it counts.
 
-Form: `t1.KEY.PAYLOAD.SIGNATURE` (`p1.` for a pass), each part from the URL-safe base64 alphabet,
-so the text fits a header, a cookie and a query string unchanged. The signature is HMAC-SHA-256
-(itsdangerous `Signer`) over everything before it. KEY names the signing key, so that keys rotate
-with overlap. Client and file are bound by the first 12 bytes of their SHA-256: a token has a
-bounded length, whatever the names, and tells no third party who waits for what.
+Form: `t2.KEY.PAYLOAD.SIGNATURE` (`v1.` for a visitor, `p1.` for a pass), each part from the
+URL-safe base64 alphabet, so the text fits a header, a cookie and a query string unchanged. The
+signature is HMAC-SHA-256 (itsdangerous `Signer`) over everything before it. KEY names the signing
+key, so that keys rotate with overlap. Address and file are bound by the first 12 bytes of their
+SHA-256: a token has a bounded length and tells no third party who waits for what.
 
 Every failure to read is `BadToken` with one of the codes below; no input raises anything else.
 """
@@ -25,7 +27,7 @@ import math
 import re
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from itsdangerous import Signer
 
@@ -46,9 +48,12 @@ PASS_EXPIRED = "pass-expired"
 PASS_PATH = "pass-path"
 PASS_USED = "pass-used"
 
-_SHAPE = re.compile(r"([tp]1)\.([A-Za-z0-9_-]{1,32})\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
+VISITOR_FORGED = "visitor-forged"
+
+_SHAPE = re.compile(r"(t2|v1|p1)\.([A-Za-z0-9_-]{1,32})\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
-_TICKET = struct.Struct(">QQQdd12s12s")
+_TICKET = struct.Struct(">QQQdd12s12sB")
+_VISITOR = struct.Struct(">d8s")
 _LARGEST = (1 << 63) - 1
 
 
@@ -57,7 +62,7 @@ class Key:
     """One signing key: `name` appears in tokens, `secret` (at least 16 bytes) never does."""
 
     name: str
-    secret: bytes
+    secret: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -68,16 +73,29 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A place in the queue as its owner carries it. Sizes in bytes, `issued_s` in Unix time."""
+    """A place in the queue as its owner carries it. Sizes in bytes, `issued_s` in Unix time.
+
+    `address` is what counts as its owner's address, `name` tells the clients of one address apart
+    (1 to 32 of A-Z a-z 0-9 _ -).
+    """
 
     number: int
-    client: str
+    address: str
+    name: str
     file: str
     size_bytes: int
     remaining_bytes: int
     weight: float
     issued_s: float
     preference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """A browser that was here before: `ident` (8 random bytes), first seen at `issued_s`."""
+
+    ident: bytes
+    issued_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +142,8 @@ class KeyRing:
         """The token for a ticket. Raises ValueError for fields out of bounds."""
         _check_numbers(ticket.number, ticket.size_bytes, ticket.remaining_bytes)
         _check_class(ticket.preference, ticket.weight)
+        if not _NAME.fullmatch(ticket.name):
+            raise ValueError(f"client name {ticket.name!r}: use 1 to 32 of A-Z a-z 0-9 _ -")
         if not math.isfinite(ticket.issued_s):
             raise ValueError("issued_s must be finite")
         body = _TICKET.pack(
@@ -132,44 +152,68 @@ class KeyRing:
             ticket.remaining_bytes,
             ticket.weight,
             ticket.issued_s,
-            _tag(ticket.client),
+            _tag(ticket.address),
             _tag(ticket.file),
+            len(ticket.name),
         )
-        return self._sign("t1", body + ticket.preference.encode("ascii"))
+        return self._sign("t2", body + (ticket.name + ticket.preference).encode("ascii"))
 
     def read_ticket(
-        self, token: str, client: str, file: str, now: float, max_age_s: float = 30 * 86_400.0
+        self, token: str, address: str, file: str, now: float, max_age_s: float = 30 * 86_400.0
     ) -> Ticket:
-        """The ticket that `token` proves for this client and file.
+        """The ticket that `token` proves at this address for this file.
 
         Raises BadToken: ticket-forged (not made by us, or damaged), ticket-foreign (of another
-        client or file), ticket-expired (issued more than `max_age_s` ago).
+        address or file), ticket-expired (issued more than `max_age_s` ago).
         """
-        body = self._unsign("t1", token, FORGED)
-        if not _TICKET.size <= len(body) <= _TICKET.size + MAX_PREFERENCE_LENGTH:
+        body = self._unsign("t2", token, FORGED)
+        if not _TICKET.size <= len(body) <= _TICKET.size + 2 * MAX_PREFERENCE_LENGTH:
             raise _forged(FORGED)
         fields = _TICKET.unpack_from(body)
-        number, size_bytes, remaining_bytes, weight, issued_s, client_tag, file_tag = fields
+        number, size_bytes, remaining_bytes, weight, issued_s, address_tag, file_tag, cut = fields
         try:
-            preference = body[_TICKET.size :].decode("ascii")
+            names = body[_TICKET.size :].decode("ascii")
+            name, preference = names[:cut], names[cut:]
             _check_numbers(number, size_bytes, remaining_bytes)
             _check_class(preference, weight)
         except ValueError as error:
             raise _forged(FORGED) from error
+        if not (_NAME.fullmatch(name) and math.isfinite(issued_s)):
+            raise _forged(FORGED)
         if not hmac.compare_digest(file_tag, _tag(file)):
             raise BadToken(
                 "This ticket is for another file; ask without it for one of your own.", code=FOREIGN
             )
-        if not hmac.compare_digest(client_tag, _tag(client)):
+        if not hmac.compare_digest(address_tag, _tag(address)):
             raise BadToken(
-                "This ticket belongs to another client; ask without it for one of your own.",
+                "This ticket was issued to another address; ask without it for one of your own.",
                 code=FOREIGN,
             )
         if not now - issued_s <= max_age_s:
             raise BadToken("This ticket is too old; ask without it for a new one.", code=EXPIRED)
         return Ticket(
-            number, client, file, size_bytes, remaining_bytes, weight, issued_s, preference
+            number, address, name, file, size_bytes, remaining_bytes, weight, issued_s, preference
         )
+
+    def write_visitor(self, visitor: Visitor) -> str:
+        """The token for a visitor. Raises ValueError for fields out of bounds."""
+        if len(visitor.ident) != 8 or not math.isfinite(visitor.issued_s):
+            raise ValueError("a visitor has 8 bytes of ident and a finite time")
+        return self._sign("v1", _VISITOR.pack(visitor.issued_s, visitor.ident))
+
+    def read_visitor(self, token: str) -> Visitor:
+        """The visitor that `token` proves. Raises BadToken with visitor-forged."""
+        body = self._unsign("v1", token, VISITOR_FORGED)
+        if len(body) != _VISITOR.size:
+            raise _forged(VISITOR_FORGED)
+        issued_s, ident = _VISITOR.unpack(body)
+        if not math.isfinite(issued_s):
+            raise _forged(VISITOR_FORGED)
+        return Visitor(ident, issued_s)
+
+    def is_newest(self, token: str) -> bool:
+        """Whether a token was signed with the newest key; others die with theirs."""
+        return token.split(".", 2)[1:2] == [self._newest]
 
     def write_pass(self, permit: Pass) -> str:
         """The token for a pass. Raises ValueError for fields out of bounds."""
@@ -232,7 +276,7 @@ def _tag(name: str) -> bytes:
 
 
 def _forged(code: str) -> BadToken:
-    what = "pass" if code == PASS_FORGED else "ticket"
+    what = {PASS_FORGED: "pass", VISITOR_FORGED: "visitor cookie"}.get(code, "ticket")
     return BadToken(f"This {what} was not issued by this server, or it is damaged.", code=code)
 
 

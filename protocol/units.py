@@ -1,8 +1,9 @@
 """Sizes, rates and durations as people write them, and back.
 
 `20KB` is 20 000 bytes and `20KiB` 20 480; `100Mbit` is 12 500 000 bytes per second, and so is
-`12.5MB` or `12.5MB/s`; `90s`, `15m`, `7d` are durations. A bare number is bytes, bytes per second,
-or seconds. Inside the code there are only bytes and seconds.
+`12.5MB` or `12.5MB/s`; `90s`, `15m`, `7d` are durations. A bare number is bytes or seconds; as a
+rate it is refused, because half the world means bits. Inside the code there are only bytes and
+seconds.
 """
 
 from __future__ import annotations
@@ -47,8 +48,15 @@ def parse_size(text: str) -> int:
 
 
 def parse_rate(text: str) -> int:
-    """Bytes per second from `100Mbit`, `100Mbit/s`, `100Mbps`, `12.5MB/s`; raises `BadUnit`."""
+    """Bytes per second from `100Mbit`, `100Mbit/s`, `100Mbps`, `12.5MB/s`.
+
+    Raises `BadUnit`, also for a bare number.
+    """
     number, unit = _split(text, "rate", "100Mbit or 12MB/s")
+    if not unit:
+        raise BadUnit(
+            f"{text!r} has no unit: write {number:g}Mbit, {number:g}MB/s or {number:g}B/s."
+        )
     bare = unit.removesuffix("/s")
     for suffix in ("bit", "bits", "bps"):
         if bare.endswith(suffix):
@@ -90,14 +98,23 @@ def format_rate(rate_bytes_s: float) -> str:
     return _shortest(rate_bytes_s * 8, "bit/s")
 
 
-def format_duration(duration_s: float) -> str:
-    """`45 s`, `14 min`, `2 h 5 min`: as precise as anybody wants to read."""
-    if duration_s < 90:
-        return f"{max(0, round(duration_s))} s"
+def split_duration(duration_s: float) -> tuple[tuple[str, int], ...]:
+    """A duration as precise as anybody wants to read: one or two of (unit, count).
+
+    The units are `s`, `min`, `h` and `d`; every language writes them in its own words.
+    """
+    seconds = max(0, round(duration_s))
+    if seconds < 90:
+        return (("s", seconds),)
     minutes = round(duration_s / 60)
     if minutes < 90:
-        return f"{minutes} min"
+        return (("min", minutes),)
     hours, minutes = divmod(minutes, 60)
     if hours < 48:
-        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    return f"{round(hours / 24)} d"
+        return (("h", hours), ("min", minutes)) if minutes else (("h", hours),)
+    return (("d", round(hours / 24)),)
+
+
+def format_duration(duration_s: float) -> str:
+    """`45 s`, `14 min`, `2 h 5 min`, `3 d`."""
+    return " ".join(f"{count} {unit}" for unit, count in split_duration(duration_s))

@@ -9,30 +9,31 @@ from typing import Any
 
 from twisted.internet.task import Clock
 
-from policies.job import TicketRow
-from policies.registry import make_policy
+from policies.contract import TicketRow
 from policies.settings import PolicySettings
 from protocol.ticket import Key, KeyRing
-from server.callers import Callers
-from server.gate import Gate
-from server.gateparts import GateParts
-from server.http.answers import Header
-from server.http.proxies import TrustedProxies
-from server.http.request import Request
-from server.numbers import Numbers
-from server.pages import Pages
-from server.passes import PassBook
-from server.rules import Rule, RuleBook
-from server.store.records import ArrivalRecord, PassRecord
-from server.tools import ToolRule, ToolTable
-from server.transfer import (
+from server.admission.client_keys import Clients
+from server.admission.client_programs import ToolRule, ToolTable
+from server.admission.gate import Gate
+from server.admission.gateparts import GateParts
+from server.admission.line import LineKeeper
+from server.admission.number_allocator import Numbers
+from server.admission.passes import PassBook
+from server.admission.responses import WaitingRoom
+from server.admission.rules import Rule, RuleBook
+from server.files.pages import Pages
+from server.files.transfer import (
+    Admission,
     BodyPlan,
     FileKey,
     Representation,
     Transfer,
     TransferListener,
 )
-from server.waiting import WaitingRoom
+from server.http.answers import Header
+from server.http.proxies import TrustedProxies
+from server.http.request import Request
+from server.store.records import ArrivalRecord, PassRecord
 
 BIG = 10_000_000
 START_S = 1_000_000.0
@@ -47,6 +48,7 @@ class FakeConnection:
 
     factory = FakeFactory()
     is_tls = False
+    forwarded = None
 
     def __init__(self, peer_address: str = "192.0.2.1") -> None:
         self.peer_address = peer_address
@@ -58,12 +60,20 @@ class FakeConnection:
         self.aborted = False
 
     def answer(
-        self, request: Request, status: int, headers: Iterable[Header], body: bytes, *, close: bool
+        self,
+        request: Request,
+        status: int,
+        headers: Iterable[Header],
+        body: bytes,
+        *,
+        close: bool,
+        current: Callable[[], bool] | None = None,
     ) -> None:
         assert self.status == 0, "answered twice"
         self.status, self.body = status, body
         for name, value in headers:
-            self.fields[name.decode().lower()] = value.decode("latin-1")
+            key, text = name.decode().lower(), value.decode("latin-1")
+            self.fields[key] = f"{self.fields[key]}\n{text}" if key in self.fields else text
         request.ended(False)
 
     def drip(self, request: Request, status: int, name: bytes, value: bytes) -> None:
@@ -102,6 +112,12 @@ class FakeTransfer:
 
     def delivered_bytes(self) -> int:
         return self.sent_bytes
+
+    def flying_bytes(self) -> int:
+        return 0
+
+    def limit_unsent(self, most_bytes: int) -> None:
+        pass
 
     def send(self, count: int) -> None:
         self.sent_bytes += count
@@ -166,6 +182,10 @@ class FakeJournal:
 
 class FakeLink:
     link_busy = False
+    sent_bytes_total = 0
+
+    def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
+        self.bandwidth_bytes_s = bandwidth_bytes_s
 
     def goodput_bytes_s(self) -> float:
         return 0.0
@@ -214,14 +234,15 @@ class House:
         parts = GateParts(
             reactor=self.clock,
             now=self.clock.seconds,
+            wall=self.clock.seconds,
             rng=rng,
             keys=self.keys,
             journal=self.journal,
             numbers=Numbers(next_number, over, self.promises.append),
             passes=self.passes,
             waiting=WaitingRoom(Pages()),
-            link=FakeLink(),
-            callers=Callers(8),
+            line=LineKeeper(FakeLink(), None),
+            clients=Clients(1000, self.clock.seconds),
             rules=RuleBook(rules),
             tools=ToolTable(tools),
             arrived=self.arrivals.append,
@@ -229,7 +250,9 @@ class House:
             holds_most=holds_most,
             holds_per_client=holds_per_client,
         )
-        self.gate = Gate(parts, make_policy(policy, self.settings, rng), self.settings)
+        self.gate = Gate(parts, policy, self.settings)
+        #: Where requests enter; a test may put a node of a cluster in front of the gate.
+        self.entrance: Admission = self.gate
         self.gate.open(restored)
         self.clock.advance(0)
 
@@ -273,11 +296,13 @@ class House:
             transfer = FakeTransfer(listener, plan.body_bytes)
             asked.transfers.append(transfer)
             for name, value in headers:
-                asked.start_fields[name.decode().lower()] = value.decode()
+                key, text = name.decode().lower(), value.decode()
+                both = f"{asked.start_fields[key]}\n{text}" if key in asked.start_fields else text
+                asked.start_fields[key] = both
             return transfer
 
         rep = representation(file, size_bytes)
-        self.gate.enter(request, rep, plan, begin)
+        self.entrance.enter(request, rep, plan, begin)
         self.clock.advance(0)
         return asked
 

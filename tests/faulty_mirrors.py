@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 
 @dataclass
@@ -23,6 +27,14 @@ class Behaviour:
     stall_after: int | None = None
     reset_after: int | None = None
     close_each: bool = False
+    #: With `close_each`: closes without reading what was sent meanwhile, which resets.
+    hasty: bool = False
+    #: Throws away what is sent while it is answering.
+    deaf: bool = False
+    #: Resets in every answer, after so many bytes of it.
+    cut_after: int | None = None
+    #: Thinks so long before each answer.
+    delay_s: float = 0.0
     busy_times: int = 0
     busy_status: int = 503
     retry_after: str = "1"
@@ -39,6 +51,19 @@ class Behaviour:
     ticket_first: bool = False
     #: Whoever comes while so many are being served is told to come back.
     most_connections: int | None = None
+    #: Certificate and key in one file, see `certificate`: the mirror speaks TLS.
+    tls: Path | None = None
+
+
+def certificate(folder: Path, name: str = "DNS:localhost") -> Path:
+    """A fresh self-signed certificate for `name`, with its key, in one PEM file."""
+    key, found = folder / "key.pem", folder / "certificate.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    names = ["-subj", "/CN=localhost", "-addext", f"subjectAltName={name}"]
+    files = ["-keyout", str(key), "-out", str(found)]
+    subprocess.run([*command.split(), *files, *names], check=True, capture_output=True)
+    found.write_text(found.read_text() + key.read_text())
+    return found
 
 
 class Mirror:
@@ -50,6 +75,7 @@ class Mirror:
         #: Which connection each request came on.
         self.asked_by: list[int] = []
         self.sent = 0
+        self.cuts = 0
         self.connections = 0
         self.serving = 0
         self._lock = threading.Lock()
@@ -58,6 +84,11 @@ class Mirror:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}{behaviour.path}"
+        self._tls: ssl.SSLContext | None = None
+        if behaviour.tls is not None:
+            self.url = f"https://localhost:{self.port}{behaviour.path}"
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls.load_cert_chain(behaviour.tls)
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -88,6 +119,11 @@ class Mirror:
 
     def _serve(self, sock: socket.socket) -> None:
         buffer = b""
+        if self._tls is not None:
+            try:
+                sock = self._tls.wrap_socket(sock, server_side=True)
+            except OSError:
+                return
         with contextlib.suppress(OSError), sock:
             while not self._stop.is_set():
                 while b"\r\n\r\n" not in buffer:
@@ -100,9 +136,19 @@ class Mirror:
                 self.requests.append(head.decode())
                 if not self._answer(sock, head.decode()):
                     return
+                if self.behaviour.deaf and (buffer or self._more(sock)):
+                    # It has lost its place in what it was asked.
+                    self._stop.wait(60)
+                    return
+
+    @staticmethod
+    def _more(sock: socket.socket) -> bool:
+        """Whether something was sent meanwhile."""
+        return bool(select.select([sock], [], [], 0)[0]) and bool(sock.recv(1, socket.MSG_PEEK))
 
     def _answer(self, sock: socket.socket, head: str) -> bool:
         told = self.behaviour
+        self._stop.wait(told.delay_s)
         lines = head.split("\r\n")
         target = lines[0].split(" ")[1]
         fields = {k.strip().lower(): v.strip() for k, _, v in (x.partition(":") for x in lines[1:])}
@@ -176,6 +222,10 @@ class Mirror:
             body = body[: -told.short_by]
         for at in range(0, len(body), 8192):
             part = body[at : at + 8192]
+            if is_file and told.cut_after is not None and at + len(part) > told.cut_after:
+                self.cuts += 1
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                return False
             if is_file and not self._may_send(sock, len(part)):
                 return False
             if told.chunked and is_file:
@@ -183,6 +233,10 @@ class Mirror:
             sock.sendall(part)
         if told.chunked and is_file:
             sock.sendall(b"0\r\n\r\n")
+        if told.close_each and not told.hasty:
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(65536):
+                pass
         return not (told.close_each or (is_file and (told.short_by or told.no_length)))
 
     def _may_send(self, sock: socket.socket, count: int) -> bool:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
+import socket
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from twisted.internet.address import IPv4Address
 from twisted.internet.task import Clock
-from twisted.internet.testing import StringTransport
 
-from server.catalog import Catalog, MemoryDigestCache
-from server.files import Tree
-from server.generated import Generated
+from server.files.digests import Catalog, MemoryDigestCache
+from server.files.listing import Listings
+from server.files.manifests import Generated
+from server.files.pacer import Pacer
+from server.files.pages import Pages
+from server.files.site import Site
+from server.files.transfer import Admission, AdmitAll
+from server.files.tree import Tree
+from server.http.connection import HttpConnection
 from server.http.factory import HttpFactory
+from server.http.front import Front
 from server.http.limits import HttpLimits
 from server.http.proxies import TrustedProxies
-from server.listing import Listings
-from server.pacer import Pacer
-from server.pages import Pages
-from server.site import Site
-from server.transfer import Admission, AdmitAll
 
 OLD_S = 1_700_000_000
 
@@ -47,23 +50,63 @@ class Answer:
         return None if value is None else value.decode("latin-1")
 
 
-class Wire(StringTransport):
-    """A transport that remembers how it was ended."""
+class Wire:
+    """Stands for a socket that takes everything, and remembers how it was ended."""
 
-    def __init__(self, address: str) -> None:
-        super().__init__(peerAddress=IPv4Address("TCP", address, 5000))
+    def __init__(self) -> None:
         self.aborted = False
+        self.closed = False
         self.half_closed = False
+        self._taken = bytearray()
 
-    def abortConnection(self) -> None:
-        self.aborted = True
-        self.disconnecting = True
+    def value(self) -> bytes:
+        return bytes(self._taken)
 
-    def loseWriteConnection(self) -> None:
-        self.half_closed = True
+    def clear(self) -> None:
+        self._taken.clear()
 
-    def setTcpNoDelay(self, enabled: bool) -> None:
-        """Nothing to delay here."""
+    @property
+    def disconnecting(self) -> bool:
+        """Whether the server has ended what it says."""
+        return self.aborted or self.closed or self.half_closed
+
+    # -- as a socket ------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        return -1
+
+    def send(self, data: bytes | memoryview, flags: int = 0) -> int:
+        self._taken += data
+        return len(data)
+
+    def setsockopt(self, level: int, name: int, value: bytes) -> None:
+        self.aborted = name == socket.SO_LINGER
+
+    def shutdown(self, how: int) -> None:
+        self.half_closed = how == socket.SHUT_WR
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Watching:
+    """Stands for the loop: every socket takes bytes all the time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def watch(self, connection: HttpConnection, events: int) -> None:
+        connection.events = events
+        if events & select.EPOLLOUT:
+            self._clock.callLater(0, self._writable, connection)
+
+    def _writable(self, connection: HttpConnection) -> None:
+        if connection.alive and connection.events & select.EPOLLOUT:
+            connection.writable()
+            self.watch(connection, connection.events)
+
+    def drop(self, connection: HttpConnection) -> None:
+        """Nothing is watched."""
 
 
 class Client:
@@ -71,13 +114,28 @@ class Client:
 
     def __init__(self, factory: HttpFactory, address: str = "192.0.2.1") -> None:
         self.factory = factory
-        self.wire = Wire(address)
-        self.protocol = factory.buildProtocol(self.wire.getPeer())
-        self.protocol.makeConnection(self.wire)
+        self.wire = Wire()
+        self.connection: HttpConnection | None = None
+        if factory.takes(address):
+            loop = Watching(factory.reactor)
+            self.connection = HttpConnection(factory, loop, self.wire, address)
+            self.connection.begin_life()
+
+    @property
+    def read_from(self) -> bool:
+        """Whether the server reads what the client sends."""
+        assert self.connection is not None
+        return self.connection.events != 0
 
     def send(self, data: bytes) -> None:
         """Bytes to the server."""
-        self.protocol.dataReceived(data)
+        if self.connection is not None and self.connection.alive:
+            self.connection.received(data)
+
+    def close_sending(self) -> None:
+        """The client says that it sends no more."""
+        assert self.connection is not None
+        self.connection.peer_closed()
 
     def taken(self) -> bytes:
         """Bytes from the server since the last call."""
@@ -102,10 +160,76 @@ class Client:
 
     def leave(self) -> None:
         """The connection is lost."""
-        from twisted.internet.error import ConnectionDone
-        from twisted.python.failure import Failure
+        assert self.connection is not None
+        self.connection.lost()
 
-        self.protocol.connectionLost(Failure(ConnectionDone()))
+
+class Dialled:
+    """A client on a real socket of the server's loop, which turns when the client says so."""
+
+    #: All of them, for `hang_up`.
+    open: ClassVar[list[Dialled]] = []
+
+    def __init__(self, bench: Bench, address: str = "192.0.2.1", send_buffer: int = 0) -> None:
+        self._bench = bench
+        self.open.append(self)
+        self.sock, theirs = socket.socketpair()
+        if send_buffer:
+            theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        self.sock.setblocking(False)
+        self.closed = False
+        bench.front.adopt(theirs, address)
+
+    @classmethod
+    def hang_up(cls) -> None:
+        """Close all, and let their servers know."""
+        while cls.open:
+            one = cls.open.pop()
+            one.sock.close()
+            one.turn()
+            for connection in tuple(one._bench.factory.connections):
+                connection.lost()
+
+    def send(self, data: bytes) -> None:
+        """Bytes to the server, which deals with them at once."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.sock.sendall(data)
+        self.turn()
+
+    def turn(self) -> None:
+        """Let the server's loop turn once."""
+        self._bench.clock.advance(0)
+        self._bench.front.doRead()
+        self._bench.clock.advance(0)
+
+    def taken(self) -> bytes:
+        """All that the server has said by now; `closed` when it ended."""
+        pieces = []
+        patience = 2
+        while not self.closed:
+            piece: bytes | None = None
+            with contextlib.suppress(BlockingIOError):
+                try:
+                    piece = self.sock.recv(1 << 20)
+                except ConnectionResetError:
+                    piece = b""
+            if piece:
+                pieces.append(piece)
+                patience = 2
+            elif piece is not None:
+                self.closed = True
+            elif patience:
+                patience -= 1
+                self.turn()
+            else:
+                break
+        return b"".join(pieces)
+
+    def get(self, target: str, method: str = "GET", **fields: str) -> bytes:
+        """One request, whole; all that is said to it."""
+        lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
+        self.send(f"{method} {target} HTTP/1.1\r\nHost: h\r\n{lines}\r\n".encode("latin-1"))
+        return self.taken()
 
 
 class Bench:
@@ -139,7 +263,10 @@ class Bench:
             limits=options.get("limits", HttpLimits()),
             proxies=TrustedProxies(options.get("proxies", ())),
             access_log=options.get("access_log"),
+            charge=options.get("charge"),
+            wall=self.clock.seconds,
         )
+        self.front = Front(self.clock, self.factory, known=options.get("known", True))
 
     def connect(self, address: str = "192.0.2.1") -> Client:
         """A new connection."""

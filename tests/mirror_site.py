@@ -11,7 +11,7 @@ from tuf.api.exceptions import DownloadError
 
 from client.mirror.follow import Follower, FollowSettings
 from client.mirror.place import Place
-from client.mirror.transport import Answer
+from client.net.answers import Reply
 from server.mirror.publish import Published, Publisher, PublishSettings
 from server.mirror.repository import Lifetimes, initialise, utc
 
@@ -47,12 +47,12 @@ class FileTransport:
         body: bytes = b"",
         limit_bytes: int = 1 << 20,
         timeout_s: float = 30.0,
-    ) -> Answer:
+    ) -> Reply:
         if method == "POST":
             self.posts.append(body)
-            return Answer(204, {}, b"")
+            return Reply(204, {}, b"")
         data = self._content(url)
-        return Answer(404, {}, b"") if data is None else Answer(200, {}, data[:limit_bytes])
+        return Reply(404, {}, b"") if data is None else Reply(200, {}, data[:limit_bytes])
 
     def download(self, url: str, path: Path, length_bytes: int, sha256: str) -> None:
         data = self._content(url)

@@ -8,14 +8,14 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from client.multicast_receiver import MulticastReceiver
+from client.multicast.receiver import MulticastReceiver
 from protocol.fec import FecParameters, scheme_for
 from protocol.packet import WIRE_OVERHEAD_BYTES
 from protocol.session import Offer, decode_offer, encode_offer
 from protocol.session_report import ReportAnswer, decode_report, encode_report
 from server.multicast.carousel import Carousel
 from server.multicast.framing import Framer
-from server.multicast.steps import CarouselSettings, Mark
+from server.multicast.schedule_steps import CarouselSettings, Mark
 from server.multicast.symbols import SymbolSource
 
 KEY = b"k" * 32

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from client.board import Block, Board
+from client.schedule.segments import Block, Board
 
 STEP_S = 0.002
 

@@ -52,16 +52,17 @@ def running(root: Path, **options: Any) -> Generator[Running, None, None]:
 def main() -> None:
     """Serve until terminated."""
     from twisted.internet import reactor as reactor_module
-    from twisted.internet import ssl
 
-    from server.catalog import Catalog, MemoryDigestCache
-    from server.files import Tree
-    from server.generated import Generated
+    from server.files.digests import Catalog, MemoryDigestCache
+    from server.files.manifests import Generated
+    from server.files.pacer import Pacer
+    from server.files.site import Site
+    from server.files.transfer import AdmitAll
+    from server.files.tree import Tree
     from server.http.factory import HttpFactory
+    from server.http.front import Front
     from server.http.limits import HttpLimits
-    from server.pacer import Pacer
-    from server.site import Site
-    from server.transfer import AdmitAll
+    from server.http.tls import TlsServer
 
     reactor: Any = reactor_module
     options: dict[str, Any] = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
@@ -76,14 +77,14 @@ def main() -> None:
         limits=HttpLimits(**options.get("limits", {})),
         charge=pacer.charge if pacer.capped else None,
     )
-    told = {"port": reactor.listenTCP(0, factory, 2048, "127.0.0.1").getHost().port}
+    front = Front(reactor, factory, known=options.get("known", True))
+    told = {"port": front.listen_tcp("127.0.0.1", 0).number}
     if "tls" in options:
         certificate, key = options["tls"]
-        context = ssl.DefaultOpenSSLContextFactory(key, certificate)
-        port = reactor.listenSSL(0, factory, context, interface="127.0.0.1")
-        told["tls_port"] = port.getHost().port
+        tls = TlsServer(Path(certificate), Path(key))
+        told["tls_port"] = front.listen_tcp("127.0.0.1", 0, tls).number
     if "unix" in options:
-        reactor.listenUNIX(options["unix"], factory)
+        front.listen_unix(options["unix"])
     reactor.addSystemEventTrigger("before", "shutdown", catalog.stop)
     print(json.dumps(told), flush=True)  # noqa: T201
     reactor.run()

@@ -1,4 +1,4 @@
-"""Rudeness does not pay, as the simulator sees it: a short form of `benchmarks.manners`."""
+"""Rudeness does not pay, as the simulator sees it: a short form of `bench.manners`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from benchmarks.manners import PAUSES, main, run
+from bench.manners import PAUSES, main, run
 
 
 @pytest.mark.parametrize("time_scale", [1.0, 10.0])

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_mirrors import Mirror, run, steady
 
-from client.blocks import AdaptiveBlocks, DynamicBlocks, HistoryBlocks, SingleBlocks
-from client.board import Block, Board
+from client.schedule.segments import Block, Board
+from client.schedule.strategies import AdaptiveBlocks, DynamicBlocks, HistoryBlocks, SingleBlocks
 
 MBIT = 1e6 / 8
 SIZE = 24 << 20

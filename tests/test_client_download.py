@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import os
@@ -9,10 +10,12 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from faulty_mirrors import Behaviour, running
+from faulty_mirrors import Behaviour, certificate, running
 
-from client.api import Options, Result, fetch_blocking, fetch_bytes
-from client.failures import (
+from client.api import Options, Result, fetch, fetch_blocking, fetch_bytes
+from client.fetch.metalink import Metalink
+from client.fetch.options import Strategy
+from client.net.errors import (
     AccessRefused,
     Corrupt,
     DownloadFailed,
@@ -22,9 +25,7 @@ from client.failures import (
     UsageProblem,
     WaitedTooLong,
 )
-from client.metalink import Metalink
-from client.options import Strategy
-from client.sink import Pieces
+from client.storage.piece_writer import Pieces
 
 DATA = Random(3).randbytes(2_000_000)
 WRONG = bytes(255 - byte for byte in DATA)
@@ -270,6 +271,61 @@ def test_a_port_that_never_answers_to_tls_is_given_up(one: Run) -> None:
     with running(Behaviour(DATA)) as (mirror,):
         with pytest.raises(NetworkProblem, match="does not answer"):
             one.get(mirror.url.replace("http:", "https:"), timeout_s=0.2, max_failures=1)
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused_unless_the_user_says_so(
+    one: Run, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("tls")
+    own, other = certificate(folder), certificate(tmp_path_factory.mktemp("other"))
+    with running(Behaviour(DATA, tls=own)) as (mirror,):
+        for wishes in ({}, {"ca_file": str(other)}):
+            with pytest.raises(NetworkProblem, match="certificate is not trusted"):
+                one.get(mirror.url, **wishes)
+        with pytest.raises(NetworkProblem, match="cannot be used as a file of certificates"):
+            one.get(mirror.url, ca_file=str(folder / "none.pem"))
+        one.get(mirror.url, ca_file=str(own), checksum=SHA)
+        assert one.right()
+        # A name that the certificate does not hold.
+        with pytest.raises(NetworkProblem, match="certificate is not trusted"):
+            one.get(mirror.url.replace("localhost", "127.0.0.1"), ca_file=str(own))
+        one.get(mirror.url.replace("localhost", "127.0.0.1"), insecure=True)
+        assert one.right()
+
+
+def test_a_redirect_never_leads_from_https_to_http(
+    one: Run, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    own = certificate(tmp_path_factory.mktemp("tls"))
+    with running(Behaviour(DATA)) as (plain,):
+        with running(Behaviour(DATA, tls=own, redirect=plain.url)) as (secure,):
+            with pytest.raises(NetworkProblem, match="from https to http"):
+                one.get(secure.url, ca_file=str(own))
+        assert plain.requests == []
+        with running(Behaviour(DATA, tls=own)) as (secure,):
+            with running(Behaviour(DATA, redirect=secure.url)) as (start,):
+                one.get(start.url, ca_file=str(own))
+    assert one.right()
+
+
+def test_inside_a_running_loop_a_cancelled_download_keeps_what_arrived(one: Run) -> None:
+    options = Options(data_folder=one.folder / "data", environ={})
+
+    async def broken_off(url: str) -> None:
+        task = asyncio.create_task(fetch([url], one.path, options))
+        part = one.folder / "out.bin.tidegate-part"
+        while not part.exists() or part.stat().st_size < 500_000:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with running(Behaviour(DATA, rate=RATE)) as (mirror,):
+        asyncio.run(broken_off(mirror.url))
+        mirror.behaviour.rate = 0
+        result = asyncio.run(fetch([mirror.url], one.path, options))
+    assert result.resumed_bytes > 0
+    assert one.right()
 
 
 @pytest.mark.parametrize("etag", ['"one"', None])

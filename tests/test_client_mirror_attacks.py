@@ -18,7 +18,7 @@ from tuf.api.exceptions import DownloadError
 from client.mirror.follow import Follower
 from client.mirror.problem import MirrorProblem
 from client.mirror.stage import DiskStage
-from client.mirror.transport import Answer
+from client.net.answers import Reply
 from protocol.batch import Header, Update, UpdateWriter
 from protocol.batch_apply import Application
 from protocol.batch_group import Part, encode_group
@@ -231,8 +231,8 @@ def test_a_damaged_timestamp_does_not_hide_the_next_version(site: Site) -> None:
         true = hashlib.sha256((site.publish_dir / "metadata/timestamp.json").read_bytes())
         tag = f'"{true.hexdigest()}"'
         if (more.get("headers") or {}).get("If-None-Match") == tag:  # type: ignore[union-attr, attr-defined]
-            return Answer(304, {}, b"")
-        return Answer(answer.status, {"etag": tag}, answer.body)
+            return Reply(304, {}, b"")
+        return Reply(answer.status, {"etag": tag}, answer.body)
 
     transport.request = tagged  # type: ignore[method-assign]
     transport.spoil = lambda path, data: (

@@ -15,7 +15,7 @@ from tuf.api.exceptions import DownloadError
 from client.mirror.follow import Followed, Follower
 from client.mirror.problem import MirrorProblem
 from client.mirror.service import MirrorService, Reporting
-from client.mirror.transport import Answer
+from client.net.answers import Reply
 from protocol.mirror_report import SIGNATURE_HEADER, decode_report
 
 ORIGIN = "http://origin.test/mirror/"
@@ -29,10 +29,10 @@ class World:
     slept: list[float] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     #: What the question for news answers, and how long it is held.
-    news: Callable[[], Answer] = lambda: Answer(404, {}, b"")
+    news: Callable[[], Reply] = lambda: Reply(404, {}, b"")
     held_s: float = 0.0
     posted: list[tuple[bytes, str]] = field(default_factory=list)
-    own: Mapping[str, Answer] = field(default_factory=dict)
+    own: Mapping[str, Reply] = field(default_factory=dict)
 
     def clock(self) -> float:
         return self.now
@@ -50,11 +50,11 @@ class World:
         body: bytes = b"",
         limit_bytes: int = 1 << 20,
         timeout_s: float = 30.0,
-    ) -> Answer:
+    ) -> Reply:
         self.asked.append(f"{method} {url}")
         if url.endswith("/report"):
             self.posted.append((body, (headers or {})[SIGNATURE_HEADER]))
-            return Answer(204, {}, b"")
+            return Reply(204, {}, b"")
         if "/next?" in url:
             self.now += self.held_s
             return self.news()
@@ -67,8 +67,8 @@ class World:
         raise AssertionError("not in these tests")
 
 
-def latest(number: int) -> Answer:
-    return Answer(200, {}, json.dumps({"channel": "main", "latest": number}).encode())
+def latest(number: int) -> Reply:
+    return Reply(200, {}, json.dumps({"channel": "main", "latest": number}).encode())
 
 
 @dataclass
@@ -181,10 +181,10 @@ def test_an_origin_that_announces_what_it_never_signs_is_not_asked_in_a_rush(
 
 
 @pytest.mark.parametrize(
-    "answer", [latest(1), latest(0), Answer(200, {}, b'{"latest": "5"}'), Answer(200, {}, b"[" * 9)]
+    "answer", [latest(1), latest(0), Reply(200, {}, b'{"latest": "5"}'), Reply(200, {}, b"[" * 9)]
 )
 def test_an_origin_that_does_not_hold_is_asked_seldom(
-    world: World, follower: Follower, answer: Answer
+    world: World, follower: Follower, answer: Reply
 ) -> None:
     world.news = lambda: answer
     made, _, _ = service(world, follower, [at(1)])
@@ -237,13 +237,13 @@ def test_a_mirror_that_reports_does_so_often_enough_to_stay_listed(
 
 def test_its_own_server_must_offer_what_it_mirrors(world: World, follower: Follower) -> None:
     own = "http://own.test/"
-    ready = Answer(200, {"tidegate-free": "yes"}, b"")
+    ready = Reply(200, {"tidegate-free": "yes"}, b"")
     assert reported(world, follower, own) == "not-serving"
-    world.own = {own + "-/ready": ready, own: Answer(404, {}, b"")}
+    world.own = {own + "-/ready": ready, own: Reply(404, {}, b"")}
     assert reported(world, follower, own) == "serves-other-files"
-    world.own = {own + "-/ready": ready, own: Answer(200, {"content-length": "123456"}, b"")}
+    world.own = {own + "-/ready": ready, own: Reply(200, {"content-length": "123456"}, b"")}
     assert reported(world, follower, own) == "serves-other-files"
-    world.own = {own + "-/ready": ready, own: Answer(200, {}, b"")}
+    world.own = {own + "-/ready": ready, own: Reply(200, {}, b"")}
     assert reported(world, follower, own) == ""
-    world.own = {own + "-/ready": ready, own: Answer(503, {}, b"")}
+    world.own = {own + "-/ready": ready, own: Reply(503, {}, b"")}
     assert reported(world, follower, own) == ""

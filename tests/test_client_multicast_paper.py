@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from client.multicast_paper import PaperReceiver
+from client.multicast.paper import PaperReceiver
 from protocol.fec import BlockLayout, FecParameters, scheme_for
 from protocol.paper_mode import PaperHeader, PaperOrder, pack_packet
 from server.multicast.carousel import Carousel
 from server.multicast.framing import PaperFramer
-from server.multicast.steps import CarouselSettings, Mark, Run
+from server.multicast.schedule_steps import CarouselSettings, Mark, Run
 from server.multicast.symbols import SymbolSource
 from tests.multicast_link import make_offer
 

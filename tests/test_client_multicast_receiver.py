@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from client.multicast_receiver import MulticastReceiver
+from client.multicast.receiver import MulticastReceiver
 from protocol.fec import FecParameters, scheme_for
 from protocol.packet import PacketFlag, PacketHeader, PacketSealer, PacketType
 from protocol.session_report import ReportAnswer

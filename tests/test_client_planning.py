@@ -7,8 +7,8 @@ import pytest
 from faulty_mirrors import Behaviour, Mirror, running
 from test_client_download import DATA, RATE, SHA, Run, one
 
-from client.metalink import Metalink
-from client.trials import Trials
+from client.fetch.metalink import Metalink
+from client.schedule.trials import Trials
 
 __all__ = ["one"]
 KNOWN = Metalink("out.bin", len(DATA), SHA, None, ())
@@ -21,7 +21,11 @@ def remember(folder: Path, *rows: tuple[Mirror, float, float]) -> None:
     (data / "rates.json").write_text(json.dumps(table))
 
 
-def test_a_mirror_that_would_not_help_is_not_even_connected(one: Run) -> None:
+def test_a_mirror_that_would_not_help_is_not_even_connected(
+    one: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A busy machine is no reason to call it.
+    monkeypatch.setattr("client.fetch.planning._LATE_S", 60.0)
     with running(Behaviour(DATA, rate=9e6), Behaviour(DATA)) as (near, far):
         remember(one.folder, (near, 9e6, 0.001), (far, 1e4, 0.3))
         result = one.get(near.url, far.url, metalink=KNOWN)
@@ -59,7 +63,10 @@ def test_strangers_are_all_asked(one: Run) -> None:
     assert one.right()
 
 
-def test_a_mirror_learnt_of_that_would_not_help_stands_by(one: Run) -> None:
+def test_a_mirror_learnt_of_that_would_not_help_stands_by(
+    one: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client.fetch.planning._LATE_S", 60.0)
     with running(Behaviour(DATA)) as (far,):
         told = (("Link", f"<{far.url}>; rel=duplicate; pri=1"),)
         with running(Behaviour(DATA, rate=9e6, headers=told)) as (near,):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.session import Body, Fields, OutOfRange, Redirect, read
-from client.visit import ComeBack, Failed, Granted, Reason, Refused
+from client.net.answers import Body, Fields, OutOfRange, Redirect, read
+from client.net.retry import ComeBack, Failed, Granted, Reason, Refused
 
 WAITING = {
     "Retry-After": "12",

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 from pathlib import Path
 from random import Random
 
@@ -8,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.backing import FileBacking, RingBacking
-from client.failures import LocalProblem
-from client.journal import Identity, Journal
-from client.sink import Pieces, Sink
-from client.spans import Spans
+from client.net.errors import LocalProblem
+from client.schedule.intervals import Spans
+from client.storage.journal import Identity, Journal, boot_id
+from client.storage.output import FileTarget
+from client.storage.piece_writer import Pieces, Sink
+from client.storage.storage import FileBacking, RingBacking
 
 DATA = Random(5).randbytes(1000)
 
@@ -147,3 +150,68 @@ def test_a_part_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "x").symlink_to("/etc/passwd")
     with pytest.raises(LocalProblem, match="symbolic link"):
         FileBacking(tmp_path / "x")
+
+
+def left_behind(folder: Path, boot: str, digest: str | None) -> FileTarget:
+    """A part file of an earlier download, with a journal that says when it was written."""
+    (folder / "f.tidegate-part").write_bytes(DATA)
+    head = {"size": 1000, "validators": {"u": '"v"'}, "digest": digest, "pieces": None}
+    journal = json.dumps({**head, "boot": boot}) + "\n+ 0 500\n"
+    (folder / "f.tidegate-part.journal").write_text(journal)
+    return FileTarget(folder / "f")
+
+
+@pytest.mark.parametrize("digest", [None, "sha256:00"])
+def test_after_a_reboot_only_a_digest_vouches_for_a_part_file(
+    tmp_path: Path, digest: str | None
+) -> None:
+    """The journal may have reached the disk and the bytes not."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    ours = left_behind(tmp_path / "a", boot_id(), digest)
+    assert ours.resumable() is not None
+    theirs = left_behind(tmp_path / "b", "another-boot", digest)
+    assert (theirs.resumable() is not None) == (digest is not None)
+    sink = theirs.open(Identity(1000, {"u": '"v"'}, digest))
+    assert sink.have.total == (500 if digest is not None else 0)
+    ours.close(discard=True)
+    theirs.close(discard=True)
+
+
+def finished(path: Path, chosen: bool, name: str | None = None) -> tuple[FileTarget, str | None]:
+    target = FileTarget(path, chosen=chosen)
+    target.open(Identity(3)).write_at(0, b"new")
+    return target, target.finish(name)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_name_the_user_did_not_give_replaces_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    if not links:
+        monkeypatch.setattr(os, "link", refuse_links)
+    mine = tmp_path / "Makefile"
+    mine.write_text("mine")
+    for name in ("Makefile.1", "Makefile.2"):
+        target, note = finished(tmp_path / "x.iso", True, "Makefile")
+        assert target.path == tmp_path / name
+        assert note is not None
+        assert name in note
+    assert mine.read_text() == "mine"
+    assert (tmp_path / "Makefile.2").read_bytes() == b"new"
+    target, note = finished(tmp_path / "x.iso", False)
+    assert (target.path, note) == (tmp_path / "x.iso", None)
+    target, _ = finished(tmp_path / "x.iso", False)
+    assert target.path == tmp_path / "x.1.iso"
+    assert not list(tmp_path.glob("*part*"))
+
+
+def refuse_links(*_: object, **__: object) -> None:
+    raise PermissionError("this file system knows no links")
+
+
+def test_a_name_the_user_gave_replaces_a_file(tmp_path: Path) -> None:
+    (tmp_path / "x.iso").write_text("old")
+    target, note = finished(tmp_path / "x.iso", True, "x.iso")
+    assert (target.path, note) == (tmp_path / "x.iso", None)
+    assert (tmp_path / "x.iso").read_bytes() == b"new"

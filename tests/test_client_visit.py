@@ -5,7 +5,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.visit import (
+from client.net.retry import (
     POLITE,
     Answer,
     Ask,

@@ -127,7 +127,7 @@ def test_sigterm_drains_and_tickets_survive(tmp_path: Path) -> None:
     digests = make_release(tmp_path / "release", big_iso=1_500_000)
     assert digests
     state = tmp_path / "state"
-    args = ("--slots", "1", "--reserve-small", "0", "--bandwidth", "1MB")
+    args = ("--slots", "1", "--reserve-small", "0", "--bandwidth", "1MB", "--policy", "ticket")
     server = RunningServer(tmp_path / "release", state, *args, **ENVIRON)
     status, _, running = ask(server.url, "one")
     assert status == 200
@@ -227,3 +227,27 @@ def test_a_locked_database_stops_no_download_and_no_ticket(tmp_path: Path) -> No
         assert sorted(journal(state)) == [1, 2, 3, 4, 5, 6, 7]
         for _, _, connection in holders:
             connection.close()
+
+
+def test_a_lost_journal_gives_no_number_away_twice(tmp_path: Path) -> None:
+    """As an operator does who moves a broken database away: the keys stay, so old tokens count."""
+    make_release(tmp_path / "release", big_iso=5_000_000)
+    tokens: dict[str, str] = {}
+    for run in range(2):
+        with serving(tmp_path / "release", tmp_path / "state", *ARGS, **ENVIRON) as server:
+            taken = [ask(server.url, f"holder-{run}-{n}") for n in range(2)]
+            for n in range(6):
+                status, headers, connection = ask(server.url, f"{run}-{n}")
+                connection.close()
+                assert (status, headers is not None) == (503, True)
+                assert headers is not None
+                tokens[f"{run}-{n}"] = headers["Tidegate-Ticket"]
+            for name, token in tokens.items():
+                status, _, connection = ask(server.url, name, token)
+                connection.close()
+                assert status == 503, "its place is its own"
+            server.kill()
+            for _, _, connection in taken:
+                connection.close()
+        for file in (tmp_path / "state").glob("tidegate.db*"):
+            file.unlink()

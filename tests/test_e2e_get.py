@@ -234,3 +234,101 @@ def test_the_progress_view_shows_each_mirror_and_cleans_up(tmp_path: Path) -> No
     assert "█" in text
     assert "\x1b[?25h" in shown.decode()
     assert (tmp_path / "out.bin").read_bytes() == DATA
+
+
+@pytest.mark.parametrize(
+    "told", ['attachment; filename="Makefile"', "inline; filename*=UTF-8''Makefile"]
+)
+def test_a_server_cannot_replace_a_file_of_the_folder(tmp_path: Path, told: str) -> None:
+    (tmp_path / "Makefile").write_text("mine")
+    with running(Behaviour(DATA, headers=(("Content-Disposition", told),))) as (mirror,):
+        status, _, err = get(tmp_path, mirror.url)
+    assert status == 0
+    assert (tmp_path / "Makefile").read_text() == "mine"
+    assert (tmp_path / "Makefile.1").read_bytes() == DATA
+    assert "Makefile was there and stays as it is" in err
+
+
+def test_a_metalink_cannot_replace_a_file_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "setup.py").write_text("mine")
+    with running(Behaviour(DATA)) as (mirror,):
+        (tmp_path / "x.meta4").write_text(
+            '<metalink xmlns="urn:ietf:params:xml:ns:metalink"><file name="setup.py">'
+            f'<hash type="sha-256">{SHA}</hash><url>{mirror.url}</url></file></metalink>'
+        )
+        assert get(tmp_path, "x.meta4")[0] == 0
+        assert (tmp_path / "setup.py").read_text() == "mine"
+        assert (tmp_path / "setup.1.py").read_bytes() == DATA
+        # What the user names is the user's to replace.
+        assert get(tmp_path, "-o", "setup.py", "x.meta4")[0] == 0
+    assert (tmp_path / "setup.py").read_bytes() == DATA
+
+
+@pytest.mark.parametrize("told", ['attachment; filename=""', "attachment; filename=", "filename*="])
+def test_an_empty_name_is_no_name(tmp_path: Path, told: str) -> None:
+    with running(Behaviour(DATA, headers=(("Content-Disposition", told),))) as (mirror,):
+        status, _, err = get(tmp_path, mirror.url)
+    assert status == 0, err
+    assert (tmp_path / "file.bin").read_bytes() == DATA
+
+
+def test_the_program_of_the_library_guide_works(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "parallel.md").read_text("utf-8")
+    program = tmp_path / "program.py"
+    program.write_text(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
+    queued = Behaviour(DATA, ticket_first=True)
+    with running(queued, Behaviour(DATA)) as (first, second):
+        command = [sys.executable, str(program), "x.iso", first.url, second.url]
+        env = {**environ(tmp_path), "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "x.iso").read_bytes() == DATA
+    assert f"{len(DATA)} bytes in x.iso, length checked" in done.stdout
+    missing = subprocess.run(
+        [*command[:3], first.url + "x"], cwd=tmp_path, env=env, capture_output=True, check=False
+    )
+    assert missing.returncode == 1
+    assert b"Traceback" not in missing.stderr
+
+
+def test_forgetting_makes_a_stranger_of_the_user(tmp_path: Path) -> None:
+    names = []
+    with running(Behaviour(DATA)) as (mirror,):
+        for words in ([], [], ["--forget"]):
+            assert get(tmp_path, *words, "-o", "x", mirror.url)[0] == 0
+            names.append(re.findall(r"Tidegate-Client: (\w+)", mirror.requests[-1]))
+    assert names[0] == names[1] != names[2]
+    status, _, err = get(tmp_path, "--forget")
+    assert status == 0
+    assert "client-id" in err
+    assert get(tmp_path)[0] == 2
+
+
+def test_a_failure_is_told_once(tmp_path: Path) -> None:
+    with running(Behaviour(DATA, status=404)) as (mirror,):
+        status, _, err = get(tmp_path, mirror.url)
+        assert status == 3
+        assert err.count("\n") == 1, err
+        status, _, err = get(tmp_path, mirror.url, mirror.url + "?2")
+    # Of several, each is told of, and then the end.
+    assert err.count("\n") == 3, err
+
+
+def test_a_wait_is_told_and_left_out_of_the_rate(tmp_path: Path) -> None:
+    queued = Behaviour(DATA, busy_times=1, retry_after="2", rate=6e6)
+    with running(queued) as (mirror,):
+        status, _, err = get(tmp_path, "--json", mirror.url)
+    assert status == 0
+    told = events(err)
+    names = [one["event"] for one in told]
+    done = told[-1]
+    # Nothing is said of progress while there is none.
+    assert "progress" not in names[names.index("wait") : names.index("start")]
+    assert isinstance(done["first_byte_s"], float)
+    assert isinstance(done["seconds"], float)
+    assert done["first_byte_s"] >= 2.0
+    assert done["rate"] == pytest.approx(
+        len(DATA) / (done["seconds"] - done["first_byte_s"]), rel=0.05
+    )

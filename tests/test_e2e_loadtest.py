@@ -35,7 +35,7 @@ FAST = {
 
 def run(folder: Path, profile: str, *locust: str, serve: tuple[str, ...] = ()) -> Any:
     """One profile on a fresh site; the finished process."""
-    command = [sys.executable, "tools/staging", str(folder), "--workload", "exp2"]
+    command = [sys.executable, "-m", "bench.staging", str(folder), "--workload", "exp2"]
     command += ["--profile", f"loadtest/{profile}.conf"]
     command += [f"--locust={option}" for option in ("--workload", "exp2", *QUICK, *locust)]
     if serve:
@@ -141,7 +141,7 @@ def test_rudeness_gains_nothing_and_forgers_harm_nobody(tmp_path: Path) -> None:
 
 
 def test_the_staging_site_runs_on_postgresql_too(tmp_path: Path) -> None:
-    command = [sys.executable, "tools/staging", str(tmp_path), "--database", "postgres"]
+    command = [sys.executable, "-m", "bench.staging", str(tmp_path), "--database", "postgres"]
     command += ["--workload", "exp2", "--profile", "loadtest/ci.conf"]
     done = finished([*command, *(f"--locust={option}" for option in QUICK)])
     assert done.returncode == 0, done.stdout + done.stderr
@@ -152,7 +152,8 @@ def test_the_composition_is_valid(tmp_path: Path) -> None:
     assert compose, "docker-compose is missing; apt-get install docker-compose"
     shutil.copy(ROOT / "docker-compose.yml", tmp_path)
     (tmp_path / "deploy").mkdir()
-    (tmp_path / "deploy" / "postgres-password").write_text("only for this test")
+    for name in ("postgres", "grafana"):
+        (tmp_path / "deploy" / f"{name}-password").write_text("only for this test")
     done = subprocess.run(
         [compose, "config", "-q"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

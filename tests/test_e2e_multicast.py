@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from labs.multicast.bench import Bench, NotReady
-from labs.multicast.network import LabFailed, Network
+from bench.multicast.bench import Bench, NotReady
+from bench.multicast.network import LabFailed, Network
 from tests.running import ROOT, RunningServer, make_release, serving, sha256, wait_for
 
 pytestmark = pytest.mark.e2e
@@ -204,7 +204,7 @@ def test_a_client_that_hears_nothing_takes_the_file_by_unicast(
 _DEAF = """
 import sys
 sys.argv[0] = "tidegate"
-import client.multicast_batch as batch
+import client.multicast.batch as batch
 batch.BatchReader.read = lambda self: []
 import tidegate
 tidegate.main()

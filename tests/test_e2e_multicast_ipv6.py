@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labs.multicast.network import LabFailed, Network, run
+from bench.multicast.network import LabFailed, Network, run
 from tests.running import ROOT, make_release, serving, sha256, wait_for
 from tests.test_e2e_multicast import Get, states
 

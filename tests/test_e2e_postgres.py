@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
-from policies.job import TicketRow, TicketState
-from server.store import history, ledger
+from policies.contract import TicketRow, TicketState
+from server.store import history
+from server.store import queries as ledger
 from server.store.database import Database
 from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
 from server.store.records import EventRecord, PassRecord, RevisionRecord, SampleRecord, UsageRecord
@@ -64,7 +70,8 @@ def url() -> Iterator[str]:
         wait_for(lambda: subprocess.run(ready, check=False).returncode == 0)
         yield f"postgresql://tide@/postgres?host={folder}"
     finally:
-        server.terminate()
+        # PostgreSQL's fast shutdown: the other one waits for every session.
+        server.send_signal(signal.SIGINT)
         server.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -103,7 +110,7 @@ def test_the_store_says_the_same_in_postgresql(url: str) -> None:
         ledger.count_pass_use(session, PassRecord("s", "gold", 4, "/*", 1, 1, 9, 3, 1))
         ledger.count_pass_use(session, PassRecord("s", "gold", 4, "/*", 1, 1, 9, 3, 2))
         assert ledger.read_passes(session)[0].uses == 2
-        assert ledger.add_revision(session, RevisionRecord(1.0, "ann", "fcfs", {})).id > 0
+        assert ledger.add_revision(session, RevisionRecord(1.0, "ann", "fcfs", {})).number > 0
         ledger.write_events(session, [EventRecord(1.0, "a", "b")])
         assert ledger.read_events(session, 1, text="b")[0].kind == "a"
     with database.engine.begin() as connection:
@@ -131,3 +138,69 @@ def test_a_server_keeps_its_queue_in_postgresql(url: str, tmp_path: Path) -> Non
             for _, _, holder in holders:
                 holder.close()
     assert places == ["1", "1"]
+
+
+def drains(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:
+            return bool(answer.status == 503)
+    except urllib.error.HTTPError as error:
+        return error.code == 503
+
+
+def backends(url: str) -> list[int]:
+    """Process numbers of PostgreSQL's ends of all connections but this one."""
+    database = Database(url)
+    with database.begin() as session:
+        ours = "client_port = -1 AND pid <> pg_backend_pid()"
+        found = session.execute(text(f"SELECT pid FROM pg_stat_activity WHERE {ours}"))
+        numbers = [row[0] for row in found]
+    database.close()
+    return numbers
+
+
+def test_a_server_stops_although_its_database_connections_hang(url: str, tmp_path: Path) -> None:
+    """As after a fail-over or a lost NAT entry: old connections are silent, new ones work."""
+    make_release(tmp_path / "release", big_iso=5_000_000)
+    environ = {**ENVIRON, "TIDEGATE_DATABASE": url}
+    with serving(tmp_path / "release", tmp_path / "state", *ARGS, **environ) as server:
+        holders = [ask(server.url, f"holder-{n}") for n in range(2)]
+        hung = backends(url)
+        assert hung
+        for number in hung:
+            os.kill(number, signal.SIGSTOP)
+        try:
+            status, headers, connection = ask(server.url, "late client")
+            connection.close()
+            assert status == 503
+            assert headers is not None
+            server.signal(signal.SIGTERM)
+            wait_for(lambda: drains(server.url))
+            server.signal(signal.SIGTERM)
+            wait_for(lambda: server.process.poll() is not None, 25)
+            assert server.process.returncode is not None, server.errors
+        finally:
+            for number in hung:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGCONT)
+            for _, _, holder in holders:
+                holder.close()
+        number = headers["Tidegate-Ticket"]
+    with serving(tmp_path / "release", tmp_path / "state", *ARGS, **environ) as server:
+        holders = [ask(server.url, f"holder-{n}") for n in range(2)]
+        status, headers, connection = ask(server.url, "late client", number)
+        connection.close()
+        assert status in (200, 503)
+        for _, _, holder in holders:
+            holder.close()
+
+
+def test_a_second_server_on_one_database_is_refused_in_a_sentence(url: str, tmp_path: Path) -> None:
+    make_release(tmp_path / "release", a_iso=5_000)
+    environ = {**ENVIRON, "TIDEGATE_DATABASE": url}
+    with (
+        serving(tmp_path / "release", tmp_path / "state", *ARGS, **environ),
+        pytest.raises(AssertionError, match="another Tidegate server uses it"),
+        serving(tmp_path / "release", tmp_path / "other", *ARGS, **environ),
+    ):
+        pass

@@ -21,8 +21,8 @@ from loadtest.trace import from_trace
 from loadtest.workloads import Workload
 from policies.registry import make_policy
 from policies.settings import PolicySettings
-from server.downloads import LOOK_S
-from server.floor import TICK_S
+from server.admission.downloads import LOOK_S
+from server.admission.leases import TICK_S
 from tests.running import serving
 
 pytestmark = pytest.mark.e2e

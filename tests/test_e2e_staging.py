@@ -41,7 +41,7 @@ def test_an_objective_that_no_run_can_meet_is_refused_before_the_run() -> None:
 def test_a_staging_site_is_the_only_one_in_its_folder_and_ends_all_it_started(
     tmp_path: Path,
 ) -> None:
-    command = [sys.executable, "tools/staging", str(tmp_path)]
+    command = [sys.executable, "-m", "bench.staging", str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as site:
         assert site.stdout is not None
         try:
@@ -50,7 +50,7 @@ def test_a_staging_site_is_the_only_one_in_its_folder_and_ends_all_it_started(
                     break
             second = finished(command)
             assert second.returncode == 1
-            assert "Another tools/staging runs in" in second.stderr
+            assert "Another bench.staging runs in" in second.stderr
         finally:
             site.send_signal(signal.SIGINT)
             site.stdout.read()
@@ -69,7 +69,7 @@ def names(cmdline: Path, text: str) -> bool:
 
 def test_locusts_page_has_a_tab_with_the_figures_of_all_workers(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        site = stack.enter_context(ended([sys.executable, "tools/staging", str(tmp_path)]))
+        site = stack.enter_context(ended([sys.executable, "-m", "bench.staging", str(tmp_path)]))
         assert site.stdout is not None
         origin = next(line for line in site.stdout if line.startswith("origin")).split()[-1]
         port, inner = free_port(), free_port()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests.running import journal, make_release, serving, sha256, wait_for
 
@@ -189,3 +190,15 @@ def test_neither_keys_nor_queue_can_be_downloaded_from_a_folder_that_holds_them(
             ["curl", "-s", server.url + "/?format=json"], capture_output=True, text=True, check=True
         )
         assert [entry["name"] for entry in json.loads(listed.stdout)["entries"]] == ["big.iso"]
+
+
+def test_the_type_of_a_problem_leads_to_a_page(tmp_path: Path) -> None:
+    """What a refusal names can be looked up where it was refused."""
+    (tmp_path / "release").mkdir()
+    with serving(tmp_path / "release", tmp_path / "state") as server:
+        refused = requests.get(server.url + "/nothing", timeout=10)
+        assert refused.status_code == 404
+        page = requests.get(server.url + refused.json()["type"], timeout=10)
+        assert page.status_code == 200
+        assert "nothing under this name" in page.text
+        assert requests.get(server.url + "/-/problems/none", timeout=10).status_code == 404

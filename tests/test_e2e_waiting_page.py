@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import requests
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 
+from server.admission.responses import paragraphs_of
 from tests.running import make_release, serving, sha256, wait_for
 
 pytestmark = pytest.mark.e2e
@@ -47,18 +52,30 @@ def browser(downloads: Path, *, scripts: bool, language: str = "de,en") -> webdr
     return webdriver.Chrome(options, Service(shutil.which("chromedriver")))
 
 
-@pytest.mark.timeout(180)
-def test_the_waiting_page_ends_in_a_finished_download_without_scripts(tmp_path: Path) -> None:
+def need_browser() -> None:
+    """A missing browser is told, and in CI it fails the run."""
     if shutil.which("chromium") is None or shutil.which("chromedriver") is None:
         pytest.skip("chromium and chromedriver are not installed")
+
+
+@contextmanager
+def full_server(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The URL of a file whose server's only slot is taken for some seconds, and who has it."""
+    args = ("--slots", "1", "--reserve-small", "0", "--bandwidth", "500KB", "--policy", "ticket")
+    with serving(folder / "release", folder / "state", *args) as server:
+        url = server.url + "/big.iso"
+        first = subprocess.Popen(["curl", "-sS", "-o", str(folder / "first"), url])
+        wait_for(lambda: (folder / "first").exists())
+        yield url, first
+
+
+@pytest.mark.timeout(180)
+def test_the_waiting_page_ends_in_a_finished_download_without_scripts(tmp_path: Path) -> None:
+    need_browser()
     digests = make_release(tmp_path / "release", big_iso=SIZE)
     downloads = tmp_path / "downloads"
     downloads.mkdir()
-    args = ("--slots", "1", "--reserve-small", "0", "--bandwidth", "500KB", "--policy", "ticket")
-    with serving(tmp_path / "release", tmp_path / "state", *args) as server:
-        url = server.url + "/big.iso"
-        first = subprocess.Popen(["curl", "-sS", "-o", str(tmp_path / "first"), url])
-        wait_for(lambda: (tmp_path / "first").exists())
+    with full_server(tmp_path) as (url, first):
         driver = browser(downloads, scripts=False)
         try:
             driver.get(url)
@@ -66,7 +83,9 @@ def test_the_waiting_page_ends_in_a_finished_download_without_scripts(tmp_path: 
             assert heading == "Sie sind als Nächstes an der Reihe"
             assert driver.find_element(By.TAG_NAME, "html").get_attribute("lang") == "de"
             assert driver.find_element(By.TAG_NAME, "progress").accessible_name
-            assert driver.find_elements(By.TAG_NAME, "script") == []
+            assert all(
+                node.get_attribute("src") for node in driver.find_elements(By.TAG_NAME, "script")
+            )
             sheets = driver.find_elements(By.CSS_SELECTOR, "link[rel=stylesheet]")
             assert len(sheets) == 2
             driver.save_screenshot(str(tmp_path / "waiting.png"))
@@ -76,3 +95,65 @@ def test_the_waiting_page_ends_in_a_finished_download_without_scripts(tmp_path: 
         finally:
             driver.quit()
         assert first.wait() == 0
+
+
+@pytest.mark.timeout(180)
+def test_with_scripts_the_page_follows_its_ticket_and_says_how_to_check(tmp_path: Path) -> None:
+    need_browser()
+    digests = make_release(tmp_path / "release", big_iso=SIZE)
+    downloads = tmp_path / "downloads"
+    downloads.mkdir()
+    with full_server(tmp_path) as (url, first):
+        driver = browser(downloads, scripts=True, language="en")
+        try:
+            driver.get(url)
+            waited = driver.find_element(By.CSS_SELECTOR, "[data-live=waited]")
+            before = waited.text
+            wait_for(lambda: waited.text != before, 20)
+            heading = "Your download has started"
+            wait_for(lambda: driver.find_element(By.TAG_NAME, "h1").text == heading, 60)
+            digest = driver.find_element(By.CSS_SELECTOR, "[data-live=digest]")
+            wait_for(lambda: digest.text == digests["big.iso"], 20)
+            driver.save_screenshot(str(tmp_path / "started.png"))
+            finished = downloads / "big.iso"
+            wait_for(finished.exists, 60)
+            with sqlite3.connect(tmp_path / "state" / "tidegate.db") as database:
+                (early,) = database.execute("SELECT sum(early_polls) FROM tickets").fetchone()
+            database.close()
+            assert not early, "asking how the ticket stands is never early"
+            assert sha256(finished) == digests["big.iso"]
+        finally:
+            driver.quit()
+        assert first.wait() == 0
+
+
+def test_how_a_ticket_stands_is_told_to_its_owner_only(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", big_iso=SIZE)
+    with full_server(tmp_path) as (url, first):
+        origin = url.removesuffix("/big.iso")
+        told = requests.get(url, headers={"Tidegate-Wait": "ticket"}, timeout=10)
+        assert told.status_code == 503
+        mine = {"Tidegate-Ticket": told.json()["ticket"]}
+        place = f"{origin}/-/queue/big.iso"
+        status = requests.get(place, headers=mine, timeout=10).json()
+        assert status["state"] in ("waiting", "ready")
+        assert status["place"] == 1
+        assert status["expected_wait_s"] <= status["p90_wait_s"]
+        assert requests.get(place, timeout=10).status_code == 403
+        forged = {"Tidegate-Ticket": mine["Tidegate-Ticket"][:-2] + "xx"}
+        assert requests.get(place, headers=forged, timeout=10).status_code == 403
+        other = f"{origin}/-/queue/other.iso"
+        assert requests.get(other, headers=mine, timeout=10).status_code == 403
+        assert first.wait() == 0
+
+
+def test_an_operators_text_is_paragraphs_and_links() -> None:
+    first, second = paragraphs_of(
+        "Hello\r\nall.\n\n\nSee https://example.org/x?a=1, <b>please</b>."
+    )
+    assert first == [{"text": "Hello\nall."}]
+    assert [part.get("url") for part in second] == [None, "https://example.org/x?a=1", None]
+    assert "".join(part["text"] for part in second).endswith(", <b>please</b>.")
+    assert paragraphs_of(" \n\n ") == []
+    (only,) = paragraphs_of("javascript:alert(1) data:x")
+    assert all("url" not in part for part in only)

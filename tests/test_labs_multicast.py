@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from labs.multicast.bench import Row
-from labs.multicast.lab import table
-from labs.multicast.paper_table import CLIENTS, mean, multicast_bytes
-from labs.multicast.sender_cpu import measure
+from bench.multicast.bench import Row
+from bench.multicast.lab import table
+from bench.multicast.paper_table import CLIENTS, mean, multicast_bytes
+from bench.multicast.sender_cpu import measure
 
 
 @pytest.mark.parametrize("kind", ["small", "large"])

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from labs.parallel.lab import SCENARIOS, TOOLS, optimum_s
-from labs.parallel.table import table
+from bench.parallel.lab import SCENARIOS, TOOLS, optimum_s
+from bench.parallel.table import table
 
 
 def row(tool: str, median: float, **more: object) -> dict[str, object]:

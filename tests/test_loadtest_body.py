@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from client.sink import Pieces
+from client.storage.piece_writer import Pieces
 from loadtest import body
 from loadtest.body import PieceCheck, receive
 

@@ -14,7 +14,7 @@ from loadtest.sim.metrics import columns
 from loadtest.sim.outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, Tally
 from loadtest.sim.scenario import POLICIES, Scenario
 from loadtest.workloads import File, Visitor, Workload, exp2, release_artefacts
-from policies.job import Decision, Job, Wait
+from policies.contract import Decision, Job, Wait
 
 
 def population(*visitors: Visitor) -> Workload:
@@ -62,7 +62,9 @@ def test_a_busy_server_is_asked_again_after_fifteen_seconds() -> None:
 
 def test_a_held_client_starts_the_instant_the_slot_is_free() -> None:
     both = population(visitor("a", 0.0, 100.0, 1_000), visitor("b", 1.0, 100.0, 1_000))
-    tally = play(both, Scenario("ticket-hold", slots=1))
+    # The link has room for a thousand such clients: one would lose its slot to the next.
+    keeps = {"slot_use_fraction": 0.0}
+    tally = play(both, Scenario("ticket-hold", slots=1, settings=keeps))
     assert ends(tally) == {0: 10.5, 1: 10.5 + 0.1 + 10.0}
     assert columns(tally.downloads, DOWNLOAD_FIELDS)["attempts"].tolist() == [1.0, 1.0]
 
@@ -76,7 +78,9 @@ def test_who_loses_patience_leaves_and_is_counted() -> None:
     both = population(
         visitor("a", 0.0, 100.0, 10_000), visitor("b", 1.0, 100.0, 1_000, patience=20.0)
     )
-    for scenario in (Scenario("http", slots=1), Scenario("ticket-hold", slots=1)):
+    keeps = {"slot_use_fraction": 0.0}
+    held = Scenario("ticket-hold", slots=1, settings=keeps)
+    for scenario in (Scenario("http", slots=1), held):
         tally = play(both, scenario)
         rows = columns(tally.sessions, SESSION_FIELDS)
         assert dict(zip(rows["client"], rows["gave_up"], strict=True)) == {0.0: 0.0, 1.0: 1.0}
@@ -96,7 +100,7 @@ def test_a_paused_lease_stops_and_goes_on_where_it_was() -> None:
             return replace(advance, resume=(1,))
 
     workload = population(visitor("a", 0.0, 100.0, 1_000))
-    engine = Engine(workload, Pausing(1), Conditions(1_000.0, manners=PUNCTUAL))
+    engine = Engine(workload, Pausing(1), Conditions(1_000.0, manners=PUNCTUAL, socket_bytes=0))
     assert ends(engine.run()) == {0: 0.5 + 10.0 + 3.0}
 
 
@@ -156,3 +160,14 @@ def test_a_rude_client_asks_every_second() -> None:
     # Turned away at 1.4, then every 1.4 s (a second of waiting, 0.4 s of asking) until 10.5.
     assert columns(tally.downloads, DOWNLOAD_FIELDS)["attempts"].tolist() == [1.0, 8.0]
     assert ends(tally)[1] == pytest.approx(1.0 + 7 * 1.4 + 0.5 + 10.0)
+
+
+def test_two_clients_of_one_key_that_are_held_with_one_ticket_are_both_served() -> None:
+    first = visitor("a", 0.0, 1_000.0, 5_000)
+    shared = (File("same", 1_000),)
+    held = [Visitor("b", at, 1_000.0, shared) for at in (1.0, 1.5, 2.0)]
+    scenario = Scenario("ticket", slots=1, hold=True)
+    tally = play(population(first, *held), scenario)
+    rows = columns(tally.sessions, SESSION_FIELDS)
+    assert rows["gave_up"].tolist() == [0.0] * 4
+    assert len(rows["client"]) == 4

@@ -44,7 +44,8 @@ def test_both_sides_are_played_and_only_fair_pauses(
     found = json.loads(capsys.readouterr().out)
     assert found["jobs"] == 13
     ticket, fair = found["sides"]
-    assert ticket["paused_large_mean_s"] == 0.0
+    # Only the trials that find the line hold somebody back.
+    assert ticket["paused_large_mean_s"] < 0.3
     assert fair["paused_large_mean_s"] > 1.0
     # Twelve of 3 s each, one after another, end after 19.5 s in the mean; all at once after 36.
     assert fair["session_mean_s"] < 12 / 13 * 28

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from policies.job import AdmissionPolicy, Admit, Job, Reason, Refuse, Wait
-from policies.registry import make_policy
+from policies.contract import AdmissionPolicy, Admit, Job, Reason, Refuse, Wait
+from policies.registry import make_policy, readers_of
 from policies.settings import PolicySettings
 
 LARGE, SMALL = 1_000_000, 1_000
@@ -104,10 +104,10 @@ def test_settings_that_contradict_each_other_are_refused_with_the_remedy() -> No
         PolicySettings(slots=6, reserve_small=6)
 
 
-def test_every_setting_says_its_unit_its_policies_and_what_it_does() -> None:
+def test_every_setting_says_its_unit_its_readers_and_what_it_does() -> None:
     for name, field in PolicySettings.model_fields.items():
         extra = field.json_schema_extra
         assert isinstance(extra, dict), name
         assert extra["unit"], name
-        assert extra["policies"], name
+        assert readers_of(name), name
         assert field.description, name

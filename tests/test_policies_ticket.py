@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from policies.job import (
+from policies.contract import (
     AdmissionPolicy,
     Admit,
     Job,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from protocol.errors import BadManifest
 from protocol.manifest import (
     FileDigests,
     FileManifest,
+    MetalinkFile,
     Source,
     decode_json,
     decode_metalink,
@@ -43,12 +45,12 @@ def manifests(draw: st.DrawFn) -> FileManifest:
     return FileManifest.of(draw(NAMES), digests, sources)
 
 
-def same(found: FileManifest, made: FileManifest) -> bool:
+def same(found: MetalinkFile, made: FileManifest) -> bool:
     length = made.piece_length_bytes if made.pieces else 0
-    return (found.name, found.size_bytes, found.sha256, found.pieces, found.sources) == (
+    return (found.name, found.size_bytes, found.digest, found.pieces, found.sources) == (
         made.name,
         made.size_bytes,
-        made.sha256,
+        None if made.sha256 is None else ("sha256", made.sha256),
         made.pieces,
         made.sources,
     ) and (not made.pieces or found.piece_length_bytes == length)
@@ -100,9 +102,37 @@ def test_a_metalink_of_another_hand_is_read() -> None:
       <url>http://late/</url><url priority="1" location="fr"> http://first/ </url>
      </file></metalink>""" % ZERO.hex().encode()
     (file,) = decode_metalink(document)
-    assert (file.name, file.size_bytes, file.sha256, file.pieces) == ("dir/a.iso", 300000, ZERO, ())
+    assert (file.name, file.size_bytes, file.pieces) == ("dir/a.iso", 300000, ())
+    assert file.digest == ("sha256", ZERO)
     assert [s.url for s in file.sources] == ["http://first/", "http://late/"]
     assert file.sources[0].location == "fr"
+
+
+def test_the_strongest_digest_of_a_metalink_counts() -> None:
+    sha1, sha512 = hashlib.sha1(b"").hexdigest(), hashlib.sha512(b"").hexdigest()
+    document = f"""<metalink xmlns="urn:ietf:params:xml:ns:metalink"><file name="a"><size>2</size>
+      <hash type="sha-1">{sha1}</hash><hash type="SHA-512">{sha512}</hash>
+      <pieces length="1" type="sha-1"><hash>{sha1}</hash><hash>{sha1}</hash></pieces>
+      </file></metalink>"""
+    (file,) = decode_metalink(document.encode())
+    assert file.digest == ("sha512", bytes.fromhex(sha512))
+    assert (file.piece_algorithm, file.piece_length_bytes) == ("sha1", 1)
+    assert file.pieces == (bytes.fromhex(sha1),) * 2
+
+
+#: Each entity is ten of the one before: 10^7 times the last one's length.
+BOMB = """<?xml version="1.0" encoding="UTF-16"?>
+<!DOCTYPE metalink [<!ENTITY a "aaaaaaaaaa">{}]>
+<metalink xmlns="urn:ietf:params:xml:ns:metalink"><file name="&g;"/></metalink>""".format(
+    "".join(f'<!ENTITY {b} "{f"&{a};" * 10}">' for a, b in pairwise("abcdefg"))
+)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8"])
+def test_no_encoding_hides_a_document_type(encoding: str) -> None:
+    text = BOMB if encoding == "utf-16" else BOMB.replace("UTF-16", encoding.upper())
+    with pytest.raises(BadManifest, match=r"document type|encodings are not"):
+        decode_metalink(text.encode(encoding))
 
 
 WRAP = b'<metalink xmlns="urn:ietf:params:xml:ns:metalink">%b</metalink>'

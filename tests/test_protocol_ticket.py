@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import BadToken
-from protocol.ticket import MAX_TOKEN_LENGTH, Key, KeyRing, Pass, Ticket
+from protocol.ticket import MAX_TOKEN_LENGTH, Key, KeyRing, Pass, Ticket, Visitor
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "ticket.json").read_text())
 RING = KeyRing([Key("k2", b"second secret, 16+"), Key("k1", b"first secret of 16+")])
@@ -19,15 +19,19 @@ URL_SAFE = set(string.ascii_letters + string.digits + "-_.")
 names = st.text(max_size=300)
 weights = st.floats(min_value=0.001, max_value=1e6)
 preferences = st.from_regex(r"[A-Za-z0-9_-]{0,32}", fullmatch=True)
+client_names = st.from_regex(r"[A-Za-z0-9_-]{1,32}", fullmatch=True)
 counts = st.integers(min_value=0, max_value=2**63 - 1)
 times = st.floats(min_value=0, max_value=4e9)
-tickets = st.builds(Ticket, counts, names, names, counts, counts, weights, times, preferences)
+tickets = st.builds(
+    Ticket, counts, names, client_names, names, counts, counts, weights, times, preferences
+)
 
 
 def a_ticket(**changes: object) -> Ticket:
     fields: dict[str, object] = {
         "number": 7,
-        "client": "203.0.113.9#2",
+        "address": "203.0.113.9",
+        "name": "v2",
         "file": "/a.iso",
         "size_bytes": 10,
         "remaining_bytes": 9,
@@ -39,7 +43,7 @@ def a_ticket(**changes: object) -> Ticket:
 
 def code_of(token: str, *, ring: KeyRing = RING, now: float = 1_001.0) -> str:
     with pytest.raises(BadToken) as caught:
-        ring.read_ticket(token, "203.0.113.9#2", "/a.iso", now)
+        ring.read_ticket(token, "203.0.113.9", "/a.iso", now)
     return caught.value.code
 
 
@@ -49,7 +53,7 @@ def test_a_ticket_comes_back_as_it_was_written_in_text_that_fits_anywhere(ticket
     token = RING.write_ticket(ticket)
     assert set(token) <= URL_SAFE
     assert len(token) <= MAX_TOKEN_LENGTH
-    assert RING.read_ticket(token, ticket.client, ticket.file, ticket.issued_s + 1) == ticket
+    assert RING.read_ticket(token, ticket.address, ticket.file, ticket.issued_s + 1) == ticket
 
 
 @given(st.text(max_size=200) | st.text(alphabet=sorted(URL_SAFE), max_size=2000))
@@ -70,8 +74,8 @@ def test_any_changed_character_makes_it_forged(data: st.DataObject) -> None:
     assert code_of(changed) == "ticket-forged"
 
 
-def test_a_ticket_of_another_client_or_file_is_foreign() -> None:
-    assert code_of(RING.write_ticket(a_ticket(client="x"))) == "ticket-foreign"
+def test_a_ticket_of_another_address_or_file_is_foreign() -> None:
+    assert code_of(RING.write_ticket(a_ticket(address="x"))) == "ticket-foreign"
     assert code_of(RING.write_ticket(a_ticket(file="/b"))) == "ticket-foreign"
 
 
@@ -82,8 +86,8 @@ def test_a_ticket_expires_with_its_age() -> None:
 def test_keys_rotate_with_overlap() -> None:
     old = KeyRing([Key("k1", b"first secret of 16+")])
     token = old.write_ticket(a_ticket())
-    assert RING.read_ticket(token, "203.0.113.9#2", "/a.iso", 1_001.0) == a_ticket()
-    assert RING.write_ticket(a_ticket()).startswith("t1.k2.")
+    assert RING.read_ticket(token, "203.0.113.9", "/a.iso", 1_001.0) == a_ticket()
+    assert RING.write_ticket(a_ticket()).startswith("t2.k2.")
     only_new = KeyRing([Key("k2", b"second secret, 16+")])
     assert code_of(token, ring=only_new) == "ticket-forged"
 
@@ -136,7 +140,13 @@ def test_a_pass_counts_only_where_when_and_as_often_as_it_says(
 
 
 def test_what_cannot_be_written_is_refused_when_writing() -> None:
-    for bad in ({"number": -1}, {"weight": math.nan}, {"weight": 0.0}, {"preference": "a b"}):
+    for bad in (
+        {"number": -1},
+        {"weight": math.nan},
+        {"weight": 0.0},
+        {"preference": "a b"},
+        {"name": ""},
+    ):
         with pytest.raises(ValueError):
             RING.write_ticket(a_ticket(**bad))
     with pytest.raises(ValueError, match="16 secret bytes"):
@@ -145,13 +155,37 @@ def test_what_cannot_be_written_is_refused_when_writing() -> None:
         KeyRing([Key("k", b"x" * 16), Key("k", b"y" * 16)])
 
 
+@given(st.binary(min_size=8, max_size=8), times)
+def test_a_visitor_comes_back_as_it_was_written(ident: bytes, issued_s: float) -> None:
+    token = RING.write_visitor(Visitor(ident, issued_s))
+    assert set(token) <= URL_SAFE
+    assert RING.read_visitor(token) == Visitor(ident, issued_s)
+    assert RING.is_newest(token)
+    old = KeyRing([Key("k1", b"first secret of 16+")]).write_visitor(Visitor(ident, issued_s))
+    assert RING.read_visitor(old).ident == ident
+    assert not RING.is_newest(old)
+
+
+@given(st.text(max_size=80) | st.builds(RING.write_ticket, tickets))
+@settings(max_examples=100)
+def test_what_is_no_visitor_is_refused(token: str) -> None:
+    with pytest.raises(BadToken) as caught:
+        RING.read_visitor(token)
+    assert caught.value.code == "visitor-forged"
+    RING.is_newest(token)
+
+
 def test_golden_vectors() -> None:
     ring = KeyRing([Key(VECTORS["key"], bytes.fromhex(VECTORS["secret"]))])
     for vector in VECTORS["tickets"]:
         ticket = Ticket(**vector["ticket"])
         assert ring.write_ticket(ticket) == vector["token"]
-        assert ring.read_ticket(vector["token"], ticket.client, ticket.file, 0.0) == ticket
+        assert ring.read_ticket(vector["token"], ticket.address, ticket.file, 0.0) == ticket
     for vector in VECTORS["passes"]:
         permit = Pass(**vector["pass"])
         assert ring.write_pass(permit) == vector["token"]
         assert ring.read_pass(vector["token"]) == permit
+    for vector in VECTORS["visitors"]:
+        visitor = Visitor(bytes.fromhex(vector["ident"]), vector["issued_s"])
+        assert ring.write_visitor(visitor) == vector["token"]
+        assert ring.read_visitor(vector["token"]) == visitor

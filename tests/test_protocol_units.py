@@ -45,7 +45,7 @@ def test_sizes(text: str, size_bytes: int) -> None:
         ("1Gbit", 125_000_000),
         ("12.5MB/s", 12_500_000),
         ("1MiB/s", 2**20),
-        ("5000", 5000),
+        ("5000B/s", 5000),
     ],
 )
 def test_rates(text: str, rate_bytes_s: int) -> None:
@@ -78,6 +78,12 @@ def test_a_bad_size_says_so(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "Mbit", "1 Xbit", "fast"])
 def test_a_bad_rate_says_so(text: str) -> None:
     with pytest.raises(BadUnit, match="is not a rate; write it like"):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize("text", ["40", "40.5", " 0 "])
+def test_a_rate_without_a_unit_is_refused_with_what_may_have_been_meant(text: str) -> None:
+    with pytest.raises(BadUnit, match=rf"has no unit: write {float(text):g}Mbit"):
         parse_rate(text)
 
 

@@ -2,94 +2,155 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
 import pyotp
 import pytest
+from twisted.internet.defer import Deferred
 
-from server.admin.accounts import AccountFault, Role
-from server.admin.sessions import LoginBrake, address_key
-from tests.fakes_admin import (
-    PASSWORD,
-    Browser,
-    FakeContext,
-    MemoryAccounts,
-    logged_in,
-    make_fake,
-    run,
-)
+from server.admin.accounts import AccountFault, Busy, Hashing, Role, Scope
+from server.admin.key_values import Sealer
+from server.admin.password_reset import leave_reset, take_reset
+from server.admin.sessions import LoginBrake
+from server.admin.web import Answer
+from tests.admin_site import PASSWORD, Browser, Site, make_site, operator, stop
 
-
-def location(answer: object) -> str:
-    return dict(answer.headers).get("location", "")  # type: ignore[attr-defined]
+WATCHER = "looks but never acts"
+BLOCK = b'{"network": "192.0.2.1"}'
 
 
-def test_a_stranger_sees_only_the_login() -> None:
-    admin, context, _ = make_fake()
-    browser = Browser(admin, context)
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    found = make_site(tmp_path, monkeypatch)
+    yield found
+    stop(found)
+
+
+def location(answer: Answer) -> str:
+    return dict(answer.headers).get("location", "")
+
+
+def api(browser: Browser, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
+    sent = {"content_type": "application/json", **headers}
+    return browser.ask(method, f"/api/v1{path}", body=body, **sent)
+
+
+def test_a_stranger_sees_only_the_login(site: Site) -> None:
+    browser = Browser(site)
     for path in ("/", "/queue", "/policy", "/files", "/passes", "/log", "/account", "/live"):
         answer = browser.get(path)
         assert answer.status in (303, 401), path
         assert b"Goodput" not in answer.body
     assert browser.get("/api/v1/state").status == 401
     assert browser.get("/login").status == 200
+    # A page that must not be seen, and that is the same for one that is not there.
+    assert browser.post("/queue/block", {"network": "192.0.2.1"}).status == 401
 
 
-def test_the_first_password_opens_once_and_must_be_changed() -> None:
-    store = MemoryAccounts()
-    admin, context, first = make_fake(store=store)
-    assert first is not None
-    browser = Browser(admin, context)
+def test_the_first_password_opens_once_and_must_be_changed(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = site.first_password
+    browser = Browser(site)
     assert location(browser.login("admin", first)) == "/account"
     assert location(browser.get("/queue")) == "/account"
+    assert browser.get("/api/v1/state").status == 403
     assert browser.get("/account").status == 200
     form = {"old": first, "password": PASSWORD, "again": PASSWORD}
     assert browser.post("/account/password", form).status == 303
     assert browser.get("/queue").status == 200
-    again, _, second = make_fake(context, store)
-    assert second is None
-    other = Browser(again, context)
-    assert other.login("admin", first).status == 401
-    assert other.login("admin", PASSWORD).status == 303
+    stop(site)
+    again = make_site(tmp_path, monkeypatch)
+    try:
+        assert again.service.admin.open_site().first_password is None
+        other = Browser(again)
+        assert other.login("admin", first).status == 401
+        assert other.login("admin", PASSWORD).status == 303
+        browser.site = again
+        assert browser.get("/queue").status == 200, "a session survives a restart"
+    finally:
+        stop(again)
 
 
-def test_passwords_are_stored_as_argon2_hashes_and_tokens_as_digests() -> None:
-    store = MemoryAccounts()
-    admin, context, first = make_fake(store=store)
-    secret, token = admin.accounts.issue_token("ci", Role.VIEWER, "admin", context.now_s, None)
-    assert store.users["admin"].password_hash.startswith("$argon2id$")
-    assert first is not None
-    assert first not in repr(store)
-    assert secret not in repr(store)
-    assert token.digest in repr(store)
+def test_the_database_holds_no_password_no_token_and_no_secret_of_codes(
+    site: Site, tmp_path: Path
+) -> None:
+    browser = operator(site)
+    secret, _ = site.admin.accounts.issue_token("ci", [Scope.READ], "admin", 0.0, None)
+    page = browser.post("/account/totp").body.decode()
+    totp = page.split('name="secret" value="')[1].split('"')[0]
+    code = pyotp.TOTP(totp).at(int(site.server.now()))
+    assert browser.post("/account/totp/on", {"secret": totp, "code": code}).status == 303
+    stop(site)
+    with sqlite3.connect(tmp_path / "state" / "tidegate.db") as database:
+        rows = [
+            str(row)
+            for table in ("admin_users", "admin_tokens", "admin_sessions")
+            for row in database.execute(f"SELECT * FROM {table}")
+        ]
+    assert any("$argon2id$" in row for row in rows)
+    assert len(rows) >= 3
+    key = browser.cookies["tidegate-admin"].partition(".")[0]
+    for hidden in (PASSWORD, site.first_password, secret, totp, key):
+        assert all(hidden not in row for row in rows)
 
 
-def test_login_makes_a_new_session_whatever_cookie_was_brought() -> None:
-    browser = logged_in()
+def test_sealed_secrets_open_only_with_their_key_and_for_their_owner() -> None:
+    sealer = Sealer(b"k" * 32)
+    sealed = sealer.seal("JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP", "ann")
+    assert len(sealed) <= 64, "the column's width"
+    assert sealer.open(sealed, "ann") == "JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP"
+    assert sealer.open(sealed, "bob") is None
+    assert Sealer(b"q" * 32).open(sealed, "ann") is None
+    assert sealer.open("no base64!", "ann") is None
+
+
+def test_codes_that_cannot_be_read_open_nothing_until_the_host_resets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make_site(tmp_path, monkeypatch)
+    browser = operator(site)
+    page = browser.post("/account/totp").body.decode()
+    secret = page.split('name="secret" value="')[1].split('"')[0]
+    code = pyotp.TOTP(secret).at(int(site.server.now()))
+    browser.post("/account/totp/on", {"secret": secret, "code": code})
+    stop(site)
+    (tmp_path / "state" / "admin.key").unlink()
+    again = make_site(tmp_path, monkeypatch)
+    try:
+        again.wait(60)
+        moment = int(again.server.now())
+        for guess in (pyotp.TOTP(secret).at(moment), "000000", ""):
+            assert Browser(again).login("admin", PASSWORD, guess).status == 401
+        leave_reset(tmp_path / "state", "admin", "given on the host")
+        assert location(Browser(again).login("admin", "given on the host")) == "/account"
+    finally:
+        stop(again)
+
+
+def test_login_makes_a_new_session_whatever_cookie_was_brought(site: Site) -> None:
+    browser = operator(site)
     old = browser.cookies["tidegate-admin"]
-    browser.get("/login")
-    victim = Browser(browser.admin, browser.context)
-    victim.cookies["tidegate-admin"] = old
-    victim.cookies.pop("tidegate-visitor", None)
+    victim = Browser(site, cookies={"tidegate-admin": old})
     browser.post("/logout")
     assert victim.get("/").status == 303, "a session that ended elsewhere opens nothing"
-    forged = Browser(browser.admin, browser.context)
-    forged.cookies["tidegate-admin"] = "chosen-by-an-attacker"
+    forged = Browser(site, cookies={"tidegate-admin": "chosen-by-an-attacker"})
     forged.login("admin", PASSWORD)
     assert forged.cookies["tidegate-admin"] != "chosen-by-an-attacker"
 
 
-def test_cookies_are_out_of_reach_of_scripts_and_other_sites() -> None:
-    admin, context, first = make_fake()
-    browser = Browser(admin, context)
-    assert first is not None
-    answer = browser.login("admin", first)
+def test_cookies_are_out_of_reach_of_scripts_and_other_sites(site: Site) -> None:
+    answer = Browser(site).login("admin", site.first_password)
     fields = [v for n, v in answer.headers if n == "set-cookie" and v.startswith("tidegate-admin")]
     assert fields
     assert all("HttpOnly" in field and "SameSite=Strict" in field for field in fields)
 
 
-def test_changing_the_password_ends_all_other_sessions() -> None:
-    browser = logged_in()
-    other = Browser(browser.admin, browser.context)
+def test_changing_the_password_ends_all_other_sessions(site: Site) -> None:
+    browser = operator(site)
+    other = Browser(site)
     other.login("admin", PASSWORD)
     assert other.get("/queue").status == 200
     new = "another long password"
@@ -99,16 +160,15 @@ def test_changing_the_password_ends_all_other_sessions() -> None:
 
 
 @pytest.mark.parametrize("token", ["", "0" * 64])
-def test_a_form_without_its_token_is_refused(token: str) -> None:
-    browser = logged_in()
+def test_a_form_without_its_token_is_refused(site: Site, token: str) -> None:
+    browser = operator(site)
     answer = browser.ask("POST", "/queue/block", {"csrf": token, "network": "192.0.2.1"})
     assert answer.status == 403
-    assert not browser.context.blocked
+    assert site.server.blocks.all() == []
 
 
-def test_a_form_token_of_another_session_is_refused() -> None:
-    one = logged_in()
-    other = Browser(one.admin, one.context)
+def test_a_form_token_of_another_session_is_refused(site: Site) -> None:
+    one, other = operator(site), Browser(site)
     other.login("admin", PASSWORD)
     other.get("/account")
     answer = one.ask("POST", "/queue/block", {"csrf": other.token, "network": "192.0.2.1"})
@@ -118,157 +178,312 @@ def test_a_form_token_of_another_session_is_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("origin", "https://evil.example"), ("sec_fetch_site", "cross-site")]
 )
-def test_a_request_from_another_site_is_refused_even_with_the_token(name: str, value: str) -> None:
-    browser = logged_in()
+def test_a_request_from_another_site_is_refused_even_with_the_token(
+    site: Site, name: str, value: str
+) -> None:
+    browser = operator(site)
     answer = browser.post("/queue/block", {"network": "192.0.2.1"}, **{name: value})
     assert answer.status == 403
-    assert not browser.context.blocked
+    assert site.server.blocks.all() == []
 
 
-def test_an_api_call_with_a_cookie_needs_the_form_token_too() -> None:
-    browser = logged_in()
-    body = b'{"network": "192.0.2.1"}'
-    sent = {"content_type": "application/json"}
-    assert browser.ask("POST", "/api/v1/blocks", body=body, **sent).status == 403
-    sent["x_csrf_token"] = browser.token
-    assert browser.ask("POST", "/api/v1/blocks", body=body, **sent).status == 201
+def test_an_api_call_with_a_cookie_needs_the_form_token_too(site: Site) -> None:
+    browser = operator(site)
+    assert api(browser, "POST", "/blocks", BLOCK).status == 403
+    assert api(browser, "POST", "/blocks", BLOCK, x_csrf_token=browser.token).status == 201
 
 
-def test_guessing_is_slowed_for_one_address_and_told_when_to_try_again() -> None:
-    admin, context, _ = make_fake()
-    browser = Browser(admin, context)
-    statuses = [browser.login("admin", f"wrong guess {i}").status for i in range(8)]
+# -- guessing --------------------------------------------------------------------------------
+
+
+def test_guessing_is_slowed_and_told_when_to_try_again(site: Site) -> None:
+    operator(site)
+    stranger = Browser(site, peer="198.51.100.9")
+    statuses = [stranger.login("admin", f"wrong guess {i}").status for i in range(8)]
     assert statuses[:5] == [401] * 5
     assert statuses[-1] == 429
-    answer = browser.login("admin", "wrong again")
-    assert int(dict(answer.headers)["retry-after"]) >= 1
-    # Somebody else, from elsewhere, still gets in.
-    run(admin.accounts.set_password("admin", PASSWORD))
-    assert Browser(admin, context, peer="198.51.100.1").login("admin", PASSWORD).status == 303
+    assert int(dict(stranger.login("admin", "wrong again").headers)["retry-after"]) >= 1
 
 
-def test_the_brake_doubles_forgets_and_stays_small() -> None:
+def test_strangers_cannot_lock_the_operator_out(site: Site) -> None:
+    operator(site)
+    for number in range(40):
+        stranger = Browser(site, peer=f"198.51.100.{number}")
+        assert stranger.login("admin", "a guess").status == 401
+    assert Browser(site, peer="192.0.2.9").login("admin", PASSWORD).status == 303
+
+
+def test_a_slash_64_is_one_client_to_the_brake_and_doubles_its_pause() -> None:
     brake = LoginBrake(limit=50)
     for i in range(7):
-        brake.start("192.0.2.1", "a", float(i))
-    first = brake.wait_s("192.0.2.1", "a", 7.0)
-    brake.start("192.0.2.1", "a", 7.0)
-    assert brake.wait_s("192.0.2.1", "a", 7.0) > first
-    brake.start("192.0.2.1", "b", 10_000.0)
-    assert brake.wait_s("192.0.2.1", "b", 10_000.0) == 0.0
+        brake.start(f"2001:db8::{i}", "a", float(i))
+    first = brake.wait_s("2001:db8::99", "a", 7.0)
+    assert first > 0
+    assert brake.wait_s("2001:db8:0:1::1", "a", 7.0) == 0.0
+    brake.start("2001:db8::1", "a", 7.0)
+    assert brake.wait_s("2001:db8::1", "a", 7.0) > first
+    brake.start("2001:db8::1", "b", 10_000.0)
+    assert brake.wait_s("2001:db8::1", "b", 10_000.0) == 0.0
     for i in range(500):
         brake.start(f"198.51.100.{i % 250}", f"user{i}", 0.0)
     assert len(brake._scores) <= 50
-    assert address_key("2001:db8::1") == address_key("2001:db8::ffff")
-    assert address_key("::ffff:192.0.2.1") == "192.0.2.1"
 
 
-def test_sessions_end_when_idle_or_old() -> None:
-    browser = logged_in()
-    browser.context.now_s += 11 * 3600
+def test_one_client_cannot_go_through_many_names() -> None:
+    brake = LoginBrake()
+    for i in range(25):
+        brake.start("192.0.2.1", f"name{i}", 0.0)
+    assert brake.wait_s("192.0.2.1", "another", 0.0) > 0
+    assert brake.wait_s("192.0.2.2", "another", 0.0) == 0.0
+
+
+def test_few_passwords_are_checked_at_once_and_not_many_wait(site: Site) -> None:
+    running: list[Deferred[None]] = []
+
+    async def work(_job: object) -> str:
+        mine: Deferred[None] = Deferred()
+        running.append(mine)
+        await mine
+        return "checked"
+
+    hashing = Hashing(work)
+    ends: list[object] = []
+    for _ in range(Hashing.AT_ONCE + Hashing.WAITING + 3):
+        Deferred.fromCoroutine(hashing(lambda: None)).addBoth(ends.append)
+    assert len(running) == Hashing.AT_ONCE
+    assert len(ends) == 3
+    assert all(getattr(end, "type", None) is Busy for end in ends)
+    while running:
+        running.pop(0).callback(None)
+    assert ends.count("checked") == Hashing.AT_ONCE + Hashing.WAITING
+
+
+def test_a_login_while_too_many_wait_is_asked_to_come_back(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operator(site)
+    monkeypatch.setattr(Hashing, "WAITING", 0)
+    hashing = site.admin.accounts.off
+    assert isinstance(hashing, Hashing)
+    answer = Browser(site).login("admin", PASSWORD)
+    assert answer.status == 503
+    assert dict(answer.headers)["retry-after"] == "5"
+    assert b"Too many people log in" in answer.body
+
+
+def test_sessions_end_when_idle_or_old(site: Site) -> None:
+    browser = operator(site)
+    site.reactor.rightNow += 11 * 3600
     assert browser.get("/queue").status == 200
-    browser.context.now_s += 13 * 3600
+    site.reactor.rightNow += 13 * 3600
     assert browser.get("/queue").status == 303
     browser.login("admin", PASSWORD)
     for _ in range(17):
-        browser.context.now_s += 10 * 3600
+        site.reactor.rightNow += 10 * 3600
         browser.get("/queue")
     assert browser.get("/queue").status == 303, "a session lives a week at most"
 
 
-def viewer() -> Browser:
-    operator = logged_in()
-    run(operator.admin.accounts.add_user("eve", Role.VIEWER, "looks but never acts", 0.0))
-    run(operator.admin.accounts.set_password("eve", "looks but never acts"))
-    browser = Browser(operator.admin, operator.context)
-    browser.login("eve", "looks but never acts")
+# -- roles, scopes, tokens -------------------------------------------------------------------
+
+
+def viewer(site: Site) -> Browser:
+    operator(site)
+    site.run(site.admin.accounts.add_user("eve", Role.VIEWER, WATCHER, 0.0))
+    site.run(site.admin.accounts.set_password("eve", WATCHER))
+    browser = Browser(site)
+    browser.login("eve", WATCHER)
     browser.get("/account")
     return browser
 
 
-def test_a_viewer_sees_everything_and_changes_nothing() -> None:
-    browser = viewer()
+def test_a_viewer_sees_everything_and_changes_nothing(site: Site) -> None:
+    browser = viewer(site)
     for path in ("/", "/queue", "/policy", "/files", "/passes", "/waiting", "/network", "/log"):
         assert browser.get(path).status == 200, path
     for path in ("/policy", "/queue/block", "/passes", "/files/rule", "/waiting", "/account/users"):
         assert browser.post(path, {"network": "192.0.2.1", "policy": "fair"}).status == 403, path
-    sent = {"content_type": "application/json", "x_csrf_token": browser.token}
     for method, path in (("PUT", "/settings"), ("POST", "/blocks"), ("POST", "/passes")):
-        assert browser.ask(method, f"/api/v1{path}", body=b"{}", **sent).status == 403
+        assert api(browser, method, path, b"{}", x_csrf_token=browser.token).status == 403
     assert browser.post("/account/tokens", {"label": "x", "role": "operator"}).status == 403
-    assert browser.context.current().number == 1
+    assert site.server.revisions.current.number == 1
 
 
-def test_one_time_codes_are_needed_once_set_up_and_never_good_twice() -> None:
-    browser = logged_in()
+def token(site: Site, *scopes: Scope, owner: str = "admin", days: float | None = None) -> str:
+    expires = None if days is None else site.server.now() + days * 86_400
+    return site.admin.accounts.issue_token("ci", scopes, owner, site.server.now(), expires)[0]
+
+
+def test_a_token_does_what_its_scopes_say_and_no_more(site: Site) -> None:
+    operator(site)
+    wanted = {
+        Scope.QUEUE: ("POST", "/blocks", BLOCK, 201),
+        Scope.POLICY: ("PATCH", "/settings", b'{"settings": {"slots": 9}}', 200),
+        Scope.FILES: ("PUT", "/rules", b'{"path": "/x", "note": "n"}', 200),
+        Scope.ACCOUNTS: ("GET", "/users", b"", 200),
+    }
+    for scope in Scope:
+        sent = {"authorization": f"Bearer {token(site, Scope.READ, scope)}", "if_match": "*"}
+        program = Browser(site)
+        assert program.get("/api/v1/state", **sent).status == 200
+        for needed, (method, path, body, good) in wanted.items():
+            status = api(program, method, path, body, **sent).status
+            assert status == (good if scope is needed else 403), (scope, path)
+
+
+def test_a_viewers_token_touches_no_token_but_itself(site: Site) -> None:
+    browser = operator(site)
+    operators = site.admin.accounts.issue_token("op", Role.OPERATOR.scopes, "admin", 0.0, None)[1]
+    secret, own = site.admin.accounts.issue_token("ro", [Scope.READ], "admin", 0.0, None)
+    sent = {"authorization": f"Bearer {secret}"}
+    assert api(browser, "DELETE", f"/tokens/{operators.serial}", **sent).status == 404
+    child = b'{"label": "child", "role": "viewer"}'
+    assert api(browser, "POST", "/tokens", child, **sent).status == 403
+    assert api(browser, "DELETE", f"/tokens/{own.serial}", **sent).status == 204
+    assert api(browser, "GET", "/state", **sent).status == 401
+
+
+def test_what_a_token_issued_ends_with_it_and_is_no_wider(site: Site) -> None:
+    browser = operator(site)
+    accounts = site.admin.accounts
+    scopes = [Scope.READ, Scope.ACCOUNTS]
+    ends = site.server.now() + 100
+    secret, parent = accounts.issue_token("p", scopes, "admin", site.server.now(), ends)
+    sent = {"authorization": f"Bearer {secret}"}
+    wide = b'{"label": "child", "scopes": ["queue"]}'
+    assert api(browser, "POST", "/tokens", wide, **sent).status == 403
+    body = b'{"label": "child", "scopes": ["accounts"], "days": 90}'
+    answer = api(browser, "POST", "/tokens", body, **sent)
+    assert answer.status == 201
+    child = next(t for t in accounts.tokens.values() if t.parent == parent.serial)
+    assert child.expires_s == parent.expires_s
+    grandchild, _ = accounts.issue_token("g", [Scope.READ], "admin", 0.0, None, child)
+    assert accounts.by_token(grandchild, site.server.now()) is not None
+    assert accounts.by_token(grandchild, ends) is None, "it ends when its grandparent does"
+    assert api(browser, "DELETE", f"/tokens/{parent.serial}", **sent).status == 204
+    assert [t.label for t in accounts.tokens.values()] == []
+
+
+def test_tokens_expire_are_revoked_and_never_outrank_their_owner(site: Site) -> None:
+    operator(site)
+    accounts = site.admin.accounts
+    program = Browser(site)
+    secret = token(site, *Scope, days=1)
+    sent = {"authorization": f"Bearer {secret}"}
+    assert program.get("/api/v1/state", **sent).status == 200
+    assert program.get("/api/v1/state", authorization="Bearer nonsense").status == 401
+    site.reactor.rightNow += 86_401
+    assert program.get("/api/v1/state", **sent).status == 401
+    site.run(accounts.add_user("eve", Role.OPERATOR, "an operator at first", 0.0))
+    sent = {"authorization": f"Bearer {token(site, *Scope, owner='eve')}"}
+    assert api(program, "POST", "/blocks", BLOCK, **sent).status == 201
+    accounts.set_role("eve", Role.VIEWER)
+    assert api(program, "POST", "/blocks", BLOCK, **sent).status == 403
+    accounts.drop_user("eve")
+    assert program.get("/api/v1/state", **sent).status == 401
+
+
+@pytest.mark.parametrize("end", ["logout", "revoked", "expired", "owner"])
+def test_a_live_stream_ends_with_what_opened_it(site: Site, end: str) -> None:
+    browser = operator(site)
+    accounts, sent = site.admin.accounts, {}
+    if end != "logout":
+        site.run(accounts.add_user("eve", Role.OPERATOR, "an operator at first", 0.0))
+        sent = {"authorization": f"Bearer {token(site, Scope.READ, owner='eve', days=1)}"}
+    stream = (browser if end == "logout" else Browser(site)).get("/live", **sent).follow
+    assert stream is not None
+    site.wait(1.0)
+    assert stream().startswith(b":")  # a comment: rates need two looks
+    site.wait(1.0)
+    assert stream().startswith(b"data:")
+    if end == "logout":
+        browser.post("/logout")
+    elif end == "revoked":
+        accounts.drop_token(next(iter(accounts.tokens.values())).serial)
+    elif end == "owner":
+        accounts.drop_user("eve")
+    else:
+        site.reactor.rightNow += 86_400
+    assert stream() == b""
+
+
+def test_one_time_codes_are_needed_once_set_up_and_never_good_twice(site: Site) -> None:
+    browser = operator(site)
     page = browser.post("/account/totp").body.decode()
     secret = page.split('name="secret" value="')[1].split('"')[0]
     totp = pyotp.TOTP(secret)
     wrong = browser.post("/account/totp/on", {"secret": secret, "code": "000000"})
     assert wrong.status == 422
-    good = {"secret": secret, "code": totp.at(int(browser.context.now_s))}
+    good = {"secret": secret, "code": totp.at(int(site.server.now()))}
     assert browser.post("/account/totp/on", good).status == 303
-    browser.context.now_s += 60
-    code = totp.at(int(browser.context.now_s))
-    other = Browser(browser.admin, browser.context)
+    site.reactor.rightNow += 60
+    code = totp.at(int(site.server.now()))
+    other = Browser(site)
     assert other.login("admin", PASSWORD).status == 401
     assert other.login("admin", PASSWORD, code).status == 303
-    third = Browser(browser.admin, browser.context)
-    assert third.login("admin", PASSWORD, code).status == 401, "a code was good twice"
+    assert Browser(site).login("admin", PASSWORD, code).status == 401, "a code was good twice"
 
 
 @pytest.mark.parametrize(
     "way", ["//evil.example", "https://evil.example", "/\\evil.example", "evil", "/a\nb"]
 )
-def test_the_login_leads_nowhere_else(way: str) -> None:
-    admin, context, _ = make_fake()
-    run(admin.accounts.set_password("admin", PASSWORD))
-    browser = Browser(admin, context)
+def test_the_login_leads_nowhere_else(site: Site, way: str) -> None:
+    operator(site)
+    browser = Browser(site)
     browser.get("/login")
     form = {"name": "admin", "password": PASSWORD, "next": way}
     assert location(browser.post("/login", form)) == "/"
 
 
-def test_api_tokens_work_without_cookies_expire_and_are_revoked() -> None:
-    admin, context, _ = make_fake()
-    run(admin.accounts.set_password("admin", PASSWORD))
-    secret, token = admin.accounts.issue_token(
-        "ci", Role.OPERATOR, "admin", context.now_s, context.now_s + 100
-    )
-    program = Browser(admin, context)
-    sent = {"authorization": f"Bearer {secret}"}
-    assert program.get("/api/v1/state", **sent).status == 200
-    block = {"content_type": "application/json", **sent}
-    body = b'{"network": "192.0.2.1"}'
-    assert program.ask("POST", "/api/v1/blocks", body=body, **block).status == 201
-    assert program.get("/api/v1/state", authorization="Bearer nonsense").status == 401
-    context.now_s += 101
-    assert program.get("/api/v1/state", **sent).status == 401
-    context.now_s -= 101
-    admin.accounts.drop_token(token.serial)
-    assert program.get("/api/v1/state", **sent).status == 401
-
-
-def test_a_token_never_outranks_its_owner() -> None:
-    admin, context, _ = make_fake()
-    run(admin.accounts.add_user("eve", Role.OPERATOR, "an operator at first", 0.0))
-    secret, _ = admin.accounts.issue_token("x", Role.OPERATOR, "eve", context.now_s, None)
-    admin.accounts.set_role("eve", Role.VIEWER)
-    sent = {"authorization": f"Bearer {secret}", "content_type": "application/json"}
-    answer = Browser(admin, context).ask("POST", "/api/v1/blocks", body=b"{}", **sent)
-    assert answer.status == 403
-
-
-def test_the_last_operator_stays() -> None:
-    admin, _, _ = make_fake()
+def test_the_last_operator_stays(site: Site) -> None:
     with pytest.raises(AccountFault):
-        admin.accounts.drop_user("admin")
+        site.admin.accounts.drop_user("admin")
     with pytest.raises(AccountFault):
-        admin.accounts.set_role("admin", Role.VIEWER)
+        site.admin.accounts.set_role("admin", Role.VIEWER)
 
 
-def test_every_answer_has_a_strict_policy_and_no_page_breaks_it() -> None:
-    browser = logged_in()
+# -- a password given on the host ------------------------------------------------------------
+
+
+def test_a_password_reset_on_the_host_counts_at_the_next_login(site: Site, tmp_path: Path) -> None:
+    browser = operator(site)
+    state = tmp_path / "state"
+    leave_reset(state, "admin", "given on the host")
+    assert (state / "password-reset.json").stat().st_mode & 0o777 == 0o600
+    assert "given on the host" not in (state / "password-reset.json").read_text()
+    fresh = Browser(site)
+    assert fresh.login("admin", PASSWORD).status == 401
+    assert location(fresh.login("admin", "given on the host")) == "/account"
+    assert browser.get("/queue").status == 303, "its sessions are over"
+    assert not (state / "password-reset.json").exists()
+    assert "account" in site.kinds()
+
+
+def test_a_reset_that_anybody_could_have_written_is_ignored(tmp_path: Path) -> None:
+    leave_reset(tmp_path, "admin", "given on the host")
+    (tmp_path / "password-reset.json").chmod(0o644)
+    assert take_reset(tmp_path) is None
+    (tmp_path / "password-reset.json").write_text("{}")
+    (tmp_path / "password-reset.json").chmod(0o600)
+    assert take_reset(tmp_path) is None
+    (tmp_path / "elsewhere").write_text("{}")
+    (tmp_path / "password-reset.json").symlink_to(tmp_path / "elsewhere")
+    assert take_reset(tmp_path) is None
+    (tmp_path / "password-reset.json").unlink()
+    assert take_reset(tmp_path) is None
+
+
+def test_a_reset_makes_no_user_beside_an_operator(site: Site, tmp_path: Path) -> None:
+    leave_reset(tmp_path / "state", "mallory", "given on the host")
+    assert Browser(site).login("mallory", "given on the host").status == 401
+    assert list(site.admin.accounts.users) == ["admin"]
+
+
+# -- what every answer carries ---------------------------------------------------------------
+
+
+def test_every_answer_has_a_strict_policy_and_no_page_breaks_it(site: Site) -> None:
+    browser = operator(site)
     for path in ("/", "/queue", "/policy", "/files", "/passes", "/waiting", "/account", "/log"):
         answer = browser.get(path)
         headers = dict(answer.headers)
@@ -276,29 +491,32 @@ def test_every_answer_has_a_strict_policy_and_no_page_breaks_it() -> None:
         assert "default-src 'none'" in headers["content-security-policy"]
         assert headers["x-content-type-options"] == "nosniff"
         page = answer.body.decode()
-        assert " style=" not in page
-        assert " onclick=" not in page
-        assert "<script>" not in page
-        assert "<style" not in page
+        for bad in (" style=", " onclick=", "<script>", "<style"):
+            assert bad not in page
 
 
-def test_metrics_are_free_here_and_need_a_token_from_elsewhere() -> None:
-    admin, context, _ = make_fake()
-    assert Browser(admin, context, peer="127.0.0.1").get("/metrics").status == 200
-    assert Browser(admin, context).get("/metrics").status == 401
-    proxied = Browser(admin, context, peer="127.0.0.1")
-    assert proxied.get("/metrics", x_forwarded_for="192.0.2.1").status == 401
-    assert Browser(admin, context, peer="10.9.8.7").get("/metrics").status == 200, "metrics_from"
+def test_metrics_are_free_here_and_need_a_token_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make_site(tmp_path, monkeypatch, metrics_from=["10.9.8.0/24"])
+    try:
+        assert Browser(site, peer="127.0.0.1").get("/metrics").status == 200
+        assert Browser(site).get("/metrics").status == 401
+        proxied = Browser(site, peer="127.0.0.1")
+        assert proxied.get("/metrics", x_forwarded_for="192.0.2.1").status == 401
+        assert Browser(site, peer="10.9.8.7").get("/metrics").status == 200, "metrics_from"
+        secret = token(site, Scope.READ)
+        assert Browser(site).get("/metrics", authorization=f"Bearer {secret}").status == 200
+    finally:
+        stop(site)
 
 
-def test_a_fault_is_said_and_never_shown_as_a_traceback() -> None:
-    context = FakeContext()
-    browser = logged_in(context)
-
-    def broken() -> object:
-        raise RuntimeError("secret detail")
-
-    context.snapshot = broken  # type: ignore[assignment, method-assign]
-    answer = browser.get("/")
-    assert answer.status == 500
-    assert b"secret detail" not in answer.body
+def test_behind_a_proxy_this_machine_is_not_trusted_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make_site(tmp_path, monkeypatch, trusted_proxies=["127.0.0.1"])
+    try:
+        assert Browser(site, peer="127.0.0.1").get("/metrics").status == 401
+        assert Browser(site, peer="").get("/metrics").status == 401
+    finally:
+        stop(site)

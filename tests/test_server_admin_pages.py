@@ -1,138 +1,362 @@
-"""What the pages show and do, driven like a browser without scripts."""
+"""What the pages show and do on a real server, driven like a browser without scripts."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import fail
 
-from policies.job import Estimate
+from policies.contract import Estimate, Snapshot
 from policies.settings import PolicySettings
+from protocol.units import format_duration
 from server.admin import forms
-from server.admin.charts import CHARTS, SERIES, bytes_text, from_first_value, show, span
-from server.admin.context import FileView, Health, History, Rule, StoreSilent
-from server.admin.words import state_of
-from tests.fakes_admin import NOW, Browser, FakeContext, busy_context, logged_in, snapshot
+from server.admin.charts import CHARTS, SERIES, Series, from_first_value, show
+from server.admin.status_text import state_of
+from server.admin.vitals import Health
+from server.admission.phrases import Phrases
+from server.store.store import StoreState
+from tests.admin_site import NOW, Browser, Site, make_site, operator, stop
 
-EVIL = "/x/<script>alert(1)</script>\"'><img src=x onerror=alert(1)>.iso"
-
-
-def text(browser: Browser, path: str) -> str:
-    answer = browser.get(path)
-    assert answer.status == 200, (path, answer.status)
-    return answer.body.decode()
+EVIL = "<img src=x onerror=alert(1)>\"'.iso"
 
 
-def test_the_state_is_said_in_words() -> None:
-    health = Health("1", NOW)
-    queueing = state_of(snapshot(), health)
-    assert queueing.headline == "Queueing: 212 wait, the last one about 14 min"
-    quiet = state_of(
-        snapshot(waiting=0, ready=0, small_active=0, large_active=0, last_wait=None), health
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    found = make_site(tmp_path, monkeypatch)
+    yield found
+    stop(found)
+
+
+@pytest.fixture
+def browser(site: Site) -> Browser:
+    return operator(site)
+
+
+def crowd(site: Site, count: int = 8) -> None:
+    """One downloads, the others wait."""
+    for number in range(count):
+        site.download(f"203.0.113.{number + 1}")
+
+
+def api(browser: Browser, method: str, path: str, /, **body: Any) -> Any:
+    sent = {"content_type": "application/json", "x_csrf_token": browser.token, "if_match": "*"}
+    given = json.dumps(body).encode() if body else b""
+    answer = browser.ask(method, f"/api/v1{path}", body=given, **sent)
+    assert answer.status < 400, answer.body
+    return json.loads(answer.body) if answer.body else None
+
+
+# -- the headline ----------------------------------------------------------------------------
+
+
+def snapshot(**changes: Any) -> Snapshot:
+    """A busy server's snapshot."""
+    counts = dict.fromkeys(("paused", "early_polls_total", "refused_total"), 0)
+    totals = ("offers", "admitted_small", "admitted_large", "completed")
+    counts |= {f"{name}_total": 9 for name in (*totals, "tickets_issued", "tickets_expired")}
+    found = Snapshot(
+        policy="ticket",
+        mode="ticket",
+        slots=36,
+        large_slots=30,
+        small_active=2,
+        large_active=30,
+        waiting=212,
+        ready=24,
+        ready_target=33,
+        no_show_fraction=0.05,
+        last_wait=Estimate(840.0, 1020.0),
+        eta_within_p90=0.91,
+        eta_median_error=0.11,
+        **counts,
     )
-    assert quiet.tone == "calm"
-    full = state_of(snapshot(waiting=0, ready=0, last_wait=None), health)
-    assert full.tone == "busy"
-    ill = state_of(snapshot(), Health("1", NOW, store_degraded=True, store_fault="disk full"))
+    return replace(found, **changes)
+
+
+HEALTH = Health("1", NOW)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tone", "headline", "more"),
+    [
+        (
+            {},
+            "queueing",
+            "Queueing: 236 wait, the last one about 14 min",
+            "24 of them are ready to start. 0 of 36 slots free, 4 kept for small files.",
+        ),
+        # Five people wait, four of them ready: nobody is "called and on the way".
+        (
+            {"waiting": 1, "ready": 4, "slots": 6, "large_slots": 6, "large_active": 2},
+            "queueing",
+            "Queueing: 5 wait, the last one about 14 min",
+            "4 of them are ready to start. 0 of 6 slots free, 2 kept for those who are ready.",
+        ),
+        (
+            {"waiting": 0, "ready": 2, "last_wait": None},
+            "queueing",
+            "Queueing: 2 wait",
+            "2 of them are ready to start. 0 of 36 slots free, 4 kept for small files.",
+        ),
+        (
+            {"waiting": 0, "ready": 0, "small_active": 0, "large_active": 0, "last_wait": None},
+            "calm",
+            "Quiet",
+            "30 of 36 slots free, 6 kept for small files.",
+        ),
+        (
+            {"waiting": 0, "ready": 0, "last_wait": None},
+            "busy",
+            "Full, and nobody waits",
+            "0 of 36 slots free, 4 kept for small files. The next large download waits.",
+        ),
+        (
+            {"waiting": 1, "ready": 0, "link_bound": True, "paused": 26, "slots": 4096},
+            "queueing",
+            "Queueing: 1 waits, about 14 min",
+            "6 downloads running, 26 paused.",
+        ),
+    ],
+)
+def test_the_headline_counts_all_who_wait_and_only_slots_that_are_free(
+    changes: dict[str, Any], tone: str, headline: str, more: str
+) -> None:
+    state = state_of(snapshot(**changes), HEALTH)
+    assert (state.tone, state.headline, state.more) == (tone, headline, more)
+
+
+def test_the_headline_says_what_is_wrong_and_what_multicast_does() -> None:
+    ill = state_of(snapshot(), replace(HEALTH, store_degraded=True, store_fault="disk full"))
     assert ill.tone == "alarm"
     assert "disk full" in ill.more
-    last = state_of(snapshot(waiting=0, ready=2), health)
-    assert last.headline == "Queueing: the last 2 are called"
-    assert last.more == "2 called and on their way. 4 of 36 slots free."
-    fair = snapshot(waiting=1, ready=0, link_bound=True, paused=26, slots=4096)
-    assert state_of(fair, health).headline == "Queueing: one waits, about 14 min"
-    assert state_of(fair, health).more == "6 downloads running, 26 paused."
-    assert state_of(snapshot(), Health("1", NOW, draining=True)).headline == "Draining"
+    assert state_of(snapshot(), replace(HEALTH, draining=True)).headline == "Draining"
+    quiet = snapshot(waiting=0, ready=0, small_active=0, large_active=0, last_wait=None)
+    sending = state_of(quiet, replace(HEALTH, multicast_receivers=3))
+    assert sending.headline == "Sending by multicast"
+    assert "Multicast reaches 3 receivers." in sending.more
 
 
-def test_the_overview_draws_every_chart_without_a_script() -> None:
-    page = text(logged_in(busy_context()), "/")
-    assert page.count("<svg viewBox") >= len(CHARTS)
-    assert "Queueing: 212 wait" in page
-    assert all(line.series in SERIES for chart in CHARTS for line in chart.lines)
+def test_page_api_and_metrics_say_the_same(site: Site, browser: Browser) -> None:
+    crowd(site)
+    found = api(browser, "GET", "/state")
+    assert found["headline"].startswith("Queueing: 7 wait")
+    assert found["headline"] in browser.text("/")
+    text = Browser(site, peer="127.0.0.1").text("/metrics")
+    tickets = {
+        m[1]: float(m[2]) for m in re.finditer(r'tidegate_tickets{state="(\w+)"} (\S+)', text)
+    }
+    assert tickets == {"waiting": found["waiting"], "ready": found["ready"]}
 
 
-def test_an_overview_without_history_still_answers() -> None:
-    assert "People in line" in text(logged_in(), "/")
+@pytest.mark.parametrize("seconds", [0.2, 59, 89, 90, 100, 840, 5399, 5400, 7500, 172_799, 2e5])
+def test_a_duration_reads_the_same_for_visitor_and_operator(seconds: float) -> None:
+    assert Phrases("en").time(seconds) == format_duration(seconds)
+    assert show(seconds, "s") == format_duration(seconds)
 
 
 def test_numbers_are_written_for_people() -> None:
-    assert bytes_text(118.4e6) == "118 MB"
-    assert span(840) == "14 min"
-    assert span(90) == "1 min 30 s"
+    assert show(12.5e6, "bit_s") != show(12.5e6 * 8, "bit_s")
+    assert show(100e6 / 8 * 8, "bit_s") == "100 Mbit/s"
     assert show(0.913, "share") == "91 %"
     assert show(None, "s") == "–"
 
 
-def test_stored_names_never_become_markup() -> None:
-    context = busy_context()
-    context.served.append(FileView(EVIL, 1, NOW, None, "none", 0, 0))
-    context.running[0] = type(context.running[0])(
-        **{f: getattr(context.running[0], f) for f in context.running[0].__slots__}
-        | {"file": EVIL, "client": EVIL}
-    )
-    context.line[0] = type(context.line[0])(
-        **{f: getattr(context.line[0], f) for f in context.line[0].__slots__}
-        | {"file": EVIL, "client": EVIL}
-    )
-    context.held_rules.append(Rule(EVIL, note=EVIL))
-    context.log("x", EVIL, EVIL)
-    browser = logged_in(context)
-    pages = ("/", "/queue", "/queue?tab=tickets", "/files", "/log", "/queue/download/0/cancel")
-    for path in pages:
-        page = text(browser, path)
-        assert "<script>alert" not in page, path
+# -- the overview ----------------------------------------------------------------------------
+
+
+def test_the_overview_draws_every_chart_without_a_script(site: Site, browser: Browser) -> None:
+    crowd(site)
+    site.wait(30.0)
+    page = browser.text("/")
+    assert page.count("<svg viewBox") >= len(CHARTS)
+    assert "Queueing: 7 wait" in page
+    assert all(line.series in SERIES for chart in CHARTS for line in chart.lines)
+
+
+def test_the_live_stream_gives_rates_after_two_looks(site: Site, browser: Browser) -> None:
+    stream = browser.get("/live").follow
+    assert stream is not None
+    assert stream().startswith(b":")  # a comment: rates need two looks
+    crowd(site, 3)
+    before = site.server.now()
+    site.wait(1.0)
+    points = json.loads(stream().removeprefix(b"data: "))["points"]
+    taken_s = site.server.now() - before
+    assert points["flow"][0] == pytest.approx(3 / taken_s, rel=0.2)
+    assert points["queue"] == [1.0, 1.0]
+
+
+def test_the_past_leaves_as_csv(site: Site, browser: Browser) -> None:
+    crowd(site)
+    site.wait(60.0)
+    since, until = int(NOW), int(site.server.now())
+    answer = browser.get(f"/api/v1/history.csv?since_s={since}&until_s={until}&points=10")
+    assert dict(answer.headers)["content-type"].startswith("text/csv")
+    rows = list(csv.DictReader(io.StringIO(answer.body.decode())))
+    assert set(rows[0]) == {"time", *SERIES}
+    assert max(float(row["waiting"] or 0) for row in rows) > 0
+    bad = browser.get(f"/api/v1/history.csv?since_s={until}&until_s={since}")
+    assert bad.status == 422
+
+
+def test_a_young_server_is_drawn_from_its_first_value() -> None:
+    t = tuple(float(15 * step) for step in range(240))
+    late = Series(t, {"waiting": (None,) * 200 + (1.0,) * 40, "ready": (None,) * 240})
+    found = from_first_value(late)
+    assert found.t == t[200:]
+    assert found.series["waiting"] == (1.0,) * 40
+    last = from_first_value(Series(t, {"waiting": (None,) * 239 + (1.0,)}))
+    assert len(last.t) == len(last.series["waiting"]) == 8
+    assert from_first_value(Series(t, {"waiting": (1.0,) + (None,) * 239})).t == t
+    assert from_first_value(Series(t, {"waiting": (None,) * 240})).t == t
+    assert from_first_value(Series((), {})).t == ()
+
+
+def test_static_files_are_kept_by_browsers_for_ever(browser: Browser) -> None:
+    page = browser.text("/")
+    for part in page.split('"'):
+        if part.startswith("/static/"):
+            answer = browser.get(part)
+            assert answer.status == 200
+            assert "immutable" in dict(answer.headers)["cache-control"]
+    assert browser.get("/static/..%2f..%2fsetup.cfg").status == 404
+
+
+def test_stored_names_never_become_markup(site: Site, browser: Browser) -> None:
+    for number in range(3):
+        site.download(f"203.0.113.{number}", f"/{EVIL}", user_agent=EVIL)
+    (site.service.config.directory / EVIL).write_bytes(b"x")
+    api(browser, "PUT", "/rules", path=f"/{EVIL}", note=EVIL)
+    site.server.events.add("x", EVIL, who=EVIL)
+    site.settle()
+    leases = api(browser, "GET", "/downloads")["leases"]
+    pages = ["/", "/queue", "/queue?tab=tickets", "/files", "/log"]
+    for path in (*pages, f"/queue/download/{leases[0]['lease']}/cancel"):
+        page = browser.text(path)
         assert "<img src=x" not in page, path
+        assert path == "/" or "&lt;img src=x" in page, path
 
 
-def test_search_and_paging_of_the_queue() -> None:
-    browser = logged_in(busy_context())
-    first = text(browser, "/queue?tab=tickets")
-    assert "1–50 of 236" in first
-    assert "201–236 of 236" in text(browser, "/queue?tab=tickets&offset=200")
-    assert "1–1 of 1" in text(browser, "/queue?tab=tickets&q=5017")
-    assert "Nobody is waiting that fits" in text(browser, "/queue?tab=tickets&q=nothing-such")
+# -- the queue -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("path", "kind", "check"),
-    [
-        ("/queue/download/3/cancel", "cancel", lambda c: all(v.lease != 3 for v in c.running)),
-        ("/queue/ticket/5040/expire", "expire", lambda c: all(r.number != 5040 for r in c.line)),
-        ("/queue/ticket/5040/promote", "promote", lambda c: c.line[0].number == 5040),
-    ],
-)
-def test_acts_on_the_queue_ask_once_and_are_logged(path: str, kind: str, check: Any) -> None:
-    browser = logged_in(busy_context())
-    assert "No, go back" in text(browser, path)
-    assert not check(browser.context)
-    assert browser.post(path).status == 303
-    assert check(browser.context)
-    assert browser.context.logged[-1].kind == kind
-    assert browser.context.logged[-1].who == "admin"
-    number = path.split("/")[3]
-    if kind != "promote":
-        assert browser.post(path).status == 404, f"{number} is gone"
+def test_search_and_paging_of_the_queue(site: Site, browser: Browser) -> None:
+    crowd(site, 70)
+    site.settle()
+    assert "1–50 of 69" in browser.text("/queue?tab=tickets")
+    assert "51–69 of 69" in browser.text("/queue?tab=tickets&offset=50")
+    site.wait(1.0)
+    number = api(browser, "GET", "/tickets")["tickets"][40]["number"]
+    assert "1–1 of 1" in browser.text(f"/queue?tab=tickets&q={number}")
+    assert "Nobody is waiting that fits" in browser.text("/queue?tab=tickets&q=nothing-such")
+    places = [row["place"] for row in api(browser, "GET", "/tickets?offset=30")["tickets"]]
+    assert places == list(range(31, 70))
 
 
-def test_blocking_an_address_and_lifting_it() -> None:
-    browser = logged_in()
-    form = {"network": "192.0.2.77/24", "hours": "2", "note": "too fast"}
+@pytest.mark.parametrize("way", ["page", "api"])
+@pytest.mark.parametrize("verb", ["cancel", "expire", "promote"])
+def test_acts_on_the_queue_are_done_and_logged_once(
+    site: Site, browser: Browser, verb: str, way: str
+) -> None:
+    crowd(site)
+    lease = api(browser, "GET", "/downloads")["leases"][0]["lease"]
+    number = api(browser, "GET", "/tickets")["tickets"][5]["number"]
+    page, call = {
+        "cancel": (f"/queue/download/{lease}/cancel", ("DELETE", f"/downloads/{lease}")),
+        "expire": (f"/queue/ticket/{number}/expire", ("DELETE", f"/tickets/{number}")),
+        "promote": (f"/queue/ticket/{number}/promote", ("POST", f"/tickets/{number}/promote")),
+    }[verb]
+    assert "No, go back" in browser.text(page)
+    if way == "page":
+        assert browser.post(page).status == 303
+    else:
+        api(browser, *call)
+    tickets = [row["number"] for row in api(browser, "GET", "/tickets")["tickets"]]
+    leases = [row["lease"] for row in api(browser, "GET", "/downloads")["leases"]]
+    assert (lease in leases) is (verb != "cancel")
+    if verb == "expire":
+        assert number not in tickets
+    if verb == "promote":
+        assert tickets.index(number) <= 1
+    if verb != "promote":
+        assert browser.post(page).status == 404, "it is gone"
+    assert site.kinds().count(verb) == 1
+
+
+def test_blocking_an_address_cuts_it_and_lifting_lets_it_in(site: Site, browser: Browser) -> None:
+    crowd(site)
+    form = {"network": "203.0.113.77/24", "hours": "2", "note": "too fast"}
     assert browser.post("/queue/block", form).status == 303
-    block = browser.context.blocked[0]
-    assert (block.network, block.until_s) == ("192.0.2.0/24", browser.context.now_s + 7200)
-    assert "192.0.2.0/24" in text(browser, "/queue?tab=blocks")
-    assert browser.post("/queue/unblock", {"network": "192.0.2.0/24"}).status == 303
-    assert browser.context.blocked == []
-    assert browser.post("/queue/block", {"network": "nowhere"}).status == 422
+    block = site.server.blocks.all()[0]
+    assert block.network == "203.0.113.0/24"
+    assert block.until_s == pytest.approx(site.server.now() + 7200, abs=1)
+    assert api(browser, "GET", "/downloads")["total"] == 0
+    assert api(browser, "GET", "/tickets")["total"] == 0
+    assert "203.0.113.0/24" in browser.text("/queue?tab=blocks")
+    assert site.download("203.0.113.9").status == 403
+    assert browser.post("/queue/unblock", {"network": "203.0.113.0/24"}).status == 303
+    assert site.server.blocks.all() == []
+    for bad in ({"network": "nowhere"}, {"network": "192.0.2.1", "hours": "-3"}):
+        assert browser.post("/queue/block", bad).status == 422
 
 
-def test_every_setting_is_in_the_form_with_unit_bounds_and_help() -> None:
-    page = text(logged_in(), "/policy")
+def test_closed_doors_queue_everybody_and_open_in_order(site: Site, browser: Browser) -> None:
+    site.download("192.0.2.1")
+    form = {"closed": "yes", "text": "New disks.", "opens": "2031-01-31T12:00"}
+    assert browser.post("/queue/doors", form).status == 303
+    late = site.download("192.0.2.2", accept="text/html", user_agent="Mozilla/5.0 Firefox/140.0")
+    assert late.status == 503
+    assert b"New disks." in late.body
+    assert b"2031-01-31 12:00 UTC" in late.body
+    assert site.download("192.0.2.1").status == 0, "what runs may take another connection"
+    site.transfers[0].finish()
+    site.transfers[1].finish()
+    site.wait(10.0)
+    found = api(browser, "GET", "/state")
+    assert (found["large_active"], found["waiting"] + found["ready"]) == (0, 1)
+    assert found["headline"] == "Doors closed: 1 waits"
+    assert found["tone"] == "alarm"
+    assert "tidegate_doors_closed 1.0" in Browser(site, peer="127.0.0.1").text("/metrics")
+    assert "New disks." in str(api(browser, "GET", "/doors"))
+    api(browser, "PATCH", "/settings", policy="fair")
+    assert site.download("192.0.2.3").status == 503, "a change of policy opens nothing"
+    assert "Open the doors" in browser.text("/queue")
+    api(browser, "PUT", "/doors", closed=False)
+    assert site.download("192.0.2.2").status == 0, "it starts"
+    assert "New disks." not in site.service.waiting.text
+    assert site.kinds().count("doors") == 2
+
+
+def test_closed_doors_stay_closed_over_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make_site(tmp_path, monkeypatch)
+    api(operator(site), "PUT", "/doors", closed=True, text="New disks.")
+    stop(site)
+    again = make_site(tmp_path, monkeypatch)
+    try:
+        assert again.download("192.0.2.2").status == 503
+        assert again.service.waiting.text == "New disks."
+    finally:
+        stop(again)
+
+
+# -- the policy ------------------------------------------------------------------------------
+
+
+def test_every_setting_is_in_the_form_with_unit_bounds_and_help(browser: Browser) -> None:
+    page = browser.text("/policy").replace("&#39;", "'")
     for name, rules in PolicySettings.model_json_schema()["properties"].items():
         assert f'name="s.{name}"' in page, name
-        assert rules["description"].replace("`", "")[:30] in page.replace("&#39;", "'"), name
+        assert rules["description"].replace("`", "")[:30] in page, name
 
 
 def filled(**changes: str) -> dict[str, str]:
@@ -141,16 +365,35 @@ def filled(**changes: str) -> dict[str, str]:
     }
 
 
-def test_applying_a_change_makes_a_revision_with_its_diff() -> None:
-    browser = logged_in()
+def test_applying_a_change_makes_a_revision_and_one_line_in_the_log(
+    site: Site, browser: Browser
+) -> None:
     form = {**filled(slots="50", class_weights="gold = 8"), "note": "more <b>room</b>"}
     assert browser.post("/policy", form).status == 303
-    current = browser.context.current()
+    current = site.server.revisions.current
     assert (current.number, current.who, current.settings["slots"]) == (2, "admin", 50)
+    assert site.service.gate.settings.slots == 50
     assert current.settings["class_weights"] == {"gold": 8.0}
-    page = text(browser, "/policy/revisions")
+    kinds = site.kinds()
+    assert kinds.count("apply") == 1
+    assert "policy" not in kinds
+    page = browser.text("/policy/revisions")
     assert "more &lt;b&gt;room&lt;/b&gt;" in page
     assert "<strong>50</strong>" in page
+
+
+def test_where_the_file_is_overridden_every_place_says_so(site: Site, browser: Browser) -> None:
+    assert api(browser, "GET", "/settings/overrides")["overrides"] == []
+    assert "differ from the configuration" not in browser.text("/policy")
+    browser.post("/policy", {**filled(slots="50"), "policy": "fair"})
+    found = api(browser, "GET", "/settings/overrides")["overrides"]
+    assert {(one["name"], one["configured"], one["in_force"]) for one in found} == {
+        ("policy", "ticket", "fair"),
+        ("slots", "2", "50"),
+    }
+    assert "differ from the configuration" in browser.text("/policy")
+    banner = "\n".join(site.service.admin.introduction())
+    assert "policy, slots" in banner
 
 
 @pytest.mark.parametrize(
@@ -164,9 +407,8 @@ def test_applying_a_change_makes_a_revision_with_its_diff() -> None:
     ],
 )
 def test_a_bad_setting_is_named_kept_in_the_form_and_changes_nothing(
-    changes: dict[str, str], field: str, words: str
+    site: Site, browser: Browser, changes: dict[str, str], field: str, words: str
 ) -> None:
-    browser = logged_in()
     answer = browser.post("/policy", filled(**changes))
     page = answer.body.decode()
     assert answer.status == 422
@@ -174,14 +416,22 @@ def test_a_bad_setting_is_named_kept_in_the_form_and_changes_nothing(
     assert f'href="#f-{field}"' in page
     assert words in page
     assert next(iter(changes.values())) in page
-    assert browser.context.current().number == 1
+    assert site.server.revisions.current.number == 1
 
 
-def test_a_form_older_than_the_settings_is_refused() -> None:
-    browser = logged_in()
+def test_a_setting_that_nobody_touched_is_not_marked_as_changed(browser: Browser) -> None:
+    weights = "\r\n".join(
+        f"{name} = {weight:g}" for name, weight in PolicySettings().class_weights.items()
+    )
+    page = browser.post("/policy", filled(slots="0", class_weights=weights)).body.decode()
+    assert 'class="field wrong changed"' in page
+    assert 'class="field changed"' not in page
+
+
+def test_a_form_older_than_the_settings_is_refused(site: Site, browser: Browser) -> None:
     browser.post("/policy", filled(slots="50"))
     assert browser.post("/policy", filled(slots="60")).status == 412
-    assert browser.context.current().settings["slots"] == 50
+    assert site.server.revisions.current.settings["slots"] == 50
 
 
 MEASURES = {
@@ -198,7 +448,7 @@ MEASURES = {
 }
 
 
-def test_preview_shows_both_sides_and_applies() -> None:
+def test_preview_shows_both_sides_and_applies(site: Site, browser: Browser) -> None:
     asked: list[dict[str, Any]] = []
 
     async def simulate(request: bytes) -> bytes:
@@ -206,125 +456,50 @@ def test_preview_shows_both_sides_and_applies() -> None:
         better = MEASURES | {"wait_large_mean_s": 60.0, "abandoned": 5}
         return json.dumps({"jobs": 7, "sides": [MEASURES, better]}).encode()
 
-    browser = logged_in(runner=simulate)
+    site.admin.previews.runner = simulate
     form = {**filled(slots="50"), "act": "preview", "workload": "exp2"}
-    answer = browser.post("/policy", form)
-    place = dict(answer.headers)["location"]
-    page = text(browser, place)
+    place = dict(browser.post("/policy", form).headers)["location"]
+    page = browser.text(place)
     assert "better" in page
     assert "worse" in page
-    assert [side["settings"]["slots"] for side in asked[0]["sides"]] == [36, 50]
-    assert browser.context.current().number == 1, "a preview changes nothing"
+    assert [side["settings"]["slots"] for side in asked[0]["sides"]] == [2, 50]
+    assert site.server.revisions.current.number == 1, "a preview changes nothing"
     picture = browser.get(f"{place}/after.svg")
     assert dict(picture.headers)["content-type"] == "image/svg+xml"
     assert "sandbox" in dict(picture.headers)["content-security-policy"]
+    assert "50" in browser.text(f"{place}/edit")
     assert browser.post(place, {"note": "as simulated"}).status == 303
-    assert browser.context.current().settings["slots"] == 50
+    assert site.server.revisions.current.settings["slots"] == 50
     assert browser.post(place, {}).status == 412, "its base is no longer in force"
 
 
-def test_a_preview_without_arrivals_says_so() -> None:
-    browser = logged_in()
+def test_a_preview_replays_who_came_or_says_that_nobody_did(site: Site, browser: Browser) -> None:
+    asked: list[dict[str, Any]] = []
+
+    async def simulate(request: bytes) -> bytes:
+        asked.append(json.loads(request))
+        return json.dumps({"jobs": 1, "sides": [MEASURES, MEASURES]}).encode()
+
+    site.admin.previews.runner = simulate
     form = {**filled(slots="50"), "act": "preview", "workload": "recorded"}
     answer = browser.post("/policy", form)
     assert answer.status == 409
     assert b"nothing to replay" in answer.body
+    crowd(site, 4)
+    site.wait(6.0)
+    site.settle()
+    assert browser.post("/policy", form).status == 303
+    assert len(asked[0]["arrivals"]) == 4
 
 
-def test_restoring_a_revision_makes_a_new_one() -> None:
-    browser = logged_in()
+def test_restoring_a_revision_makes_a_new_one(site: Site, browser: Browser) -> None:
     browser.post("/policy", filled(slots="50"))
-    page = text(browser, "/policy/revisions/1/restore")
-    assert "<strong>36</strong>" in page
+    assert "<strong>2</strong>" in browser.text("/policy/revisions/1/restore")
     assert browser.post("/policy/revisions/1/restore", {"base": "2", "note": "back"}).status == 303
-    current = browser.context.current()
-    assert (current.number, current.settings["slots"], current.restored_from) == (3, 36, 1)
+    current = site.server.revisions.current
+    assert (current.number, current.settings["slots"], current.restored_from) == (3, 2, 1)
     assert browser.post("/policy/revisions/9/restore", {"base": "3"}).status == 404
-
-
-def test_rules_for_files() -> None:
-    browser = logged_in()
-    form = {
-        "path": "/42.1/*",
-        "require_class": "gold",
-        "treat_as": "large",
-        "multicast": "no",
-        "hidden_until": "2030-06-01T12:00",
-        "prequeue_from": "2030-06-01T10:00",
-    }
-    assert browser.post("/files/rule", form).status == 303
-    rule = browser.context.held_rules[0]
-    assert (rule.require_class, rule.multicast) == ("gold", False)
-    assert rule.hidden_until_s is not None
-    assert rule.prequeue_from_s == rule.hidden_until_s - 7200
-    late = form | {"prequeue_from": "2030-06-01T13:00"}
-    assert browser.post("/files/rule", late).status == 422
-    assert browser.post("/files/rule", form | {"path": "x"}).status == 422
-    assert browser.post("/files/rule/remove", {"path": "/42.1/*"}).status == 303
-    assert browser.context.held_rules == []
-
-
-def test_preference_tickets_leave_as_csv_once() -> None:
-    browser = logged_in()
-    form = {
-        "count": "3",
-        "kind": "gold",
-        "path": "=cmd()",
-        "expires": "2031-01-01T00:00",
-        "max_uses": "2",
-    }
-    answer = browser.post("/passes", form)
-    lines = answer.body.decode().split("\r\n")
-    assert len(lines) == 5
-    assert "'=cmd()" in lines[1], "a spreadsheet must not run it"
-    assert "token-0" in lines[1]
-    page = text(browser, "/passes")
-    assert "token-0" not in page
-    assert "0 of 2" in page
-    assert browser.post("/passes/p0/revoke").status == 303
-    assert "revoked" in text(browser, "/passes")
-    assert browser.post("/passes", form | {"kind": "platinum"}).status == 422
-    assert browser.post("/passes", form | {"count": "20000"}).status == 422
-
-
-def test_the_waiting_page_takes_words_and_a_picture() -> None:
-    browser = logged_in()
-    png = b"\x89PNG\r\n\x1a\n" + b"x" * 50
-    assert browser.post("/waiting", {"title": "Release 42", "logo": png}).status == 303
-    assert browser.context.look.logo_type == "image/png"
-    svg = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
-    assert browser.post("/waiting", {"logo": svg}).status == 422
-    browser.post("/waiting", {"title": "", "drop_logo": "1"})
-    assert browser.context.look.logo == b""
-    for state in ("waiting", "ready", "closed", "pre-queue"):
-        answer = browser.get(f"/waiting/preview?state={state}")
-        assert answer.status == 200
-        assert "frame-ancestors 'self'" in dict(answer.headers)["content-security-policy"]
-    assert browser.get("/waiting/preview?state=nonsense").status == 404
-
-
-def test_the_live_stream_ends_with_the_session() -> None:
-    browser = logged_in(busy_context())
-    answer = browser.get("/live")
-    assert answer.follow is not None
-    assert answer.follow().startswith(b":")  # a comment: rates need two looks
-    browser.context.now_s += 1
-    browser.context.state = snapshot(offers_total=81_254, last_wait=Estimate(1.0, 2.0))
-    second = json.loads(answer.follow().removeprefix(b"data: "))
-    assert second["points"]["flow"][0] == 10.0
-    browser.post("/logout")
-    assert answer.follow() == b""
-
-
-def test_static_files_are_kept_by_browsers_for_ever() -> None:
-    browser = logged_in()
-    page = text(browser, "/")
-    for part in page.split('"'):
-        if part.startswith("/static/"):
-            answer = browser.get(part)
-            assert answer.status == 200
-            assert "immutable" in dict(answer.headers)["cache-control"]
-    assert browser.get("/static/..%2f..%2fsetup.cfg").status == 404
+    assert browser.post("/policy/revisions/1/restore", {"base": "2"}).status == 412
 
 
 def test_diffs_name_what_changed() -> None:
@@ -336,23 +511,214 @@ def test_diffs_name_what_changed() -> None:
     ]
 
 
-def test_a_degraded_store_is_said_on_every_page() -> None:
-    context = FakeContext(body=Health("1", NOW, store_degraded=True, store_fault="disk full"))
-    browser = logged_in(context)
-    for path in ("/", "/queue", "/policy"):
-        assert "disk full" in text(browser, path)
+# -- files and rules -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/policy/revisions", "/api/v1/revisions"])
-def test_what_only_the_database_knows_is_refused_with_a_reason_while_it_is_silent(
-    path: str, monkeypatch: pytest.MonkeyPatch
+def test_rules_are_set_enforced_and_removed(site: Site, browser: Browser) -> None:
+    form = {
+        "path": "/42.1/*",
+        "require_class": "gold",
+        "treat_as": "large",
+        "multicast": "no",
+        "hidden_until": "2039-06-01T12:00",
+        "prequeue_from": "2039-06-01T10:00",
+    }
+    assert browser.post("/files/rule", form).status == 303
+    rule = site.server.rules.own[0]
+    assert (rule.require_class, rule.multicast) == ("gold", False)
+    assert rule.hidden_until is not None
+    assert rule.prequeue_from is not None
+    assert (rule.hidden_until - rule.prequeue_from).total_seconds() == 7200
+    assert site.service.gate.parts.rules.verdict("/42.1/a").require_class == "gold"
+    late = form | {"prequeue_from": "2039-06-01T13:00"}
+    assert browser.post("/files/rule", late).status == 422
+    page = browser.post("/files/rule", form | {"path": "x"}).body.decode()
+    assert 'value="x"' in page, "what was typed stays"
+    assert browser.post("/files/rule", form | {"hidden_until": "soon"}).status == 422
+    assert browser.post("/files/rule/remove", {"path": "/42.1/*"}).status == 303
+    assert site.server.rules.own == ()
+    assert not site.service.gate.parts.rules
+
+
+def test_rules_of_the_configuration_are_shown_with_where_they_come_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    browser = logged_in()
+    nightly = tmp_path / "release" / "nightly"
+    nightly.mkdir(parents=True)
+    (nightly / "a b.txt").write_text("hello")
+    rules = [{"path": "/nightly/", "require_class": "gold", "note": "members only"}]
+    site = make_site(tmp_path, monkeypatch, rules=rules)
+    try:
+        browser = operator(site)
+        api(browser, "PUT", "/rules", path="/nightly/a*", treat_as="small")
+        found = api(browser, "GET", "/rules")["rules"]
+        assert [(one["path"], one["source"]) for one in found] == [
+            ("/nightly/", "configuration"),
+            ("/nightly/a*", "admin"),
+        ]
+        page = browser.text("/files")
+        row = page[page.index("/nightly/a b.txt") :].partition("</tr>")[0]
+        assert "/nightly/" in row.partition("Rule")[2], "a folder's rule stands at its files"
+        assert "configuration" in page
+        assert "members only" in page
+        answer = browser.ask(
+            *("DELETE", "/api/v1/rules?path=/nightly/"), x_csrf_token=browser.token
+        )
+        assert answer.status == 409
+        assert site.download("192.0.2.1", "/nightly/a%20b.txt").status == 403
+    finally:
+        stop(site)
 
-    async def silent(*_: object) -> None:
-        raise StoreSilent("disk full")
 
-    monkeypatch.setattr(browser.context, "revisions", silent)
+def test_rules_blocks_and_words_survive_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make_site(tmp_path, monkeypatch)
+    browser = operator(site)
+    api(browser, "PUT", "/rules", path="/x/*", hidden_until_s=2e9, note="n")
+    api(browser, "POST", "/blocks", network="192.0.2.7")
+    api(browser, "PUT", "/waiting-page", title="Night", text="one\n\ntwo")
+    before = [api(browser, "GET", path) for path in ("/rules", "/blocks", "/waiting-page")]
+    stop(site)
+    again = make_site(tmp_path, monkeypatch)
+    try:
+        browser.site = again
+        after = [api(browser, "GET", path) for path in ("/rules", "/blocks", "/waiting-page")]
+        assert after == before
+        assert again.service.gate.parts.rules.verdict("/x/y").hidden(NOW)
+        assert again.download("192.0.2.7").status == 403
+    finally:
+        stop(again)
+
+
+def test_times_are_read_and_shown_in_the_operators_zone(site: Site, browser: Browser) -> None:
+    assert browser.post("/zone", {"zone": "Europe/Oslo"}).status == 303
+    form = {"path": "/x", "hidden_until": "2039-07-01T12:00"}
+    assert browser.post("/files/rule", form).status == 303
+    found = api(browser, "GET", "/rules")["rules"][0]["hidden_until_s"]
+    assert found % 86_400 == 10 * 3600, "noon in Oslo is ten o'clock UTC in summer"
+    assert "2039-07-01 12:00:00" in browser.text("/files")
+    assert 'value="2039-07-01T12:00"' in browser.text("/files/rule?path=%2Fx")
+    assert "Europe/Oslo" in browser.text("/files")
+    for bad in ("Nowhere/Town", "../../etc/passwd", "x" * 300):
+        assert browser.post("/zone", {"zone": bad}).status == 422
+    assert browser.post("/zone", {"zone": ""}).status == 303
+    assert "2039-07-01 10:00:00" in browser.text("/files")
+
+
+def test_bytes_of_a_file_grow_while_it_is_sent(site: Site, browser: Browser) -> None:
+    site.download("192.0.2.1")
+
+    def sent() -> int:
+        rows = api(browser, "GET", "/files")["files"]
+        return next(int(row["sent_bytes"]) for row in rows if row["path"] == "/big.iso")
+
+    assert sent() == 0
+    site.transfers[0].send(1_000)
+    assert sent() == 1_000
+    site.transfers[0].send(500)
+    assert sent() == 1_500
+    site.transfers[0].end(False)
+    site.run(_turn())
+    assert sent() == 1_500, "counted once, when it is over"
+
+
+async def _turn() -> None:
+    return None
+
+
+def test_statistics_by_file_and_hour_leave_as_csv(site: Site, browser: Browser) -> None:
+    for hour in range(2):
+        site.download(f"192.0.2.{hour}")
+        site.transfers[-1].send(1_000 * (hour + 1))
+        site.transfers[-1].end(False)
+        site.run(_turn())
+        for _ in range(13):
+            site.wait(5.0)
+        site.reactor.rightNow += 3600
+    site.settle()
+    answer = browser.get("/files/statistics.csv")
+    rows = list(csv.DictReader(io.StringIO(answer.body.decode())))
+    assert [(row["file"], row["downloads"], row["sent_bytes"]) for row in rows] == [
+        ("/big.iso", "1", "1000"),
+        ("/big.iso", "1", "2000"),
+    ]
+    assert rows[0]["hour"].endswith("00:00+00:00")
+    only = browser.get("/api/v1/files/statistics.csv?path=/nothing").body.decode()
+    assert only.strip() == "hour,file,downloads,sent_bytes"
+    assert browser.get("/api/v1/files/statistics.csv?since_s=9&until_s=3").status == 422
+
+
+# -- passes and the waiting page -------------------------------------------------------------
+
+
+def test_passes_leave_as_csv_once_and_are_revoked(site: Site, browser: Browser) -> None:
+    form = {
+        "count": "3",
+        "kind": "gold",
+        "path": "=cmd()",
+        "expires": "2035-01-01T00:00",
+        "max_uses": "2",
+    }
+    lines = browser.post("/passes", form).body.decode().split("\r\n")
+    assert len(lines) == 5
+    assert "'=cmd()" in lines[1], "a spreadsheet must not run it"
+    serial, token = lines[1].split(",")[0], lines[1].split(",")[-1]
+    page = browser.text("/passes")
+    assert token not in page
+    assert "0 of 2" in page
+    assert browser.post(f"/passes/{serial}/revoke").status == 303
+    assert "revoked" in browser.text("/passes")
+    assert browser.post(f"/passes/{serial}/revoke").status == 404
+    for bad in ({"kind": "platinum"}, {"count": "20000"}, {"expires": ""}, {"count": "x"}):
+        answer = browser.post("/passes", form | bad)
+        assert answer.status == 422, bad
+        assert b"Issue and download" in answer.body, "the form is shown again"
+
+
+def test_a_pass_from_the_page_lets_its_holder_in(site: Site, browser: Browser) -> None:
+    api(browser, "PUT", "/rules", path="/big.iso", require_class="gold")
+    assert site.download("192.0.2.1").status == 403
+    found = api(browser, "POST", "/passes", kind="gold", expires_s=NOW + 9_999)
+    token = found["passes"][0]["token"]
+    assert site.download("192.0.2.1", tidegate_pass=token).status == 0, "it started"
+    assert site.transfers
+
+
+def test_the_waiting_page_takes_words_and_a_picture(site: Site, browser: Browser) -> None:
+    png = b"\x89PNG\r\n\x1a\n" + b"x" * 50
+    assert browser.post("/waiting", {"title": "Release 42", "logo": png}).status == 303
+    assert site.server.branding.look.logo_type == "image/png"
+    assert dict(browser.get("/-/logo").headers)["content-type"] == "image/png"
+    svg = b"<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>"
+    assert browser.post("/waiting", {"logo": svg}).status == 422
+    browser.post("/waiting", {"title": "Night", "drop_logo": "1"})
+    assert site.server.branding.look.logo == b""
+    for state in ("waiting", "ready", "closed", "pre-queue"):
+        answer = browser.get(f"/waiting/preview?state={state}")
+        assert answer.status == 200
+        assert b"Night" in answer.body
+        assert "frame-ancestors 'self'" in dict(answer.headers)["content-security-policy"]
+    assert browser.get("/waiting/preview?state=nonsense").status == 404
+
+
+# -- faults ----------------------------------------------------------------------------------
+
+
+def test_a_degraded_store_is_said_on_every_page(
+    site: Site, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ill = StoreState(ok=False, reason="disk full", since_s=NOW, pending=1)
+    monkeypatch.setattr(type(site.service.store), "state", property(lambda _self: ill))
+    for path in ("/", "/queue", "/policy"):
+        assert "disk full" in browser.text(path)
+
+
+@pytest.mark.parametrize("path", ["/policy/revisions", "/api/v1/revisions", "/log"])
+def test_what_only_the_database_knows_is_refused_with_a_reason_while_it_is_silent(
+    site: Site, browser: Browser, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site.service.store, "read", lambda _work: fail(OSError("disk full")))
     answer = browser.get(path)
     assert answer.status == 503
     assert dict(answer.headers)["retry-after"] == "10"
@@ -361,14 +727,15 @@ def test_what_only_the_database_knows_is_refused_with_a_reason_while_it_is_silen
     assert browser.get("/policy").status == 200
 
 
-def test_a_young_server_is_drawn_from_its_first_value() -> None:
-    t = tuple(float(15 * step) for step in range(240))
-    late = History(t, {"waiting": (None,) * 200 + (1.0,) * 40, "ready": (None,) * 240})
-    found = from_first_value(late)
-    assert found.t == t[200:]
-    assert found.series["waiting"] == (1.0,) * 40
-    last = from_first_value(History(t, {"waiting": (None,) * 239 + (1.0,)}))
-    assert len(last.t) == len(last.series["waiting"]) == 8
-    assert from_first_value(History(t, {"waiting": (1.0,) + (None,) * 239})).t == t
-    assert from_first_value(History(t, {"waiting": (None,) * 240})).t == t
-    assert from_first_value(History((), {})).t == ()
+def test_a_fault_is_said_counted_and_never_shown_as_a_traceback(
+    site: Site, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_self: object) -> None:
+        raise RuntimeError("secret detail")
+
+    before = site.server.vitals.read().errors_total
+    monkeypatch.setattr(type(site.server.rules), "all", broken)
+    answer = browser.get("/files")
+    assert answer.status == 500
+    assert b"secret detail" not in answer.body
+    assert site.server.vitals.read().errors_total == before + 1

@@ -2,80 +2,90 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred, fail, succeed
-from twisted.logger import Logger
+import pytest
+from twisted.internet.defer import Deferred, fail
 
-from server.admin.charts import RECORDED, SUMS
-from server.admin.context import History
-from server.admin.pasts import Pasts
-from server.history import SAMPLE_S
-from server.recent import Recent
+from server.admin.charts import RECORDED, Series
+from tests.admin_site import Site, make_site, stop
 
-
-class FakeRecorder:
-    def __init__(self) -> None:
-        self.recent = Recent(3600.0, 721)
-
-    def recorded(self, series: Any, since_s: float, until_s: float, points: int) -> Any:
-        return self.recent.binned(series, since_s, until_s, points, SAMPLE_S)
+DAY_S = 86_400.0
 
 
-class FakeStore:
-    """Counts the reads; `ill` fails them."""
+class Counted:
+    """The store's reads, counted; while `ill` they fail."""
 
-    def __init__(self) -> None:
-        self.reads = 0
-        self.ill = False
+    def __init__(self, site: Site, patch: pytest.MonkeyPatch) -> None:
+        self.reads, self.ill = 0, False
+        real = site.service.store.read
 
-    def read(self, _work: Any) -> Deferred[Any]:
-        self.reads += 1
-        if self.ill:
-            return fail(OSError("disk full"))
-        return succeed(([0.5], {name: [7.0] for name in RECORDED}))
+        def read(work: Any) -> Deferred[Any]:
+            self.reads += 1
+            return fail(OSError("disk full")) if self.ill else real(work)
 
-
-def pasts() -> tuple[Pasts, FakeStore, Recent]:
-    store, recorder = FakeStore(), FakeRecorder()
-    service: Any = SimpleNamespace(store=store, recorder=recorder, log=Logger())
-    return Pasts(service), store, recorder.recent
+        patch.setattr(site.service.store, "read", read)
 
 
-def read(past: Pasts, since_s: float, until_s: float, points: int) -> History:
-    found: list[History] = []
-    Deferred.fromCoroutine(past.read(since_s, until_s, points)).addCallback(found.append)
-    return found[0]
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    found = make_site(tmp_path, monkeypatch)
+    found.settle()
+    yield found
+    stop(found)
 
 
-def test_the_last_hour_asks_no_database_once_it_is_whole() -> None:
-    past, store, recent = pasts()
-    recent.add(3590.0, {"waiting": 3.0, "admitted_small": 1.0, "admitted_large": 0.5})
-    assert read(past, 0.0, 3600.0, 240).series["waiting"] == (7.0,)
-    recent.complete(())
-    found = read(past, 5.0, 3605.0, 240)
-    assert [value for value in found.series["waiting"] if value is not None] == [3.0]
-    assert [value for value in found.series["admitted"] if value is not None] == [1.5]
+def drawn(site: Site, span_s: float) -> Series:
+    return site.run(site.server.history.drawn(span_s, site.server.now(), 240))
+
+
+def test_the_last_hour_asks_no_database_once_it_is_whole(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        site.download(f"203.0.113.{number}")
+    site.wait(60.0)
+    store = Counted(site, monkeypatch)
+    found = drawn(site, 3600.0)
+    assert store.reads == 0
+    assert max(value or 0.0 for value in found.series["waiting"]) > 0
+    assert set(found.series) == set(RECORDED)
+
+
+def test_older_times_come_from_the_store_and_are_kept_as_long_as_their_steps_bear(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Counted(site, monkeypatch)
+    for _ in range(3):
+        drawn(site, DAY_S)
+        site.reactor.rightNow += 19.0
     assert store.reads == 1
-
-
-def test_older_times_come_from_the_store_and_are_kept_as_long_as_their_steps_bear() -> None:
-    past, store, recent = pasts()
-    recent.complete(())
-    day = 86_400.0
-    for later_s in (0.0, 30.0, 59.0):
-        assert read(past, later_s, later_s + day, 240).series["admitted"] == (14.0,)
-    assert store.reads == 1
-    read(past, 61.0, 61.0 + day, 240)
+    site.reactor.rightNow += 10.0
+    drawn(site, DAY_S)
     assert store.reads == 2
 
 
-def test_an_ill_database_leaves_what_memory_has() -> None:
-    past, store, recent = pasts()
-    store.ill = True
-    recent.add(86_000.0, {"waiting": 3.0})
-    found = read(past, 0.0, 86_400.0, 240)
-    assert [value for value in found.series["waiting"] if value is not None] == [3.0]
-    assert set(found.series) == {*RECORDED, *SUMS}
-    assert len(found.t) == len(found.series["waiting"]) == 240
+def test_a_period_that_memory_no_longer_has_comes_from_the_store(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.wait(30.0)
+    site.settle()
+    store, now = Counted(site, monkeypatch), site.server.now()
+    site.run(site.server.history.read(now - 30, now, 10))
+    assert store.reads == 0
+    site.run(site.server.history.read(now - 2 * DAY_S, now - DAY_S, 10))
+    assert store.reads == 1
+
+
+def test_an_ill_database_leaves_what_memory_has(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        site.download(f"203.0.113.{number}")
+    site.wait(1000.0)
+    Counted(site, monkeypatch).ill = True
+    found = drawn(site, DAY_S)
+    assert max(value or 0.0 for value in found.series["waiting"]) > 0
+    assert len(found.t) == 240

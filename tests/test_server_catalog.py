@@ -12,10 +12,10 @@ import pytest
 from twisted.internet import defer
 from twisted.internet.task import Clock
 
-from server import catalog as module
-from server.catalog import Catalog, FileChanged, MemoryDigestCache, Stopped, digest_file
-from server.files import Tree
-from server.openfile import OpenFile
+from server.files import digests as module
+from server.files.digests import Catalog, FileChanged, MemoryDigestCache, Stopped, digest_file
+from server.files.openfile import OpenFile
+from server.files.tree import Tree
 
 
 def opened(root: Path, **sizes: int) -> dict[str, OpenFile]:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from server.cli import FLAGS, serve
-from server.cli_config import config as config_command
-from server.cli_config import manual
-from server.config import ConfigError, Flag, field_of, load_config, setting_names, value_of
-from server.settings import ServerConfig, split_address
+from server.app.cli.config import config as config_command
+from server.app.cli.config import manual
+from server.app.cli.serve import FLAGS, serve
+from server.app.config import ConfigError, Flag, field_of, load_config, setting_names, value_of
+from server.app.settings import ServerConfig, split_address
 
 
 def load(tmp_path: Path, text: str = "", environ: Any = None, **flags: Any) -> Any:
@@ -36,6 +36,19 @@ def test_defaults_then_file_then_environment_then_flags(tmp_path: Path) -> None:
     assert loaded.origin("bandwidth") == "environment TIDEGATE_BANDWIDTH"
     assert loaded.origin("admission.slots") == "flag --x"
     assert loaded.origin("drain_s") == "default"
+
+
+@pytest.mark.parametrize("text", ["bandwidth = 40", 'bandwidth = "40"', "[multicast]\nrate = 40"])
+def test_a_rate_without_a_unit_is_refused(tmp_path: Path, text: str) -> None:
+    """40 was 320 bit/s, and nobody who wrote it meant that."""
+    with pytest.raises(ConfigError, match="40Mbit"):
+        load(tmp_path, text + "\n")
+
+
+@pytest.mark.parametrize("text", ["5000", '"5000"', '"5kB/s"'])
+def test_a_name_that_says_its_unit_takes_a_bare_number(tmp_path: Path, text: str) -> None:
+    config = load(tmp_path, f"[limits]\nmin_rate_bytes_s = {text}\n").config
+    assert config.limits.min_rate_bytes_s == 5000
 
 
 def test_the_environment_reaches_every_section_and_reads_lists(tmp_path: Path) -> None:
@@ -82,7 +95,7 @@ def test_whoever_names_only_the_slots_gets_a_sixth_reserved(
         ('mirrors = ["ftp://x/"]', "not an http or https URL"),
         ('trusted_proxies = ["10.0.0.0/99"]', "trusted_proxies"),
         ("x = [", "is not valid TOML"),
-        ('policy = "best"', "policy .*'fcfs', 'reserve'"),
+        ('policy = "best"', "policy .*choose one of fcfs, reserve"),
         ('[[rules]]\npath = "/a"\ncolour = 1', "rules.0.colour .*there is no such setting"),
         ('[[holding.tools]]\nagent = "("\nmanner = "hold"', "not a regular expression"),
     ],

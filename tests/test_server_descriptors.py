@@ -9,18 +9,36 @@ from pathlib import Path
 
 import pytest
 
-from server import descriptors
-from server.descriptors import affordable
-from server.files import Overloaded, Tree
+from server.app import descriptors
+from server.app.descriptors import affordable
+from server.files.tree import Overloaded, Tree
 from server.http.limits import HttpLimits
 
 
 @pytest.mark.parametrize(
     ("asked", "files", "most"),
-    [(10_000, 262_144, 10_000), (10_000, 1024, 362), (0, 1024, 362), (100, 1024, 100), (9, 10, 9)],
+    [
+        (10_000, 262_144, 10_000),
+        (0, 262_144, 261_244),
+        (10_000, 1024, 683),
+        (0, 1024, 683),
+        (100, 1024, 100),
+        (9, 10, 9),
+    ],
 )
 def test_no_more_connections_than_open_files_carry(asked: int, files: int, most: int) -> None:
     assert affordable(HttpLimits(max_connections=asked), files).max_connections == most
+
+
+@pytest.mark.parametrize(("asked", "told"), [(0, True), (100, False), (5000, True)])
+def test_a_bound_that_the_system_sets_is_said(
+    asked: int, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[dict[str, int]] = []
+    for level in ("info", "warn"):
+        monkeypatch.setattr(descriptors._log, level, lambda text, **values: said.append(values))
+    affordable(HttpLimits(max_connections=asked), 1024)
+    assert said == ([{"most": 683, "files": 1024}] if told else [])
 
 
 def test_the_soft_limit_goes_up_to_the_hard_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.files import IsDirectory, NotHere, Tree
-from server.openfile import OpenFile
-from server.paths import split_path, url_of
+from server.files.openfile import OpenFile
+from server.files.paths import split_path, url_of
+from server.files.tree import IsDirectory, NotHere, Tree
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -10,14 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.job import TicketState
+from policies.contract import TicketState
 from policies.settings import PolicySettings
 from protocol.ticket import Ticket
-from server.desk import Desk
-from server.rules import Rule
-from server.tools import ToolRule
+from server.admission.actions import QueueActions
+from server.admission.client_programs import ToolRule
+from server.admission.rules import Rule
+from server.http.request import Request
 from tests.fakes import BIG, START_S, House, representation
 
+COMES_BACK = ToolRule(agent="^wrk", manner="come-back")
 CURL = "curl/8.0"
 BROWSER = {"agent": "Mozilla/5.0 Firefox/140.0", "accept": "text/html,*/*;q=0.8"}
 
@@ -31,7 +34,7 @@ def test_a_free_slot_starts_the_download_with_its_lease_fields() -> None:
     first = house.ask()
     assert first.started
     assert first.start_fields["tidegate-lease-connections"] == "8"
-    assert first.start_fields["tidegate-ticket"].startswith("t1.")
+    assert first.start_fields["tidegate-ticket"].startswith("t2.")
 
 
 def test_a_busy_server_tells_place_time_and_ticket() -> None:
@@ -158,14 +161,16 @@ def test_a_browser_gets_the_waiting_page_in_its_language() -> None:
     answer = asked.connection
     assert answer.status == 503
     page = answer.body.decode()
-    assert '<html lang="de">' in page
+    assert '<html lang="de" dir="ltr">' in page
     assert "Sie sind Nummer 2 in der Warteschlange" in page
     token = answer.fields["tidegate-ticket"]
     refresh = answer.fields["refresh"]
     assert refresh.endswith(f"; url=/big.iso?tidegate-ticket={token}")
     assert f"tidegate-ticket={token}; Path=/big.iso;" in answer.fields["set-cookie"]
     assert "HttpOnly" in answer.fields["set-cookie"]
-    assert "script" not in page
+    assert re.findall(r"<script[^>]*>", page) == re.findall(
+        r'<script src="/-/static/waiting\.js[^"]*" defer>', page
+    ), "no script but our own file"
 
 
 def test_the_waiting_page_escapes_the_name_of_the_file() -> None:
@@ -173,7 +178,8 @@ def test_the_waiting_page_escapes_the_name_of_the_file() -> None:
     house.ask("192.0.2.1")
     path = "/%3Cscript%3Ealert(1)%3C/script%3E"
     asked = house.ask("192.0.2.2", file=path, **BROWSER)
-    assert b"<script" not in asked.connection.body
+    assert b"<script>" not in asked.connection.body
+    assert b"alert(1)<" not in asked.connection.body
 
 
 def test_tools_that_cannot_wait_are_held_and_called_in_order() -> None:
@@ -184,17 +190,17 @@ def test_tools_that_cannot_wait_are_held_and_called_in_order() -> None:
     wget2 = house.ask("192.0.2.4", agent="wget2/2.1", accept="text/html,*/*;q=0.8")
     assert [asked.started for asked in (first, second, third, wget2)] == [True] + [False] * 3
     assert {asked.connection.status for asked in (second, third, wget2)} == {0}
-    assert len(house.gate.holds) == 3
+    assert len(house.gate.parked) == 3
     for asked, following in ((first, second), (second, third), (third, wget2)):
         asked.transfer.finish()
         house.wait(1)
         assert following.started
-    assert len(house.gate.holds) == 0
+    assert len(house.gate.parked) == 0
 
 
 def test_a_held_tool_hears_nothing_at_first_and_then_a_line_now_and_then() -> None:
     tool = ToolRule(agent="^slow/", manner="hold", silent_s=20, drip_s=5, drip_lines=3)
-    house = House(tools=[tool])
+    house = House(tools=[tool], slot_use_fraction=0.0)
     house.ask("192.0.2.1")
     held = house.ask("192.0.2.2", agent="slow/1")
     house.wait(19)
@@ -206,7 +212,7 @@ def test_a_held_tool_hears_nothing_at_first_and_then_a_line_now_and_then() -> No
     assert len(held.connection.drips) == 3
     house.wait(5)
     assert held.connection.aborted
-    assert len(house.gate.holds) == 0
+    assert len(house.gate.parked) == 0
     back = house.ask("192.0.2.2", agent="slow/1")
     assert back.connection.status == 0
     assert [row.number for row in house.gate.policy.tickets()] == [2]
@@ -227,27 +233,37 @@ def test_a_held_client_that_leaves_keeps_its_place_but_is_not_called() -> None:
 def test_holds_are_bounded_in_all_and_for_each_client() -> None:
     house = House(holds_most=3, holds_per_client=2)
     house.ask("192.0.2.1", agent=CURL)
-    answers = [house.ask("192.0.2.2", agent=CURL, file=f"/{n}").connection.status for n in range(3)]
-    assert answers == [0, 0, 503]
+    greedy = [house.ask("192.0.2.2", agent=CURL, file=f"/{n}") for n in range(3)]
+    assert [asked.connection.status for asked in greedy] == [0, 0, 503]
     assert house.ask("192.0.2.3", agent=CURL).connection.status == 0
-    assert house.ask("192.0.2.4", agent=CURL).connection.status == 503
+    # Its oldest makes room for somebody else, and keeps its place.
+    assert house.ask("192.0.2.4", agent=CURL).connection.status == 0
+    assert [asked.connection.status for asked in greedy] == [503, 0, 503]
+    assert greedy[0].connection.fields["tidegate-place"] == "1"
+    assert house.ask("192.0.2.5", agent=CURL).connection.status == 503
 
 
 def test_a_ticket_aware_client_is_never_held() -> None:
     house = House()
     house.ask("192.0.2.1")
     assert house.ask("192.0.2.2", agent=CURL, tidegate_wait="ticket").connection.status == 503
-    assert house.ask("192.0.2.3", agent="pip/25.0").connection.status == 503
+    assert house.ask("192.0.2.3", agent="tidegate/0.1").connection.status == 503
     asks_json = {"agent": CURL, "accept": "application/json"}
     assert house.ask("192.0.2.4", **asks_json).connection.status == 503
 
 
-def test_a_program_that_nobody_measured_is_told_when_to_come_back() -> None:
+def test_a_program_that_nobody_measured_is_held_unless_it_reads_answers() -> None:
     house = House()
-    house.ask("192.0.2.1")
-    told = house.ask("192.0.2.2", agent="NewTool/1").connection
+    first = house.ask("192.0.2.1")
+    held = house.ask("192.0.2.2", agent="NewTool/1")
+    told = house.ask("192.0.2.3", agent="NewTool/1", accept="application/json").connection
     assert told.status == 503
     assert int(told.fields["retry-after"]) >= 1
+    house.wait(9)
+    assert held.connection.drips, "many programs give up after 10 s of silence"
+    first.transfer.finish()
+    house.wait(1)
+    assert held.started
 
 
 def test_without_tickets_a_held_tool_is_offered_again_and_again() -> None:
@@ -341,7 +357,7 @@ def test_connections_beyond_the_lease_take_over_in_turn_when_one_ends() -> None:
     asked[2].transfer.finish()
     house.wait(0.25)
     assert all(one.started for one in asked)
-    assert len(house.gate.holds) == 0
+    assert len(house.gate.parked) == 0
     assert leases(house) == 1
 
 
@@ -357,7 +373,7 @@ def test_who_reads_answers_is_told_at_once_that_it_has_enough_connections(
 
 
 def test_a_connection_too_many_is_told_so_in_the_end_and_may_leave_before() -> None:
-    house = House(connections_per_lease=1)
+    house = House(connections_per_lease=1, tools=[COMES_BACK])
     house.ask(agent="wrk")
     waits, leaves = house.ask(agent="wrk"), house.ask(agent="wrk")
     house.wait(10)
@@ -367,11 +383,11 @@ def test_a_connection_too_many_is_told_so_in_the_end_and_may_leave_before() -> N
     house.wait(6)
     assert waits.connection.status == 503
     assert json.loads(waits.connection.body)["type"].endswith("/too-many-connections")
-    assert len(house.gate.holds) == 0
+    assert len(house.gate.parked) == 0
 
 
 def test_when_the_download_is_whole_one_that_was_too_many_asks_like_anybody_else() -> None:
-    house = House(connections_per_lease=1)
+    house = House(connections_per_lease=1, tools=[COMES_BACK])
     first = house.ask(agent="wrk")
     house.ask("192.0.2.9")
     more = house.ask(agent="wrk")
@@ -383,7 +399,7 @@ def test_when_the_download_is_whole_one_that_was_too_many_asks_like_anybody_else
 
 
 def test_who_asks_again_and_again_gets_its_answers_late() -> None:
-    house = House(come_back_s=60.0, early_polls_free=1, early_answer_s=3.0)
+    house = House(come_back_s=60.0, early_polls_free=1, early_answer_s=3.0, slot_use_fraction=0.0)
     house.ask("192.0.2.1")
     house.ask("192.0.2.2")
     assert house.ask("192.0.2.2").connection.status == 503, "once is forgiven"
@@ -407,6 +423,46 @@ def test_small_files_pass_the_fast_way_unless_something_speaks_against_it() -> N
     assert not house.gate.admit_small(asked.request, representation("/secret/x", 100))
     house.gate.drain()
     assert not house.gate.admit_small(asked.request, small)
+
+
+def test_a_body_of_one_write_needs_no_lease_while_nobody_waits_and_a_slot_is_free() -> None:
+    house = House(slots=2, reserve_small=1)
+    wheel = representation("/wheel.whl", 30_000)
+    first = house.ask(file="/wheel.whl", size_bytes=30_000)
+    assert first.started, "the only slot for large ones"
+    assert not house.gate.admit_small(first.request, wheel), "no slot is free"
+    first.transfer.finish()
+    house.wait(0.5)
+    counted = house.gate.policy.snapshot(house.clock.seconds())
+    assert house.gate.admit_small(first.request, wheel)
+    after = house.gate.policy.snapshot(house.clock.seconds())
+    assert after.admitted_large_total == counted.admitted_large_total + 1
+    assert after.large_active == 0
+    assert not house.gate.downloads
+    running = house.ask("192.0.2.2")
+    waiting = house.ask("192.0.2.3")
+    assert waiting.connection.status == 503
+    running.transfer.finish()
+    house.wait(0.5)
+    assert not house.gate.admit_small(first.request, wheel), "nobody overtakes one who waits"
+
+
+def test_a_ticket_or_pass_is_judged_also_where_a_body_of_one_write_could_go() -> None:
+    house = House(slots=2, reserve_small=1)
+    wheel = representation("/wheel.whl", 30_000)
+    for headers, query in (
+        ({b"tidegate-ticket": b"forged"}, b""),
+        ({b"tidegate-pass": b"forged"}, b""),
+        ({b"cookie": b"tidegate-ticket=forged"}, b""),
+        ({}, b"?tidegate-ticket=forged"),
+    ):
+        asked = house.ask("192.0.2.9", file="/other")
+        asked.transfer.finish()
+        house.wait(0.5)
+        plain = asked.request
+        assert house.gate.admit_small(plain, wheel)
+        proving = Request(plain.connection, b"GET", b"/wheel.whl" + query, headers)
+        assert not house.gate.admit_small(proving, wheel)
 
 
 def test_rules_hide_require_a_class_and_count_sizes() -> None:
@@ -496,12 +552,7 @@ def test_tickets_keep_their_places_over_a_crash() -> None:
     assert [asked.connection.fields["tidegate-place"] for asked in back] == ["3", "2", "1"]
     new = after.ask("192.0.2.5")
     assert (
-        after.keys.read_ticket(
-            new.token,
-            after.gate.parts.callers.key("192.0.2.5", {b"user-agent": b"tidegate/1"}),
-            "/big.iso",
-            after.clock.seconds(),
-        ).number
+        after.keys.read_ticket(new.token, "192.0.2.5", "/big.iso", after.clock.seconds()).number
         >= 1_000_000
     )
 
@@ -595,7 +646,7 @@ def test_close_leaves_no_timer_behind() -> None:
 
 def test_an_operator_cancels_withdraws_promotes_and_blocks() -> None:
     house = House()
-    desk = Desk(house.gate)
+    desk = QueueActions(house.gate)
     running = house.ask("192.0.2.1")
     tokens = [house.ask(f"192.0.2.{n}").token for n in (2, 3, 4)]
     assert desk.promote(4)
@@ -628,9 +679,8 @@ def test_a_replaced_file_begins_its_coverage_anew() -> None:
 def test_a_signed_ticket_with_a_number_never_issued_is_taken_up_and_not_reissued() -> None:
     house = House()
     house.ask("192.0.2.1")
-    client = house.gate.parts.callers.key("192.0.2.2", {b"user-agent": b"tidegate/1"})
     token = house.keys.write_ticket(
-        Ticket(77, client, "/big.iso", BIG, BIG, 1.0, house.clock.seconds())
+        Ticket(77, "192.0.2.2", "v0", "/big.iso", BIG, BIG, 1.0, house.clock.seconds())
     )
     assert house.ask("192.0.2.2", token=token).connection.status == 503
     numbers = {row.number for row in house.gate.policy.tickets()}
@@ -640,7 +690,7 @@ def test_a_signed_ticket_with_a_number_never_issued_is_taken_up_and_not_reissued
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), max_size=40))
 def test_no_slot_leaks_whatever_clients_do(steps: list[tuple[int, int]]) -> None:
-    house = House(slots=2, reserve_small=0, lease_idle_s=5, ticket_ttl_s=20)
+    house = House(slots=2, reserve_small=0, lease_idle_s=5, ticket_ttl_s=20, slot_use_fraction=0.0)
     live: list[object] = []
     for what, who in steps:
         if what <= 2:
@@ -662,5 +712,5 @@ def test_no_slot_leaks_whatever_clients_do(steps: list[tuple[int, int]]) -> None
         asked.leave()  # type: ignore[attr-defined]
     house.wait(400)
     assert leases(house) == 0
-    assert len(house.gate.holds) == 0
+    assert len(house.gate.parked) == 0
     assert house.gate.downloads == {}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from server import listing
-from server.files import Tree
-from server.folders import REUSE_FACTOR, Folders
+from server.files import listing
+from server.files.directory_cache import REUSE_FACTOR, Folders
+from server.files.tree import Tree
 from tests.http_bench import Bench
 
 

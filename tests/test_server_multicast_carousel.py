@@ -12,8 +12,8 @@ from protocol.fec import BlockLayout, FecParameters, scheme_for
 from protocol.packet import PacketFlag, PacketSealer
 from protocol.session_report import Report
 from server.multicast.carousel import Carousel
-from server.multicast.foresight import surely_enough
-from server.multicast.steps import CarouselSettings, Mark, Phase, Run
+from server.multicast.proactive_repair import surely_enough
+from server.multicast.schedule_steps import CarouselSettings, Mark, Phase, Run
 from server.multicast.symbols import ObjectChanged, SymbolSource
 from tests.multicast_link import KEY, Link, simulate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.multicast.hot import Hold, Hot, HotSettings, Join, Release, Start, Unicast
+from server.multicast.demand import Hold, Hot, HotSettings, Join, Release, Start, Unicast
 
 BIG = 1 << 20
 

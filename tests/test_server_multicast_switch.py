@@ -23,18 +23,18 @@ from protocol.session import (
     format_capability,
 )
 from protocol.session_report import Report, decode_answer, encode_report
-from server.files import Tree
+from server.files.openfile import OpenFile
+from server.files.transfer import BodyPlan, Representation
+from server.files.tree import Tree
 from server.http.request import Request
 from server.multicast import sessions as sessions_module
 from server.multicast.blocks import hash_blocks
-from server.multicast.hot import Hot, HotSettings
+from server.multicast.demand import Hot, HotSettings
 from server.multicast.routes import MulticastRoutes
 from server.multicast.schedule import FOLDER, ScheduledSend, ScheduleWatch, write_entry
 from server.multicast.sessions import Sessions
 from server.multicast.settings import MulticastSettings
 from server.multicast.switch import MulticastSwitch
-from server.openfile import OpenFile
-from server.transfer import BodyPlan, Representation
 from tests.fakes import FakeConnection
 
 CAPABLE = format_capability(Capability((*available_schemes(), "paper"), scope="site"))

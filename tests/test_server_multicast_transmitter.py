@@ -10,7 +10,7 @@ from protocol.fec import BlockLayout, FecParameters, scheme_for
 from protocol.packet import PAYLOAD_OFFSET, WIRE_OVERHEAD_BYTES
 from server.multicast.carousel import Carousel
 from server.multicast.framing import Framer
-from server.multicast.steps import CarouselSettings
+from server.multicast.schedule_steps import CarouselSettings
 from server.multicast.symbols import ObjectChanged, SymbolSource
 from server.multicast.transmitter import Transmitter
 

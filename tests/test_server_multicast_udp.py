@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from client.failures import LocalProblem
-from client.multicast_batch import BatchReader
-from client.multicast_socket import GroupSocket
+from client.multicast.batch import BatchReader
+from client.multicast.socket import GroupSocket
+from client.net.errors import LocalProblem
 from protocol.errors import ProtocolError
 from protocol.fec import FecParameters
 from protocol.session import Offer

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from server.pacer import Pacer
+from server.files.pacer import TRICKLE_BYTES, TRICKLE_S, Pacer, Share
 
 
 class Taker:
     """Takes up to `rate_bytes_s`; a full one asks for turns again when it has room."""
 
-    def __init__(self, pacer: Pacer, clock: Clock, rate_bytes_s: float) -> None:
+    def __init__(
+        self, pacer: Pacer, clock: Clock, rate_bytes_s: float, share: Share | None = None
+    ) -> None:
         self.pacer = pacer
+        self.share = share or Share()
+        self.sent_at_s = clock.seconds()
+        self.paused = False
+        self.trickles: list[float] = []
         self.clock = clock
         self.rate_bytes_s = rate_bytes_s
         self.sent = 0
@@ -29,6 +37,14 @@ class Taker:
         self.sent += count
         self.waiting = count < most_bytes
         return count
+
+    def trickle(self, most_bytes: int) -> int | None:
+        if not self.paused:
+            return None
+        self.sent += most_bytes
+        self.sent_at_s = self.clock.seconds()
+        self.trickles.append(self.sent_at_s)
+        return most_bytes
 
     def uncapped(self) -> None:
         self.lifted = True
@@ -103,3 +119,85 @@ def test_goodput_is_what_left_lately() -> None:
         clock.advance(0.1)
         goodput = pacer.goodput_bytes_s()
     assert goodput == 0.0
+
+
+def test_many_connections_of_one_download_get_what_one_gets() -> None:
+    clock = Clock()
+    pacer = Pacer(clock, 400_000)
+    one = Taker(pacer, clock, 1e9)
+    share = Share()
+    many = [Taker(pacer, clock, 1e9, share) for _ in range(8)]
+    for taker in (one, *many):
+        pacer.ready(taker)
+    run(clock, [one, *many], 10)
+    together = sum(taker.sent for taker in many)
+    assert one.sent == pytest.approx(together, rel=0.02)
+    assert together + one.sent == pytest.approx(4_000_000, rel=0.02)
+    for taker in many:
+        assert taker.sent == pytest.approx(together / 8, rel=0.3)
+
+
+def test_a_connection_that_takes_no_more_leaves_its_part_to_the_others_of_its_download() -> None:
+    clock = Clock()
+    pacer = Pacer(clock, 400_000)
+    one = Taker(pacer, clock, 1e9)
+    share = Share()
+    slow, fast = Taker(pacer, clock, 10_000, share), Taker(pacer, clock, 1e9, share)
+    for taker in (one, slow, fast):
+        pacer.ready(taker)
+    run(clock, [one, slow, fast], 10)
+    assert slow.sent == pytest.approx(100_000, rel=0.1)
+    assert slow.sent + fast.sent == pytest.approx(one.sent, rel=0.03)
+
+
+@pytest.mark.parametrize("cap", [2_500_000.0, None])
+def test_a_paused_sender_is_never_silent_for_long(cap: float | None) -> None:
+    clock = Clock()
+    pacer = Pacer(clock, cap)
+    busy = [Taker(pacer, clock, 1e9) for _ in range(100)]
+    paused = [Taker(pacer, clock, 1e9) for _ in range(400)]
+    for taker in busy:
+        if cap is not None:
+            pacer.ready(taker)
+    for number, taker in enumerate(paused):
+        clock.advance(0.007 * (number % 3))
+        taker.paused = True
+        pacer.paused(taker)
+    run(clock, busy, 30)
+    for taker in paused:
+        times = [0.0, *taker.trickles, clock.seconds()]
+        assert max(b - a for a, b in pairwise(times)) < TRICKLE_S + 3.0
+        assert len(taker.trickles) >= 30 / (TRICKLE_S + 0.2)
+    if cap is not None:
+        # What trickles is paid for by the others.
+        total = sum(taker.sent for taker in (*busy, *paused))
+        assert total <= cap * clock.seconds() * 1.02
+
+
+def test_who_resumed_trickles_no_more_and_who_was_served_lately_is_not_due() -> None:
+    clock = Clock()
+    pacer = Pacer(clock, None)
+    taker = Taker(pacer, clock, 1e9)
+    taker.paused = True
+    pacer.paused(taker)
+    run(clock, [], 3)
+    taker.sent_at_s = clock.seconds()
+    run(clock, [], 3)
+    assert not taker.trickles
+    run(clock, [], 2)
+    assert len(taker.trickles) == 1
+    assert taker.sent == TRICKLE_BYTES
+    taker.paused = False
+    run(clock, [], 20)
+    assert len(taker.trickles) == 1
+    assert not clock.getDelayedCalls()
+
+
+def test_a_round_of_a_long_ring_takes_about_a_second() -> None:
+    clock = Clock()
+    pacer = Pacer(clock, 2_500_000)
+    takers = [Taker(pacer, clock, 1e9) for _ in range(600)]
+    for taker in takers:
+        pacer.ready(taker)
+    run(clock, takers, 1.2)
+    assert all(taker.sent for taker in takers)

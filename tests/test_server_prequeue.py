@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.prequeue import Prequeue
+from server.admission.draw import MOST_OF_ADDRESS, MOST_OF_NETWORK, Draw, Entry, Prequeue
 from tests.fakes import representation
 
 OPENS_S = 2_000.0
@@ -19,6 +19,12 @@ OPENS_S = 2_000.0
 
 def sha(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def enter(draw: Draw, client: str, network: tuple[str, ...] = ()) -> Entry:
+    found = draw.enter(client, representation(), 1.0, network)
+    assert found is not None
+    return found
 
 
 def make() -> tuple[Prequeue, dict[str, Any]]:
@@ -33,7 +39,7 @@ def test_the_seed_is_committed_before_anybody_registers_and_published_after_the_
     draw = prequeue.draw(OPENS_S)
     before = draw.document(1_500.0)
     assert set(before) == {"opens_s", "commitment_sha256", "entered", "rule"}
-    entries = [draw.enter(f"192.0.2.{n}#0", representation(), 1.0) for n in range(40)]
+    entries = [enter(draw, f"192.0.2.{n}#0") for n in range(40)]
     assert prequeue.due(OPENS_S - 1) == []
     seated = [entry.ident for entry in prequeue.due(OPENS_S)]
     after = draw.document(OPENS_S)
@@ -56,7 +62,7 @@ def test_coming_early_gives_nothing() -> None:
     for _ in range(400):
         prequeue, _ = make()
         draw = prequeue.draw(OPENS_S)
-        idents = [draw.enter(f"192.0.2.{n}#0", representation(), 1.0).ident for n in range(4)]
+        idents = [enter(draw, f"192.0.2.{n}#0").ident for n in range(4)]
         first[idents.index(prequeue.due(OPENS_S)[0].ident)] += 1
     # Four equal chances in 400 draws: 100 each, standard deviation 8.7; six of them off is news.
     assert all(48 < first[n] < 152 for n in range(4))
@@ -70,7 +76,7 @@ def test_who_comes_while_the_drawn_are_seated_comes_after_them() -> None:
     seated = prequeue.due(OPENS_S)
     assert len(seated) == 500
     assert prequeue.holds_back(OPENS_S)
-    late = draw.enter("late", representation(), 1.0)
+    late = enter(draw, "late")
     seated += prequeue.due(OPENS_S)
     assert len(seated) == 601
     assert seated[-1].ident == late.ident
@@ -90,3 +96,38 @@ def test_a_restart_keeps_seed_entries_and_order(drawn: bool, count: int) -> None
     again.load(kept.values(), OPENS_S)
     assert again.draw(OPENS_S).document(OPENS_S) == draw.document(OPENS_S)
     assert (again.due(OPENS_S) == []) is (drawn or count == 0)
+
+
+def test_one_network_has_only_so_many_entries_and_each_is_written_once() -> None:
+    prequeue, kept = make()
+    draw = prequeue.draw(OPENS_S)
+    for number in range(3000):
+        network = (f"2001:db8:0:{number:x}::/64", "2001:db8::/56", "2001:db8::/48")
+        draw.enter(f"{network[0]}#0", representation(), 1.0, network)
+    assert draw.entered == MOST_OF_NETWORK
+    for number in range(3000):
+        draw.enter(f"192.0.2.1#{number}", representation(), 1.0, ("192.0.2.1", "192.0.2.0/24"))
+    assert draw.entered == MOST_OF_NETWORK + MOST_OF_ADDRESS
+    enter(draw, "198.51.100.1#0", ("198.51.100.1", "198.51.100.0/24"))
+    rows = [name for name in kept if name.startswith(f"{draw.name} ")]
+    assert len(rows) == draw.entered
+    prequeue.save()
+    assert len(json.dumps(kept[draw.name])) < 1000
+
+
+def test_what_was_seated_is_forgotten_at_the_next_start() -> None:
+    prequeue, kept = make()
+    draw = prequeue.draw(OPENS_S)
+    idents = [enter(draw, f"client-{n}").ident for n in range(5)]
+    prequeue.due(OPENS_S)
+    prequeue.save()
+    dropped: list[str] = []
+    again = Prequeue(lambda name, body: None, dropped.append)
+    again.load(kept.values(), OPENS_S + 60.0)
+    again.save()
+    assert sorted(dropped) == sorted(f"{draw.name} {ident}" for ident in idents)
+    assert again.draw(OPENS_S).document(OPENS_S + 60.0)["entered"] == 5
+    late = Prequeue(lambda name, body: None, dropped.append)
+    late.load(kept.values(), OPENS_S + 8 * 86_400.0)
+    late.save()
+    assert draw.name in dropped

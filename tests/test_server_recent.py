@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.recent import Recent
+from server.admin.history import Recent
 from server.store import history
 from server.store.database import Database, sqlite_url
 from server.store.records import SampleRecord
@@ -79,8 +79,10 @@ def test_an_hour_is_kept_and_no_more() -> None:
     _, found = recent.binned(("waiting", "never"), 0.0, 10_000.0, 2000, 5.0)
     assert [value for value in found["waiting"] if value is not None] == list(range(1279, 2000))
     assert set(found["never"]) == {None}
-    assert recent.reaches(6_000.0, 9_600.0)
-    assert not recent.reaches(5_999.0, 9_600.0)
+    assert recent.reaches(6_395.0, 9_995.0)
+    assert recent.reaches(9_000.0, 9_010.0)
+    assert not recent.reaches(6_389.0, 9_995.0), "a beginning that is forgotten"
+    assert not recent.reaches(100.0, 200.0), "a short stretch of long ago"
 
 
 def test_a_full_memory_takes_the_newest_of_the_earlier_ones() -> None:

@@ -13,9 +13,7 @@ import pytest
 
 from protocol.headers import parse_links, parse_repr_digest
 from protocol.manifest import Source, decode_json, decode_metalink, decode_sums
-from server.http.answers import Header
-from server.http.request import Request
-from server.transfer import (
+from server.files.transfer import (
     SILENT,
     BodyPlan,
     Representation,
@@ -23,6 +21,8 @@ from server.transfer import (
     Transfer,
     TransferListener,
 )
+from server.http.answers import Header
+from server.http.request import Request
 from tests.http_bench import OLD_S, Answer, Bench
 
 BODY = bytes(range(256)) * 20
@@ -63,7 +63,7 @@ def test_a_file_comes_whole_with_all_that_describes_it(bench: Bench) -> None:
 
 def test_large_and_empty_files_come_whole_too(bench: Bench) -> None:
     client = bench.connect()
-    client.protocol.dataReceived(b"GET /big.bin HTTP/1.1\r\nHost: h\r\n\r\n")
+    client.send(b"GET /big.bin HTTP/1.1\r\nHost: h\r\n\r\n")
     while not Answer(client.wire.value()).whole:
         bench.clock.advance(0)
     assert Answer(client.taken()).body == BIG
@@ -433,6 +433,8 @@ def test_routes_take_the_longest_prefix(bench: Bench) -> None:
 
 class Gatekeeper:
     """An admission that keeps everybody waiting until told otherwise."""
+
+    share = None
 
     def __init__(self) -> None:
         self.waiting: list[tuple[Request, Representation, BodyPlan, Start]] = []

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import inspect, select
+from sqlalchemy import inspect, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from policies.job import TicketRow, TicketState
-from server.store import history, ledger
+from policies.contract import TicketRow, TicketState
+from server.store import history
+from server.store import queries as ledger
 from server.store.database import Database, StoreUnavailable, sqlite_url
 from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
 from server.store.models import Base, Sample
@@ -27,8 +30,16 @@ from server.store.records import (
     SampleRecord,
     UsageRecord,
 )
-from server.store.store import Store
-from server.store.usage import add_usage, forget_usage, read_usage
+from server.store.store import (
+    BATCH_S,
+    CLOSE_S,
+    CUT_S,
+    DEADLINE_S,
+    LOOK_S,
+    RETRY_FIRST_S,
+    Store,
+)
+from server.store.usage import add_usage, forget_usage, read_hours, read_usage
 
 T = TypeVar("T")
 
@@ -241,6 +252,85 @@ def test_a_dead_database_degrades_and_recovers_without_losing_a_ticket(
         assert [row.state for row in read_journal(session).live] == ["ready", "waiting"]
 
 
+def test_close_ends_although_the_database_never_answers(
+    store: Store, clock: Clock, threads: Threads
+) -> None:
+    closed: list[bool] = []
+    store.keep_tickets([ticket(1)])
+    clock.advance(0.01)
+    store.close().addCallback(closed.append)
+    clock.advance(CLOSE_S)
+    assert closed == []
+    clock.advance(CUT_S)
+    assert closed == [False]
+    threads.run()
+    assert closed == [False]
+
+
+def test_a_write_without_an_answer_is_cut_off_said_and_tried_again(
+    store: Store, clock: Clock, threads: Threads, database: Database
+) -> None:
+    store.keep_tickets([ticket(1)])
+    clock.advance(BATCH_S)
+    clock.advance(DEADLINE_S)
+    assert not store.state.ok
+    assert "no answer" in store.state.reason
+    threads.broken = OperationalError("write", {}, Exception("cut"))
+    threads.run()
+    threads.broken = None
+    clock.advance(RETRY_FIRST_S)
+    threads.run()
+    assert store.state.ok
+    assert live(database) == [1]
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "emptied", "overwritten"])
+def test_a_database_file_that_is_lost_is_noticed_and_written_anew(
+    database: Database, clock: Clock, threads: Threads, tmp_path: Path, how: str
+) -> None:
+    file = tmp_path / "tidegate.db"
+    known = [ticket(1), ticket(2)]
+    store = Store(
+        database,
+        clock,
+        threads,
+        lambda work: succeed(work()),
+        clock.seconds,
+        lambda: [lambda session: write_tickets(session, known)],
+    )
+    store.open()
+    store.keep_tickets(known)
+    clock.advance(LOOK_S)
+    threads.run()
+    assert live(database) == [1, 2], "nothing was wrong"
+    if how == "removed":
+        file.unlink()
+    elif how == "replaced":
+        other = tmp_path / "other"
+        other.write_bytes(file.read_bytes())
+        other.rename(file)
+    elif how == "emptied":
+        os.truncate(file, 0)
+    else:
+        file.write_bytes(b"x" * 100_000)
+    clock.advance(LOOK_S)
+    threads.run()
+    clock.advance(BATCH_S)
+    threads.run()
+    assert store.state.ok
+    found = sqlite3.connect(file)
+    assert [row[0] for row in found.execute("SELECT number FROM tickets")] == [1, 2]
+    found.close()
+    store.close()
+
+
+def test_a_database_of_a_newer_version_is_refused_in_one_sentence(database: Database) -> None:
+    with database.begin() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreUnavailable, match="newer version of Tidegate"):
+        database.migrate()
+
+
 def test_a_note_that_cannot_be_written_does_not_keep_tickets_out(
     store: Store, clock: Clock, threads: Threads, database: Database
 ) -> None:
@@ -260,7 +350,7 @@ def test_a_note_that_cannot_be_written_does_not_keep_tickets_out(
 def test_close_writes_what_is_pending(
     store: Store, clock: Clock, threads: Threads, database: Database
 ) -> None:
-    closed: list[None] = []
+    closed: list[bool] = []
     store.keep_tickets([ticket(1)])
     clock.advance(0.01)
     store.keep_tickets([ticket(2)])
@@ -268,7 +358,7 @@ def test_close_writes_what_is_pending(
     threads.run()
     assert closed == []
     threads.run()
-    assert closed == [None]
+    assert closed == [True]
     assert live(database) == [1, 2]
     assert clock.getDelayedCalls() == []
 
@@ -313,8 +403,8 @@ def test_records_come_back_as_they_were_written(database: Database) -> None:
         first = ledger.add_revision(session, RevisionRecord(1.0, "ann", "fcfs", {"slots": 3}))
         second = ledger.add_revision(session, RevisionRecord(2.0, "bob", "ticket", {}, "rush"))
         assert ledger.read_revisions(session, 10) == [second, first]
-        assert ledger.read_revisions(session, 10, before_id=second.id) == [first]
-        assert ledger.read_revision(session, first.id) == first
+        assert ledger.read_revisions(session, 10, before_id=second.number) == [first]
+        assert ledger.read_revision(session, first.number) == first
 
         ledger.write_events(
             session,
@@ -330,7 +420,13 @@ def test_records_come_back_as_they_were_written(database: Database) -> None:
         add_usage(session, [UsageRecord("/a", 0, 4_000_000_000_000, 50.0)])
         add_usage(session, [])
         assert read_usage(session) == {"/a": (1, 4_000_000_000_000), "/b": (2, 900)}
-        forget_usage(session, 10.0)
+        assert read_hours(session, 0.0, 9_999.0, "", 9) == [
+            (0, "/a", 1, 4_000_000_000_000),
+            (0, "/b", 2, 900),
+        ]
+        assert [row[1] for row in read_hours(session, 0.0, 9_999.0, "/b", 9)] == ["/b"]
+        forget_usage(session, 10.0, 3_600.0)
+        assert read_hours(session, 0.0, 9_999.0, "", 9) == []
         assert list(read_usage(session)) == ["/a"]
 
         arrival = ArrivalRecord(5.0, "192.0.2.1#0", "/a", 9)

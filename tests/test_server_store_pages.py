@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 
-from policies.job import TicketState
+from policies.contract import TicketState
 from server.store import history, journal
 from server.store.database import Database, sqlite_url
 from server.store.models import Sample, Ticket

@@ -21,13 +21,13 @@ def tokens_list(s: Steering) -> None:
     if s.shown(found):
         return
     show.table(
-        ("serial", "label", "owner", "role", "expires", "last used"),
+        ("serial", "label", "owner", "may", "expires", "last used"),
         (
             (
                 row["serial"],
                 row["label"],
                 row["owner"],
-                row["role"],
+                ",".join(row["scopes"]),
                 show.moment(row["expires_s"]),
                 show.moment(row["used_s"]),
             )
@@ -40,11 +40,21 @@ def tokens_list(s: Steering) -> None:
 @tokens.command("issue")
 @click.argument("label")
 @click.option("--role", type=click.Choice(["viewer", "operator"]), default="viewer")
+@click.option(
+    "--scope",
+    "scopes",
+    type=click.Choice(["read", "queue", "policy", "files", "accounts"]),
+    multiple=True,
+    help="What it may do; may be given again. Without: all that its role may.",
+)
 @click.option("--days", default=90, show_default=True, help="0: until revoked.")
 @steer
-def tokens_issue(s: Steering, label: str, role: str, days: int) -> None:
-    """Issue an API token for LABEL and print it; it is shown only now."""
-    body = {"label": label, "role": role, "days": days or None}
+def tokens_issue(s: Steering, label: str, role: str, scopes: tuple[str, ...], days: int) -> None:
+    """Issue an API token for LABEL and print it; it is shown only now.
+
+    Changing settings needs the scope policy (or --role operator), which viewers do not have.
+    """
+    body = {"label": label, "role": role, "days": days or None, "scopes": list(scopes) or None}
     found = s.api.call("POST", "/tokens", body).body
     if not s.shown(found):
         click.echo(found["secret"])

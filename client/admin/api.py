@@ -6,16 +6,20 @@ One blocking exchange a call: a command asks once or twice and ends.
 from __future__ import annotations
 
 import json
-import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from client.net import answers as net
+from client.net.client import HttpClient
+from client.net.errors import NetworkProblem, UsageProblem
+from client.net.retry import Manners
+from client.net.sockets import Trust
+
 _ROOT = "/api/v1"
+_MOST_BYTES = 256 << 20
 _TIMEOUT_S = 60.0
 
 
@@ -25,13 +29,6 @@ class AdminFault(Exception):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would take the token somewhere else."""
-
-    def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +45,11 @@ class AdminApi:
     def __init__(self, url: str, token: str, ca: str | None = None) -> None:
         self._url = url.rstrip("/")
         self._token = token
-        context = ssl.create_default_context(cafile=ca) if url.startswith("https:") else None
-        # The administration is never behind the proxy that the environment may name.
-        self._open = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}),
-            _NoRedirect,
-            *([urllib.request.HTTPSHandler(context=context)] if context else []),
-        ).open
+        # The administration is never behind the proxy that the environment may name, and a redirect
+        # would take the token somewhere else.
+        self._client = HttpClient(
+            trust=Trust(ca), environ={}, manners=Manners(max_wait_s=0.0), redirects=False
+        )
 
     def call(
         self,
@@ -76,17 +71,26 @@ class AdminApi:
         if body is not None:
             data = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
-        request = urllib.request.Request(target, data, headers, method=method)
         try:
-            with self._open(request, timeout=_TIMEOUT_S) as answer:
-                raw = answer.read()
-                return Reply(json.loads(raw) if raw else None, answer.headers.get("ETag", ""))
-        except urllib.error.HTTPError as error:
-            with error:
-                raise AdminFault(_told(error), error.code) from None
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
-            raise AdminFault(f"{self._url} cannot be asked: {reason}") from None
+            answer = self._client.request(
+                method,
+                target,
+                headers=headers,
+                body=data or b"",
+                limit_bytes=_MOST_BYTES,
+                timeout_s=_TIMEOUT_S,
+            )
+        except NetworkProblem as problem:
+            raise AdminFault(f"{self._url} cannot be asked: {problem}") from None
+        except UsageProblem as problem:
+            raise AdminFault(str(problem)) from None
+        if not answer.done:
+            raise AdminFault(_told(answer), answer.status)
+        try:
+            document = json.loads(answer.body) if answer.body else None
+        except ValueError:
+            raise AdminFault(f"{self._url} answered with something that is not JSON.") from None
+        return Reply(document, answer.headers.get("etag", ""))
 
     def get(self, path: str, **query: Any) -> Any:
         """The document at a path."""
@@ -108,14 +112,14 @@ class AdminApi:
             pause_s = min(2.0, pause_s * 1.5)
 
 
-def _told(error: urllib.error.HTTPError) -> str:
+def _told(answer: net.Reply) -> str:
     """The problem document's sentence, field by field where it names fields."""
     try:
-        problem = json.loads(error.read())
+        problem = json.loads(answer.body)
         detail = str(problem["detail"])
         faults = problem.get("errors", [])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return f"The server answered {error.code} {error.reason}."
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"The server answered {answer.status}."
     if len(faults) < 2:
         return detail
     return "\n".join(f"{fault['field']}: {fault['message']}" for fault in faults)

@@ -91,8 +91,12 @@ def status(s: Steering) -> None:
     show.facts(
         (
             ("policy", found["policy"] + mode),
-            ("slots", f"{used} of {found['slots']} used, {found['paused']} paused"),
-            ("queue", f"{found['waiting']} waiting, {found['ready']} called"),
+            (
+                ("downloads", f"{used - found['paused']} running, {found['paused']} paused")
+                if found["link_bound"]
+                else ("slots", f"{used} of {found['slots']} used, {found['paused']} paused")
+            ),
+            ("queue", f"{found['waiting'] + found['ready']} wait, {found['ready']} of them ready"),
             ("last in line", show.span(wait["expected_s"]) if wait else "-"),
             (
                 "goodput",

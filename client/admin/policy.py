@@ -58,6 +58,20 @@ def settings_show(s: Steering) -> None:
     show.facts(show.settings(found["settings"]))
 
 
+@settings.command("overrides")
+@steer
+def settings_overrides(s: Steering) -> None:
+    """List settings in force that are not what the configuration file says."""
+    found = s.api.get("/settings/overrides")
+    if s.shown(found):
+        return
+    show.table(
+        ("setting", "file", "in force"),
+        ((row["name"], row["configured"], row["in_force"]) for row in found["overrides"]),
+        "What the configuration file says is in force.",
+    )
+
+
 @settings.command("help")
 @click.argument("names", nargs=-1)
 @steer
@@ -83,7 +97,7 @@ def _changes(words: tuple[str, ...], policy: str | None) -> dict[str, Any]:
 
 @settings.command("set")
 @click.argument("changes", nargs=-1, metavar="[NAME=VALUE]...")
-@click.option("--policy", help="Another policy: fcfs, reserve, ticket, fair, adaptive.")
+@click.option("--policy", help="Another policy, by its name (fair, ticket, ...).")
 @click.option("--note", default="", help="Why; kept with the revision.")
 @click.option("--revision", type=int, help="Only if this is the revision in force.")
 @steer
@@ -146,7 +160,7 @@ def restore(s: Steering, number: int, note: str) -> None:
 
 @click.command()
 @click.argument("changes", nargs=-1, metavar="[NAME=VALUE]...")
-@click.option("--policy", help="Another policy: fcfs, reserve, ticket, fair, adaptive.")
+@click.option("--policy", help="Another policy, by its name (fair, ticket, ...).")
 @click.option(
     "--workload",
     default="recorded",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from client.admin import show
-from client.admin.steering import Steering, paged, steer
+from client.admin.steering import Steering, paged, read_moment, steer
 from protocol.units import parse_duration
 
 
@@ -139,4 +141,46 @@ def unblock(s: Steering, network: str) -> None:
     s.said(f"{network} is no longer blocked.")
 
 
-COMMANDS = (downloads, cancel, tickets, promote, expire, blocks, block, unblock)
+@click.group(invoke_without_command=True)
+@click.pass_context
+def doors(ctx: click.Context) -> None:
+    """Show whether downloads may start; close the doors for maintenance, open them again."""
+    if ctx.invoked_subcommand is None:
+        ctx.invoke(doors_show)
+
+
+@doors.command("show")
+@steer
+def doors_show(s: Steering) -> None:
+    """Say whether downloads may start."""
+    _doors(s, s.api.get("/doors"))
+
+
+def _doors(s: Steering, found: dict[str, Any]) -> None:
+    if s.shown(found):
+        return
+    if not found["closed"]:
+        click.echo("The doors are open.")
+        return
+    click.echo(f"The doors are closed since {show.moment(found['since_s'])}, by {found['who']}.")
+    show.facts((("text", found["text"]), ("expected to open", show.moment(found["opens_s"]))))
+
+
+@doors.command("close")
+@click.option("--text", default="", help="What visitors read.")
+@click.option("--until", help="When it is expected to end: 2030-01-31T12:00Z, or 2h from now.")
+@steer
+def doors_close(s: Steering, text: str, until: str | None) -> None:
+    """Let what runs finish and nobody start; those who ask get a place."""
+    body = {"closed": True, "text": text, "opens_s": read_moment(until) if until else None}
+    _doors(s, s.api.call("PUT", "/doors", body).body)
+
+
+@doors.command("open")
+@steer
+def doors_open(s: Steering) -> None:
+    """Let downloads start again, in the order of the queue."""
+    _doors(s, s.api.call("PUT", "/doors", {"closed": False}).body)
+
+
+COMMANDS = (doors, downloads, cancel, tickets, promote, expire, blocks, block, unblock)

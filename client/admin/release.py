@@ -1,27 +1,15 @@
-"""`tidegate admin`: files and their rules, preference tickets, the waiting page."""
+"""`tidegate admin`: files and their rules, priority passes, the waiting page."""
 
 from __future__ import annotations
 
 import csv
 import sys
-import time
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from client.admin import show
-from client.admin.steering import Steering, paged, steer
-from protocol.units import parse_duration
-
-
-def read_moment(text: str) -> float:
-    """`2030-01-31T12:00Z` (UTC unless it says otherwise) or `2h` from now, as Unix time."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return time.time() + parse_duration(text)
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+from client.admin.steering import Steering, paged, read_moment, steer
 
 
 @click.command()
@@ -57,12 +45,12 @@ def rules() -> None:
 @rules.command("list")
 @steer
 def rules_list(s: Steering) -> None:
-    """List the rules that operators have set."""
+    """List the rules in force: those of the configuration, then those of operators."""
     found = s.api.get("/rules")
     if s.shown(found):
         return
     show.table(
-        ("pattern", "needs", "as", "multicast", "hidden until", "pre-queue from", "note"),
+        ("pattern", "needs", "as", "multicast", "hidden until", "pre-queue from", "from", "note"),
         (
             (
                 row["path"],
@@ -71,6 +59,7 @@ def rules_list(s: Steering) -> None:
                 {None: "-", True: "yes", False: "no"}[row["multicast"]],
                 show.moment(row["hidden_until_s"]),
                 show.moment(row["prequeue_from_s"]),
+                row["source"],
                 row["note"],
             )
             for row in found["rules"]
@@ -81,7 +70,7 @@ def rules_list(s: Steering) -> None:
 
 @rules.command("set")
 @click.argument("path")
-@click.option("--require-class", default="", help="Only with a ticket of this class.")
+@click.option("--require-class", default="", help="Only with a pass of this class.")
 @click.option("--treat-as", type=click.Choice(["small", "large"]), help="Whatever its size.")
 @click.option("--multicast/--no-multicast", default=None, help="Allow or forbid multicast.")
 @click.option("--hidden-until", help="2030-01-31T12:00 (UTC), or 2h from now.")
@@ -141,14 +130,14 @@ def prequeues(s: Steering) -> None:
 
 @click.group()
 def passes() -> None:
-    """Issue, list and revoke preference tickets."""
+    """Issue, list and revoke priority passes."""
 
 
 @passes.command("list")
 @paged
 @steer
 def passes_list(s: Steering, search: str, limit: int, offset: int) -> None:
-    """List the tickets that were issued."""
+    """List the passes that were issued."""
     found = s.api.get("/passes", q=search, limit=limit, offset=offset)
     if s.shown(found):
         return
@@ -166,7 +155,7 @@ def passes_list(s: Steering, search: str, limit: int, offset: int) -> None:
             )
             for row in found["passes"]
         ),
-        "No ticket was issued yet.",
+        "No pass was issued yet.",
     )
 
 
@@ -189,7 +178,7 @@ def passes_issue(
     max_uses: int,
     note: str,
 ) -> None:
-    """Issue tickets and print them as CSV; the tokens are shown only now."""
+    """Issue passes and print them as CSV; the tokens are shown only now."""
     body = {
         "kind": kind,
         "count": count,
@@ -214,9 +203,9 @@ def passes_issue(
 @click.argument("serial")
 @steer
 def passes_revoke(s: Steering, serial: str) -> None:
-    """Make the ticket SERIAL worthless."""
+    """Make the pass SERIAL worthless."""
     s.api.call("DELETE", f"/passes/{serial}")
-    s.said(f"Ticket {serial} is revoked.")
+    s.said(f"Pass {serial} is revoked.")
 
 
 @click.command("waiting-page")

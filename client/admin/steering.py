@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 
 from client.admin.api import AdminApi
+from protocol.units import parse_duration
 
 
 class Steering:
@@ -48,3 +51,12 @@ def paged(command: Callable[..., Any]) -> Callable[..., Any]:
         command
     )
     return click.option("-s", "--search", default="", help="Only what contains this.")(command)
+
+
+def read_moment(text: str) -> float:
+    """`2030-01-31T12:00Z` (UTC unless it says otherwise) or `2h` from now, as Unix time."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return time.time() + parse_duration(text)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

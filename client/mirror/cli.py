@@ -99,7 +99,7 @@ def follow(
     from client.mirror.place import Place
     from client.mirror.problem import MirrorProblem, named
     from client.mirror.service import MirrorService, Reporting
-    from client.urls import BadUrl, parse
+    from client.net.urls import BadUrl, parse
 
     if keep < 0:
         raise click.UsageError("--keep cannot be negative.")
@@ -257,7 +257,7 @@ def _origin_status(url: str, as_json: bool) -> None:
 
     try:
         answer = HttpTransport().request("GET", urljoin(url, "/-/mirrors"))
-        if answer.status != 200:
+        if not answer.ok:
             raise click.ClickException(f"{url} keeps no list of mirrors (it said {answer.status}).")
         shown = json.loads(answer.body)
         rows = shown["mirrors"]

@@ -20,7 +20,7 @@ from client.mirror.problem import MirrorProblem, named
 from client.mirror.stage import ignores_case
 from client.mirror.transport import Transport
 from client.mirror.trust import Trust, Verified
-from client.urls import parse
+from client.net.urls import parse
 from protocol.channel import Edge, Version, route
 
 _MEMORY_PER_WINDOW = 4

@@ -143,7 +143,7 @@ class MirrorService:
     def _latest(self, url: str, timeout_s: float) -> int | None:
         try:
             answer = self._transport.request("GET", url, timeout_s=timeout_s)
-            latest = json.loads(answer.body)["latest"] if answer.status == 200 else None
+            latest = json.loads(answer.body)["latest"] if answer.ok else None
         except (DownloadError, ValueError, TypeError, KeyError, RecursionError):
             return None
         return latest if type(latest) is int else None
@@ -172,12 +172,12 @@ class MirrorService:
             answer = self._transport.request("POST", url, headers=headers, body=body)
         except DownloadError:
             return
-        if answer.status in (400, 401, 403):
+        if answer.refused:
             self._failed(
                 MirrorProblem(
                     "report-refused",
                     "The origin refused this mirror's report: "
-                    f"{_detail(answer.body) or answer.status}",
+                    f"{answer.problem().get('detail') or answer.status}",
                 )
             )
 
@@ -191,10 +191,10 @@ class MirrorService:
             )
         except DownloadError:
             return None, "not-serving"
-        if answer.status == 404:
+        if answer.missing:
             # Some other server: that it answers is all that can be known.
             return None, ""
-        if answer.status != 200:
+        if not answer.ok:
             return False, "not-serving"
         free = {"yes": True, "no": False}.get(answer.headers.get("tidegate-free", ""))
         return free, self._offering(reporting.own_url)
@@ -220,20 +220,10 @@ class MirrorService:
                 continue
             length = answer.headers.get("content-length", "")
             plain = "content-encoding" not in answer.headers
-            if answer.status == 404 or (
-                answer.status == 200
-                and plain
-                and length.isdigit()
-                and int(length) != entry.size_bytes
+            if answer.missing or (
+                answer.ok and plain and length.isdigit() and int(length) != entry.size_bytes
             ):
                 wrong += 1
-            elif answer.status == 200:
+            elif answer.ok:
                 return ""
         return "serves-other-files" if wrong else ""
-
-
-def _detail(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["detail"])
-    except (ValueError, TypeError, KeyError):
-        return ""

@@ -7,18 +7,10 @@ with tickets, from several mirrors at once, or by multicast.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A whole HTTP answer; header names are lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
+from client.net.answers import Reply
 
 
 class Transport(Protocol):
@@ -33,7 +25,7 @@ class Transport(Protocol):
         body: bytes = b"",
         limit_bytes: int = 1 << 20,
         timeout_s: float = 30.0,
-    ) -> Answer: ...
+    ) -> Reply: ...
 
     def download(self, url: str, path: Path, length_bytes: int, sha256: str) -> None:
         """Bring exactly this content to `path`, resuming what an earlier try left there."""

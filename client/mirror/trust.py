@@ -44,10 +44,10 @@ class _Fetcher(FetcherInterface):
         answer = self._transport.request(
             "GET", url, headers=headers, limit_bytes=_METADATA_LIMIT_BYTES
         )
-        if answer.status == 304 and kept is not None:
+        if answer.unchanged and kept is not None:
             yield kept[1]
             return
-        if answer.status != 200:
+        if not answer.ok:
             raise DownloadHTTPError(f"{url} answered {answer.status}", answer.status)
         if news:
             digest = hashlib.sha256(answer.body).hexdigest()
@@ -90,7 +90,7 @@ class Trust:
             answer = self._transport.request(
                 "GET", f"{self._url}metadata/{version}.root.json", limit_bytes=1 << 20
             )
-            if answer.status != 200:
+            if not answer.ok:
                 break
             if hashlib.sha256(answer.body).hexdigest() == sha256.lower():
                 self.pin(answer.body)
@@ -133,7 +133,7 @@ class Trust:
         data = cached.read_bytes() if cached.exists() else b""
         if hashlib.sha256(data).hexdigest() != target.hashes.get("sha256"):
             answer = self._transport.request("GET", url, limit_bytes=target.length + 1)
-            if answer.status != 200:
+            if not answer.ok:
                 raise DownloadHTTPError(f"{url} answered {answer.status}", answer.status)
             target.verify_length_and_hashes(answer.body)
             data = answer.body

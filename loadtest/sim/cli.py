@@ -21,6 +21,7 @@ from loadtest.sim.study import Result, run_populations, run_seeds
 from loadtest.sim.tables import as_csv, as_object, comparison, paper_csv, paper_object, paper_table
 from loadtest.trace import from_trace
 from loadtest.workloads import WORKLOADS
+from policies import registry
 
 #: What `compare` compares unless told otherwise: what servers do today, and what ours do.
 COMPARED = ("http", "ps", "ticket", "fair")
@@ -229,7 +230,8 @@ def _scenario(
         tells_bandwidth=not measure_bandwidth,
         settings=read_settings(overrides),
     )
-    if hold and POLICIES[policy] in ("fcfs", "reserve", None):
+    served_by = POLICIES[policy]
+    if hold and (served_by is None or not registry.POLICIES[served_by].gives_tickets):
         raise click.UsageError(f"--hold needs a policy that keeps places, which {policy} does not")
     return scenario
 

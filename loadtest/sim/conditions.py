@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client.visit import POLITE, Manners
+from client.net.retry import POLITE, Manners
 
 #: Asks again every second, whatever it was told.
 RUDE = Manners(obeys_retry_after=False, own_retry_s=1.0, jitter=0.0)
@@ -18,11 +18,13 @@ class Conditions:
 
     `hold`: clients wait inside their request instead of polling. `one_connection`: one connection
     carries all files of a client (the paper's FTP). `tick_s`: how often the policy is told the
-    progress of transfers (the live server does so every 0.25 s), `first_tick_s` after the first
-    arrival (None: one tick; on a live server that is chance). `look_s`: what a transfer gets is
-    told once it has run so long (the live server: 0.2 s). `limit_s`: give up on a run that has not
-    ended by then (a policy that starves somebody). `answer_bytes`: what an answer without a file
-    takes of the link; who asks often takes some of it from those who download.
+    progress of transfers, as the live server does, and how much later by chance (`tick_late`, a
+    part of it); `first_tick_s` after the first arrival (None: one tick; on a live server that is
+    chance). `look_s`: what a transfer gets is told once it has run so long. `socket_bytes`: what a
+    socket that is full goes on sending once its transfer is paused. `paced`: the server finds its
+    line and caps itself, with `ceiling_bytes_s` configured or not. `limit_s`: give up on a run that
+    has not ended by then (a policy that starves somebody). `answer_bytes`: what an answer without a
+    file takes of the link; who asks often takes some of it from those who download.
     """
 
     bandwidth_bytes_s: float
@@ -30,9 +32,13 @@ class Conditions:
     one_connection: bool = False
     attempt_s: float = 0.4
     accept_s: float = 0.1
-    tick_s: float = 1.0
+    tick_s: float = 0.25
+    tick_late: float = 0.04
     first_tick_s: float | None = None
-    look_s: float = 0.0
+    look_s: float = 0.2
+    socket_bytes: int = 64 * 1024
+    paced: bool = True
+    ceiling_bytes_s: float | None = None
     manners: Manners = POLITE
     rude_manners: Manners = RUDE
     answer_bytes: int = 0

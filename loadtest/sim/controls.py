@@ -6,9 +6,10 @@ paper's FTP is no policy but a way of asking (one connection for all files): `Co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
-from policies.job import (
+from policies.contract import (
     Admit,
     Advance,
     Decision,
@@ -39,6 +40,15 @@ class ProcessorSharing:
         self._small += 1
         return True
 
+    def close(self, closed: bool) -> None:
+        """Never."""
+
+    def admit_brief(self, now: float) -> bool:
+        """Always."""
+        self._large += 1
+        self._completed += 1
+        return True
+
     def offer(self, job: Job, now: float, ticket: int | None = None) -> Decision:
         """Always, on a lease of its own."""
         self._next += 1
@@ -62,7 +72,14 @@ class ProcessorSharing:
         )
         return Admit(self._next)
 
-    def progress(self, lease: int, now: float, remaining_bytes: int, rate_bytes_s: float) -> None:
+    def progress(
+        self,
+        lease: int,
+        now: float,
+        remaining_bytes: int,
+        rate_bytes_s: float,
+        held_back: bool = False,
+    ) -> None:
         """Nothing depends on it."""
 
     def detach(self, lease: int, now: float, remaining_bytes: int) -> None:
@@ -84,7 +101,13 @@ class ProcessorSharing:
         """There are no tickets."""
         return False
 
-    def observe(self, goodput_bytes_s: float, link_busy: bool, now: float) -> None:
+    def observe(
+        self,
+        goodput_bytes_s: float,
+        link_busy: bool,
+        now: float,
+        line_bytes_s: float = math.inf,
+    ) -> None:
         """Nothing depends on it."""
 
     def advance(self, now: float) -> Advance:

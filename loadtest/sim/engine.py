@@ -1,8 +1,8 @@
 """Clients, server and link in virtual time: discrete events on a heap, exact between them.
 
 The engine owns time and bytes and nothing else. Who may start is decided by a policy object of
-the server's own kind, called through the server's own `policies.desk`; what a client does after
-an answer is decided by the downloader's own `client.visit`. One run is a function of (workload,
+the server's own kind, called through the server's own `policies.driver`; what a client does after
+an answer is decided by the downloader's own `client.net.retry`. One run is a function of (workload,
 policy, conditions): no clock, no global randomness.
 """
 
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 
-from client.visit import (
+from client.net.retry import (
     Ask,
     GiveUp,
     Granted,
@@ -23,11 +24,15 @@ from client.visit import (
 from loadtest.sim.chronicle import Chronicle
 from loadtest.sim.conditions import Conditions, Starved
 from loadtest.sim.hearing import heard
-from loadtest.sim.link import Flow, Link
 from loadtest.sim.outcome import Client, Tally
+from loadtest.sim.sight import Sight
 from loadtest.workloads import File, Workload
-from policies.desk import Desk
-from policies.job import AdmissionPolicy, Admit, Job, Wait
+from policies.contract import AdmissionPolicy, Admit, Job, Wait
+from policies.driver import PolicyDriver
+from policies.max_min import Flow, Link
+
+#: A full socket is empty after so long at the latest, seconds.
+_SOCKET_S = 2.0
 
 
 class Engine:
@@ -47,7 +52,7 @@ class Engine:
         self.now = 0.0
         self.tally = Tally()
         self._link = Link(conditions.bandwidth_bytes_s)
-        self._desk = Desk(policy, self)
+        self._driver = PolicyDriver(policy, self)
         self._random = Random(f"sim/{workload.seed}/{seed}")
         self._chronicle = chronicle
         self._heap: list[tuple[float, int, Callable[[Client], None], Client]] = []
@@ -55,10 +60,14 @@ class Engine:
         self._wake_at: float | None = None
         self._leases: dict[int, list[Client]] = {}
         self._paused: set[int] = set()
-        self._held: dict[int, Client] = {}
+        #: Clients that wait inside their request, by ticket; those of one key share one.
+        self._held: dict[int, list[Client]] = {}
+        self._held_downloads: set[tuple[str, str]] = set()
         self._present = 0
-        self._ticked_s = 0.0
-        self._ticked_bytes = 0.0
+        self._sight = Sight(self._link, conditions)
+        #: Of the leases that a trial of the line holds back.
+        self._tried: frozenset[int] = frozenset()
+        self._late = Random(f"ticks/{workload.seed}/{seed}")
 
     # --- the loop --------------------------------------------------------------------------
 
@@ -102,13 +111,13 @@ class Engine:
             elif kind == 2:
                 if not self._present:
                     next_tick = now + (tick_s if first_tick_s is None else first_tick_s)
-                    self._ticked_s, self._ticked_bytes = now, link.delivered_bytes
+                    self._sight.restart(now)
                 self._arrive(Client(arrived, visitors[arrived]))
                 arrived += 1
             elif kind == 3:
                 self._settle()
             else:
-                next_tick = now + tick_s
+                next_tick = now + tick_s * (1.0 + self.conditions.tick_late * self._late.random())
                 self._tick()
             if self._chronicle is not None:
                 self._chronicle.flow(now, link.goodput_bytes_s)
@@ -121,24 +130,30 @@ class Engine:
         heappush(self._heap, (when, self._sequence, act, client))
 
     def _settle(self) -> None:
-        self._wake_at = self._desk.settle(self.now)
+        self._wake_at = self._driver.settle(self.now)
         if self._wake_at is not None and self._wake_at <= self.now:
             self._wake_at = self.now + 1e-3
 
     def _tick(self) -> None:
-        now, link, progress = self.now, self._link, self.policy.progress
-        seen_since_s = now - self.conditions.look_s
+        now, sight = self.now, self._sight
+        flows, sizes = {}, {}
         for lease, clients in self._leases.items():
             flow = clients[0].flow
-            if flow is not None and flow.running:
-                if flow.since_s <= seen_since_s:
-                    flow.last_rate_bytes_s = link.rate(flow)
-                progress(lease, now, math.ceil(link.remaining(flow)), flow.last_rate_bytes_s)
-        passed = now - self._ticked_s
-        if passed > 0:
-            goodput = (link.delivered_bytes - self._ticked_bytes) / passed
-            self.policy.observe(goodput, link.full, now)
-            self._ticked_s, self._ticked_bytes = now, link.delivered_bytes
+            begun = flow is not None and now >= clients[0].admitted_s + self.conditions.accept_s
+            if flow is not None and begun and lease not in self._paused:
+                flows[lease], sizes[lease] = flow, self._file_of(clients[0]).size_bytes
+        goodput = sight.tick(now, flows, sizes)
+        held, self._tried = self._tried, sight.orders.hold
+        for lease in self._tried - held:
+            self._stop(lease, now)
+        for lease in held - self._tried:
+            self._go_on(lease, now)
+        for lease, flow in flows.items():
+            if lease not in self._tried and flow.running:
+                rate = sight.rate(lease, flow, now)
+                left = math.ceil(self._link.remaining(flow))
+                self._driver.progress(lease, now, left, rate, sight.held_back(flow))
+        self._driver.observe(goodput, sight.busy, now, sight.orders.line_bytes_s)
         self._settle()
 
     # --- a client's way --------------------------------------------------------------------
@@ -197,7 +212,7 @@ class Engine:
         assert visit is not None
         file = self._file_of(client)
         job = Job(client.visitor.key, file.name, file.size_bytes, file.size_bytes, present=present)
-        decision = self._desk.offer(job, now, ticket)
+        decision = self._driver.offer(job, now, ticket)
         if isinstance(decision, Admit):
             if self._chronicle is not None:
                 self._chronicle.admitted(now, client.number)
@@ -218,8 +233,7 @@ class Engine:
             if decision.estimate is not None and client.promise is None:
                 client.promise = (now, decision.estimate.expected_s, decision.estimate.p90_s)
             if present and decision.ticket is not None:
-                client.held = decision.ticket
-                self._held[decision.ticket] = client
+                self._hold(client, decision.ticket)
                 return
         if self.conditions.answer_bytes:
             self._link.start(Flow(math.inf, self.conditions.answer_bytes))
@@ -241,7 +255,7 @@ class Engine:
     def _body_begins(self, client: Client) -> None:
         if client.gone or client.lease is None or client.flow is None:
             return
-        if client.lease not in self._paused:
+        if client.lease not in self._paused and client.lease not in self._tried:
             self._carry(client)
 
     def _carry(self, client: Client) -> None:
@@ -251,6 +265,8 @@ class Engine:
         if self._chronicle is not None:
             self._chronicle.carried(self.now, client.number, True)
         self._link.start(client.flow)
+        if client.lease is not None:
+            self._sight.begins(client.lease, client.flow, self.now)
 
     def _body_ended(self, client: Client) -> None:
         lease, flow = client.lease, client.flow
@@ -258,11 +274,11 @@ class Engine:
         assert flow is not None
         sharers = self._leases[lease]
         sharers.remove(client)
-        self.policy.progress(lease, self.now, 0, flow.last_rate_bytes_s)
-        self._desk.end(lease, self.now, 0, done=not sharers)
+        self._driver.end(lease, self.now, 0, done=not sharers)
         if not sharers:
             del self._leases[lease]
             self._paused.discard(lease)
+            self._sight.ends(lease)
         client.lease = client.flow = None
         self._record(client, gave_up=False)
         if self._chronicle is not None:
@@ -276,13 +292,14 @@ class Engine:
         if not math.isnan(client.first_byte_s):
             return
         if client.held is not None:
-            del self._held[client.held]
-            self.policy.absent(client.held, self.now)
-            client.held = None
+            ticket = client.held
+            self._let_go(client)
+            if ticket not in self._held:
+                self._driver.absent(ticket, self.now)
         if client.lease is not None:
             sharers = self._leases[client.lease]
             sharers.remove(client)
-            self._desk.end(client.lease, self.now, self._file_of(client).size_bytes, done=False)
+            self._driver.end(client.lease, self.now, self._file_of(client).size_bytes, done=False)
             if not sharers:
                 del self._leases[client.lease]
             client.lease = client.flow = None
@@ -307,20 +324,43 @@ class Engine:
     def _demand(self, client: Client) -> float:
         return min(client.visitor.rate_bytes_s, self.conditions.bandwidth_bytes_s)
 
-    # --- the desk's hands ------------------------------------------------------------------
+    # --- the driver's hands ------------------------------------------------------------------
 
     def pause(self, lease: int, now: float) -> None:
         """Stop the transfers of this lease."""
         self._paused.add(lease)
+        self._stop(lease, now)
+
+    def _stop(self, lease: int, now: float) -> None:
+        """No more is handed to its sockets; one that is full goes on until it is empty."""
         for client in self._leases.get(lease, ()):
-            if client.flow is not None and client.flow.running:
-                self._link.stop(client.flow)
-                if self._chronicle is not None:
-                    self._chronicle.carried(now, client.number, False)
+            flow = client.flow
+            if flow is None or not flow.running:
+                continue
+            if self._sight.stuck(flow) and self.conditions.paced:
+                rate = max(1.0, self._link.rate(flow))
+                at = now + min(_SOCKET_S, self.conditions.socket_bytes / rate)
+                self._at(at, partial(self._dry, flow), client)
+            else:
+                self._dry(flow, client)
+
+    def _dry(self, flow: Flow, client: Client) -> None:
+        """The socket of a stopped transfer is empty."""
+        lease = client.lease
+        still = lease is not None and (lease in self._paused or lease in self._tried)
+        if client.flow is flow and still and flow.running:
+            self._link.stop(flow)
+            if self._chronicle is not None:
+                self._chronicle.carried(self.now, client.number, False)
 
     def resume(self, lease: int, now: float) -> None:
         """Let them go on; one that has not begun yet begins when its connection stands."""
         self._paused.discard(lease)
+        self._go_on(lease, now)
+
+    def _go_on(self, lease: int, now: float) -> None:
+        if lease in self._paused or lease in self._tried:
+            return
         for client in self._leases.get(lease, ()):
             begun = now >= client.admitted_s + self.conditions.accept_s
             if begun and client.flow is not None and not client.flow.running:
@@ -331,17 +371,33 @@ class Engine:
         self._paused.discard(lease)
 
     def expired(self, ticket: int, now: float) -> None:
-        """A ticket is over; whoever still holds it will hear so when it asks."""
-        client = self._held.pop(ticket, None)
-        if client is not None:
-            client.held = None
+        """A ticket is over; all that wait with it ask anew."""
+        for client in tuple(self._held.get(ticket, ())):
+            self._let_go(client)
             self._at(now, self._answer, client)
 
-    def call(self, ticket: int, now: float) -> None:
-        """Offer the held client's job again, or withdraw a ticket whose client has left."""
-        client = self._held.pop(ticket, None)
-        if client is None or client.gone:
-            self.policy.withdraw(ticket, now)
-            return
+    def parked(self, client: str, file: str) -> bool:
+        """Whether a client of this key waits inside its request for this file."""
+        return (client, file) in self._held_downloads
+
+    def call(self, ticket: int, now: float) -> bool:
+        """Offer the jobs of all that wait inside their requests with this ticket again."""
+        clients = tuple(self._held.get(ticket, ()))
+        for client in clients:
+            self._let_go(client)
+            self._offer(client, ticket, present=True)
+        return bool(clients)
+
+    def _hold(self, client: Client, ticket: int) -> None:
+        client.held = ticket
+        self._held.setdefault(ticket, []).append(client)
+        self._held_downloads.add((client.visitor.key, self._file_of(client).name))
+
+    def _let_go(self, client: Client) -> None:
+        assert client.held is not None
+        others = self._held[client.held]
+        others.remove(client)
+        if not others:
+            del self._held[client.held]
+            self._held_downloads.discard((client.visitor.key, self._file_of(client).name))
         client.held = None
-        self._offer(client, ticket, present=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from client.visit import ComeBack, Reason, Refused
-from policies.job import Refuse, Wait
+from client.net.retry import ComeBack, Reason, Refused
+from policies.contract import Refuse, Wait
 
 
 def heard(decision: Wait | Refuse) -> ComeBack | Refused:

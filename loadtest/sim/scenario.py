@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from client.visit import POLITE, RETRYING, Manners
+from client.net.retry import POLITE, RETRYING, Manners
 from loadtest.sim.chronicle import Chronicle
 from loadtest.sim.conditions import PUNCTUAL, Conditions
 from loadtest.sim.controls import ProcessorSharing
 from loadtest.sim.engine import Engine
 from loadtest.sim.outcome import Tally
 from loadtest.workloads import Workload, with_rude
-from policies.job import AdmissionPolicy
+from policies import registry
+from policies.contract import AdmissionPolicy
 from policies.registry import make_policy
 from policies.settings import PolicySettings
 
@@ -22,16 +23,14 @@ from policies.settings import PolicySettings
 POLICIES: Mapping[str, str | None] = {
     "http": "fcfs",
     "ftp": "fcfs",
-    "reserve": "reserve",
-    "ticket": "ticket",
+    **{name: name for name in registry.POLICIES if name != "fcfs"},
     "ticket-hold": "ticket",
-    "fair": "fair",
-    "adaptive": "adaptive",
     "ps": None,
 }
-#: Policies whose clients wait inside their request unless told otherwise. Under Fair and Adaptive
-#: the order of the queue changes until the last moment, so a client that is away misses its turn.
-HELD = frozenset({"ticket-hold", "fair", "adaptive"})
+#: Policies whose clients wait inside their request unless told otherwise.
+HELD = frozenset(
+    {"ticket-hold"} | {name for name, kind in registry.POLICIES.items() if kind.prefers_present}
+)
 MANNERS: Mapping[str, Manners] = {"polite": POLITE, "punctual": PUNCTUAL, "retrying": RETRYING}
 
 
@@ -44,7 +43,8 @@ class Scenario:
     `bandwidth` is a fraction of what the workload asks for. `come_back_s` None lets the policy
     estimate; a number is the paper's fixed answer. `settings` are further policy settings.
     `hold`: clients wait inside their request; None: as is best for the policy (`HELD`).
-    `tells_bandwidth`: whether the policy is configured with the link's capacity or must measure.
+    `tells_bandwidth`: whether the policy is configured with the link's capacity or must find it.
+    `paced`: whether the server caps itself below what its line carries (the paper's does not).
     """
 
     policy: str
@@ -56,8 +56,9 @@ class Scenario:
     come_back_s: float | None = None
     rude: float = 0.0
     manners: str = "polite"
-    tick_s: float = 1.0
+    tick_s: float = 0.25
     tells_bandwidth: bool = True
+    paced: bool = True
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def capacity(self, workload: Workload) -> float:
@@ -93,6 +94,8 @@ class Scenario:
             hold=self.policy in HELD if self.hold is None else self.hold,
             one_connection=self.policy == "ftp",
             tick_s=self.tick_s,
+            paced=self.paced and POLICIES[self.policy] is not None,
+            ceiling_bytes_s=self.capacity(workload) if self.tells_bandwidth else None,
             manners=MANNERS[self.manners],
         )
 
@@ -151,6 +154,7 @@ def paper_scenarios(
                 bandwidth=bandwidth,
                 come_back_s=come_back_s,
                 manners="punctual",
+                paced=False,
                 settings=ready if name == "ticket" and come_back_s is not None else {},
             )
     return scenarios

@@ -2,7 +2,9 @@
 
 Laws:
 - A password is known only as its Argon2id hash, an API token only as its SHA-256.
-- Hashing runs off the reactor; an unknown name costs as much as a wrong password.
+- Hashing runs off the reactor, a few at a time; an unknown name costs as much as a wrong password.
+- An API token acts within its own scopes, those of the token that issued it, and its owner's role;
+  it ends with either.
 - Accounts live in memory and are written through, so that a dead database locks nobody out.
 """
 
@@ -13,16 +15,16 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyotp
 from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
+from twisted.internet.defer import DeferredSemaphore
 
-from server.admin.context import Off
-
+Off = Callable[[Callable[[], Any]], Awaitable[Any]]
 #: What a user may be called.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 _NAME = re.compile(NAME[1:-1] + r"\Z")
@@ -34,14 +36,34 @@ PASSWORD_MAX = 256
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
+class Scope(enum.StrEnum):
+    """One kind of act that a page or an operation needs."""
+
+    READ = "read"
+    QUEUE = "queue"
+    POLICY = "policy"
+    FILES = "files"
+    ACCOUNTS = "accounts"
+
+
+Scopes = frozenset[Scope]
+
+
 class Role(enum.StrEnum):
-    """What one may do: look, or also act."""
+    """What a person may do: look, or also act."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
 
-    def may(self, needed: Role) -> bool:
-        return self is Role.OPERATOR or needed is Role.VIEWER
+    @property
+    def scopes(self) -> Scopes:
+        """All that a person in this role may do."""
+        return frozenset(Scope) if self is Role.OPERATOR else frozenset({Scope.READ})
+
+
+def role_of(scopes: Scopes) -> Role:
+    """The role whose scopes these are; fewer than an operator's are a viewer's."""
+    return Role.OPERATOR if scopes == Role.OPERATOR.scopes else Role.VIEWER
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +72,41 @@ class User:
 
     name: str
     role: Role
-    password_hash: str
+    password_hash: str = field(repr=False)
     created_s: float
     must_change: bool = False
-    totp_secret: str | None = None
+    totp_secret: str | None = field(default=None, repr=False)
     totp_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ApiToken:
-    """A key for programs; `digest` is the SHA-256 of what the holder has."""
+    """A key for programs; `digest` is the SHA-256 of what the holder has.
+
+    `parent` is the serial of the token that issued it, if one did.
+    """
 
     serial: str
     label: str
-    role: Role
-    digest: str
+    scopes: Scopes
+    digest: str = field(repr=False)
     owner: str
     created_s: float
     expires_s: float | None = None
     used_s: float | None = None
+    parent: str | None = None
+
+    @property
+    def role(self) -> Role:
+        """The role it amounts to."""
+        return role_of(self.scopes)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """One login. `key` is the SHA-256 of the id in the cookie."""
 
-    key: str
+    key: str = field(repr=False)
     user: str
     created_s: float
     seen_s: float
@@ -105,9 +136,14 @@ class AccountStore(Protocol):
 class AccountFault(ValueError):
     """A rule about accounts was broken; the message is for the user, `field` names the input."""
 
-    def __init__(self, field_name: str, message: str) -> None:
+    def __init__(self, field_name: str, message: str, status: int = 422) -> None:
         super().__init__(message)
         self.field = field_name
+        self.status = status
+
+
+class Busy(Exception):
+    """More passwords are to be checked at this moment than this server does at once."""
 
 
 def check_password(password: str) -> None:
@@ -123,6 +159,27 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+class Hashing:
+    """Checks passwords on threads, few at a time: each takes 64 MiB and a fifth of a second."""
+
+    AT_ONCE = 2
+    WAITING = 20
+
+    def __init__(self, off: Off) -> None:
+        self._off = off
+        self._slots = DeferredSemaphore(self.AT_ONCE)
+
+    async def __call__(self, work: Callable[[], Any]) -> Any:
+        """Run `work` in its turn. Raises Busy when too many wait."""
+        if len(self._slots.waiting) >= self.WAITING:
+            raise Busy
+        await self._slots.acquire()
+        try:
+            return await self._off(work)
+        finally:
+            self._slots.release()
+
+
 @dataclass(slots=True)
 class Accounts:
     """All users and API tokens. Not thread-safe; hashing goes through `off`."""
@@ -131,8 +188,8 @@ class Accounts:
     off: Off
     hasher: PasswordHasher = field(default_factory=PasswordHasher)
     users: dict[str, User] = field(default_factory=dict)
-    tokens: dict[str, ApiToken] = field(default_factory=dict)
-    _decoy: str = ""
+    tokens: dict[str, ApiToken] = field(default_factory=dict, repr=False)
+    _decoy: str = field(default="", repr=False)
 
     def open(self, rows: AccountRows, now: float) -> str | None:
         """Take up the stored accounts; the first password if there was no user yet."""
@@ -162,6 +219,8 @@ class Accounts:
             return None
         if user.totp_secret is None:
             return user
+        if not user.totp_secret:  # it could not be read: no code fits
+            return None
         step = _matching_step(user.totp_secret, code, now)
         if step is None or step <= user.totp_step:
             return None
@@ -179,6 +238,20 @@ class Accounts:
         user = self._known(name)
         return self._put(replace(user, password_hash=hashed, must_change=given))
 
+    def reset_password(self, name: str, password_hash: str, now: float) -> bool:
+        """A password given on the host: to be changed at once, and no code asked.
+
+        A name that is unknown becomes an operator where no other operator is left.
+        """
+        user = self.users.get(name)
+        if user is None:
+            if any(one.role is Role.OPERATOR for one in self.users.values()):
+                return False
+            user = User(name, Role.OPERATOR, password_hash, now)
+        user = replace(user, password_hash=password_hash, must_change=True)
+        self._put(replace(user, totp_secret=None, totp_step=0))
+        return True
+
     async def check(self, name: str, password: str) -> bool:
         """Whether this is the user's present password (asked again before grave changes)."""
         user = self.users.get(name)
@@ -192,11 +265,11 @@ class Accounts:
                 "name", "A name is 1 to 64 letters, digits, dots, dashes, underscores or @."
             )
         if name in self.users:
-            raise AccountFault("name", f"There is already a user {name}.")
+            raise AccountFault("name", f"There is already a user {name}.", 409)
         check_password(password)
         hashed = str(await self.off(lambda: self.hasher.hash(password)))
         if name in self.users:
-            raise AccountFault("name", f"There is already a user {name}.")
+            raise AccountFault("name", f"There is already a user {name}.", 409)
         return self._put(User(name, role, hashed, now, must_change=True))
 
     def set_role(self, name: str, role: Role) -> User:
@@ -216,7 +289,7 @@ class Accounts:
     def _known(self, name: str) -> User:
         user = self.users.get(name)
         if user is None:
-            raise AccountFault("name", f"There is no user {name}.")
+            raise AccountFault("name", f"There is no user {name}.", 404)
         return user
 
     def _keep_an_operator(self, leaving: str) -> None:
@@ -235,36 +308,75 @@ class Accounts:
         return self._put(replace(self._known(name), totp_secret=None, totp_step=0))
 
     def issue_token(
-        self, label: str, role: Role, owner: str, now: float, expires_s: float | None
+        self,
+        label: str,
+        scopes: Iterable[Scope],
+        owner: str,
+        now: float,
+        expires_s: float | None,
+        parent: ApiToken | None = None,
     ) -> tuple[str, ApiToken]:
         """A new API token: what to hand over (shown once), and its record."""
         secret = _TOKEN_PREFIX + secrets.token_urlsafe(24)
-        token = ApiToken(secrets.token_hex(4), label, role, digest(secret), owner, now, expires_s)
+        if parent is not None and parent.expires_s is not None:
+            expires_s = parent.expires_s if expires_s is None else min(expires_s, parent.expires_s)
+        token = ApiToken(
+            serial=secrets.token_hex(4),
+            label=label,
+            scopes=frozenset(scopes),
+            digest=digest(secret),
+            owner=owner,
+            created_s=now,
+            expires_s=expires_s,
+            parent=parent.serial if parent is not None else None,
+        )
         self.tokens[token.digest] = token
         self.store.put_token(token)
         return secret, token
 
+    def token(self, serial: str) -> ApiToken | None:
+        """The token with this serial."""
+        return next((t for t in self.tokens.values() if t.serial == serial), None)
+
     def drop_token(self, serial: str) -> bool:
-        for key, token in self.tokens.items():
-            if token.serial == serial:
-                del self.tokens[key]
-                self.store.drop_token(serial)
-                return True
-        return False
+        """Revoke a token and all that it issued; False when there is none."""
+        token = self.token(serial)
+        if token is None:
+            return False
+        del self.tokens[token.digest]
+        self.store.drop_token(serial)
+        for child in [t for t in self.tokens.values() if t.parent == serial]:
+            self.drop_token(child.serial)
+        return True
 
     def by_token(self, secret: str, now: float) -> ApiToken | None:
-        """The valid token with this secret, its role capped by what its owner may do now."""
+        """The valid token with this secret, cut down to what its owner and its parents may now."""
         token = self.tokens.get(digest(secret))
-        if token is None or (token.expires_s is not None and token.expires_s <= now):
+        if token is None:
             return None
-        owner = self.users.get(token.owner)
-        if owner is None:
+        scopes = self.scopes_of(token, now)
+        if scopes is None:
             return None
         if token.used_s is None or now - token.used_s > _LAST_USED_GRAIN_S:
             token = replace(token, used_s=now)
             self.tokens[token.digest] = token
             self.store.put_token(token)
-        return token if owner.role.may(token.role) else replace(token, role=owner.role)
+        return replace(token, scopes=scopes)
+
+    def scopes_of(self, token: ApiToken, now: float) -> Scopes | None:
+        """What a token may do at this moment; None when it is good for nothing any more."""
+        owner = self.users.get(token.owner)
+        if owner is None:
+            return None
+        scopes = owner.role.scopes
+        serial: str | None = token.serial
+        while serial is not None:
+            link = self.token(serial)
+            if link is None or (link.expires_s is not None and link.expires_s <= now):
+                return None
+            scopes &= link.scopes
+            serial = link.parent
+        return scopes
 
 
 def new_totp_secret() -> str:

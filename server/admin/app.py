@@ -2,32 +2,38 @@
 
 Laws:
 - Nothing but the login page, the static files and the probes is shown to strangers.
-- Whatever changes something is a POST (or PUT, PATCH, DELETE), needs the role operator unless it
-  concerns one's own account, and carries the form token when it comes with a cookie.
+- What changes something is a POST (or PUT, PATCH, DELETE), needs its scope unless it concerns
+  one's own account, and carries the form token when it comes with a cookie.
 - Every answer has the same strict headers; no page needs a script or style of its own.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import ipaddress
-from collections.abc import Awaitable, Callable
+import zoneinfo
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-import structlog
 from jinja2 import Environment
+from twisted.logger import Logger
 
 from protocol.errors import ProtocolError
-from server.admin.accounts import AccountFault, Accounts, Role
-from server.admin.context import AdminContext, StaleRevision, StoreSilent
-from server.admin.preview import Previews
-from server.admin.router import Operation, Router
+from server.admin.accounts import AccountFault, Accounts, Busy, Scope
+from server.admin.events import StoreSilent
+from server.admin.password_reset import take_reset
+from server.admin.previews import Previews
+from server.admin.render import Assets, read_time, zone_of
+from server.admin.revisions import StaleRevision
+from server.admin.router import Router
+from server.admin.server import Server
 from server.admin.sessions import LoginBrake, Sessions
-from server.admin.web import Answer, Call, Principal, Problem, html, problem_of, redirect
+from server.admin.web import Answer, Call, Principal, Problem, html, problem_of, redirect, wrong
 
 COOKIE = "tidegate-admin"
 VISITOR = "tidegate-visitor"
+ZONE = "tidegate-zone"
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -41,33 +47,84 @@ _HEADERS = (
     ("cross-origin-resource-policy", "same-origin"),
     ("permissions-policy", "camera=(), microphone=(), geolocation=()"),
 )
-log = structlog.get_logger()
+log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """One page or form. `handler` gets the application and the call."""
+class Ask:
+    """A call with all that a handler needs to answer it."""
 
-    method: str
-    path: str
-    handler: Callable[[Admin, Call], Awaitable[Answer]]
-    role: Role = Role.VIEWER
-    public: bool = False
-    own_account: bool = False
+    admin: Admin
+    call: Call
+
+    @property
+    def server(self) -> Server:
+        """The running server."""
+        return self.admin.server
+
+    @property
+    def now(self) -> float:
+        """When it was asked, Unix time in seconds."""
+        return self.call.now
+
+    @property
+    def principal(self) -> Principal:
+        """Who asks. Raises Problem 401 for a stranger."""
+        if self.call.who is None:
+            raise _unauthorized("Log in, or send an API token.")
+        return self.call.who
+
+    @property
+    def who(self) -> str:
+        """Their name, for the log."""
+        return self.call.who.name if self.call.who else "-"
+
+    @property
+    def zone(self) -> zoneinfo.ZoneInfo:
+        """The time zone in which this person reads and writes times."""
+        return zone_of(self.call.cookie(ZONE))
+
+    def form_time(self, name: str) -> float | None:
+        """A `datetime-local` field in the person's zone; None when empty. Raises Problem 422."""
+        try:
+            return read_time(self.call.field(name), self.zone)
+        except ValueError:
+            raise wrong(name, "Write a time like 2030-01-31T12:00.") from None
+
+    def log(self, kind: str, text: str) -> None:
+        """Write what they did into the operator's log."""
+        self.server.events.add(kind, text, who=self.who)
+
+    def page(self, template: str, status: int = 200, **values: object) -> Answer:
+        """A rendered page in the common frame."""
+        return html(self.render(template, **values), status)
+
+    def render(self, template: str, **values: object) -> str:
+        """The text of a template."""
+        return self.admin.templates.get_template(f"admin/{template}").render(
+            call=self.call,
+            who=self.call.who,
+            health=self.server.vitals.read(),
+            now=self.now,
+            zone=self.zone,
+            **values,
+        )
 
 
 @dataclass(slots=True)
 class Admin:
-    """Everything the pages share."""
+    """Everything the pages share. `close` ends what runs on their behalf."""
 
-    context: AdminContext
+    server: Server
     accounts: Accounts
     sessions: Sessions
+    assets: Assets
     templates: Environment
     previews: Previews
+    router: Router
+    state: Path
+    close: Callable[[], None]
     brake: LoginBrake = field(default_factory=LoginBrake)
-    pages: Router[Page] = field(default_factory=Router)
-    api: Router[Operation] = field(default_factory=Router)
 
     async def answer(self, call: Call) -> Answer:
         """The answer to any request whatever; never raises."""
@@ -80,65 +137,75 @@ class Admin:
         except ProtocolError as error:
             found = self._refusal(call, problem_of(error))
         except AccountFault as fault:
-            errors = [{"field": fault.field, "message": str(fault)}]
-            found = self._refusal(call, Problem(422, str(fault), code="account", errors=errors))
+            found = self._refusal(call, _account_problem(fault))
         except StaleRevision:
-            found = self._refusal(call, stale())
+            text = "The settings were changed meanwhile; read them again."
+            found = self._refusal(call, Problem(412, text, code="stale-settings"))
         except StoreSilent:
             again = (("retry-after", "10"),)
             text = "The database does not answer. Downloads and the queue go on; try again later."
             found = self._refusal(call, Problem(503, text, code="store-silent", headers=again))
-        except Exception:
-            log.exception("admin_fault", path=call.path)
+        except Busy:
+            again = (("retry-after", "5"),)
+            text = "Too many people log in at this moment; try again in a few seconds."
+            found = self._refusal(call, Problem(503, text, code="logins-busy", headers=again))
+        except Exception:  # noqa: BLE001 - logged and counted, never shown
+            log.failure("The administration failed at {path}", path=call.path)
             found = self._refusal(call, Problem(500, "The page failed; the log says why."))
         return _with_headers(call, found)
 
     async def _dispatch(self, call: Call) -> Answer:
-        if call.path.startswith("/api/"):
-            operation, params = self.api.find(call.method, call.path)
-            if not operation.public:
-                self._require(call, operation.role)
-            return await operation(dataclasses.replace(call, params=params))
-        page, params = self.pages.find(call.method, call.path)
-        if not page.public:
-            self._require(call, page.role)
-            user = call.who.user if call.who else None
-            if user is not None and user.must_change and not page.own_account:
+        route, params = self.router.find(call.method, call.path)
+        ask = Ask(self, dataclasses.replace(call, params=params))
+        user = call.who.owner if call.who and call.who.session else None
+        if not route.public:
+            if not ask.principal.may(route.scope):
+                raise Problem(403, _needs(ask.principal, route.scope), code="scope")
+            if user is not None and user.must_change and not route.own_account:
+                if route.operation is not None:
+                    raise Problem(403, "Choose your own password first.", code="password-change")
                 return redirect("/account")
         if call.method not in _SAFE:
             self._check_form(call)
-        return await page.handler(self, dataclasses.replace(call, params=params))
+        return await route(ask)
 
-    # -- who asks
     def _identified(self, call: Call) -> Call:
         bearer = call.headers.get("authorization", "")
         if bearer[:7].lower() == "bearer ":
             token = self.accounts.by_token(bearer[7:].strip(), call.now)
             if token is None:
                 raise _unauthorized("This API token is unknown or has expired.")
-            who = Principal(f"{token.owner}/{token.label}", token.role)
-            return dataclasses.replace(call, who=who)
-        cookie = call.cookies.get(COOKIE)
+            owner = self.accounts.users[token.owner]
+            name = f"{token.owner}/{token.label}"
+            return dataclasses.replace(call, who=Principal(name, token.scopes, owner, token=token))
+        cookie = call.cookie(COOKIE)
         session = self.sessions.find(cookie, call.now) if cookie else None
-        if session is None or cookie is None:
+        if session is None:
             return call
         user = self.accounts.users.get(session.user)
         if user is None:
             self.sessions.end(session)
             return call
-        ident = self.sessions.ident(cookie) or ""
-        who = Principal(user.name, user.role, user, session, self.sessions.form_token(ident))
+        form_token = self.sessions.form_token(self.sessions.ident(cookie) or "")
+        who = Principal(user.name, user.role.scopes, user, session, form_token=form_token)
         return dataclasses.replace(call, who=who)
 
-    def _require(self, call: Call, role: Role) -> None:
-        if call.who is None:
-            raise _unauthorized("Log in, or send an API token.")
-        if not call.who.role.may(role):
-            raise Problem(403, f"This needs the role {role}; you are {call.who.role}.")
-        if call.path.startswith("/api/") and call.who.user and call.who.user.must_change:
-            raise Problem(403, "Choose your own password first.", code="password-change")
-        if call.path.startswith("/api/") and call.method not in _SAFE:
-            self._check_form(call)
+    def take_reset(self) -> None:
+        """Take up a password that was given anew on the host."""
+        reset = take_reset(self.state)
+        if reset is None:
+            return
+        if self.accounts.reset_password(reset.name, reset.password_hash, self.server.now()):
+            self.sessions.end_all(reset.name)
+            text = f"the password of {reset.name} was reset on the host, one-time codes are off"
+            self.server.events.add("account", text, who="host")
+
+    def still_welcome(self, who: Principal, now: float) -> bool:
+        """Whether a stream that this one opened may go on."""
+        if who.session is not None:
+            return who.session.key in self.sessions.by_key
+        held = self.accounts.scopes_of(who.token, now) if who.token is not None else None
+        return held is not None and Scope.READ in held
 
     def _same_site(self, call: Call) -> None:
         """Refuse what another site's page has sent, whatever the browser makes of cookies."""
@@ -151,25 +218,12 @@ class Admin:
 
     def _check_form(self, call: Call) -> None:
         """The form token, for everybody who comes with a cookie."""
-        who = call.who
-        if who is not None and who.session is None:
+        if call.who is not None and call.who.session is None:
             return
         given = call.headers.get("x-csrf-token") or call.field("csrf")
-        if who is not None:
-            ident = self.sessions.ident(call.cookies.get(COOKIE, "")) or ""
-        else:
-            ident = self.sessions.ident(call.cookies.get(VISITOR, "")) or ""
-        if not ident or not self.sessions.form_token_fits(ident, given):
+        ident = self.sessions.ident(call.cookie(COOKIE if call.who is not None else VISITOR))
+        if ident is None or not self.sessions.form_token_fits(ident, given):
             raise Problem(403, "This form is out of date; load the page again.", code="form-token")
-
-    # -- what they see
-    def page(self, call: Call, template: str, status: int = 200, **values: object) -> Answer:
-        """A rendered page in the common frame."""
-        state = self.context.health()
-        text = self.templates.get_template(f"admin/{template}").render(
-            call=call, who=call.who, health=state, now=call.now, **values
-        )
-        return html(text, status)
 
     def _refusal(self, call: Call, problem: Problem) -> Answer:
         wants_json = call.path.startswith("/api/") or "application/json" in call.headers.get(
@@ -180,30 +234,24 @@ class Admin:
         if problem.status == 401 and call.method in ("GET", "HEAD"):
             way = "" if call.path == "/" else f"?next={quote(call.path)}"
             return redirect(f"/login{way}")
-        found = self.page(call, "fault.html", problem.status, problem=problem.document())
+        found = Ask(self, call).page("fault.html", problem.status, problem=problem)
         return dataclasses.replace(found, headers=(*found.headers, *problem.headers))
+
+
+def _account_problem(fault: AccountFault) -> Problem:
+    if fault.status == 422:
+        return wrong(fault.field, str(fault))
+    return Problem(fault.status, str(fault))
+
+
+def _needs(who: Principal, scope: Scope) -> str:
+    if who.token is not None and scope in who.role.scopes:
+        return f"This needs the scope {scope}, which this API token does not have."
+    return f"This needs the role operator; you are {who.role}."
 
 
 def _unauthorized(detail: str) -> Problem:
     return Problem(401, detail, headers=(("www-authenticate", 'Bearer realm="tidegate"'),))
-
-
-def stale() -> Problem:
-    return Problem(
-        412, "The settings were changed meanwhile; read them again.", code="stale-settings"
-    )
-
-
-def is_loopback(call: Call) -> bool:
-    """Whether this comes from a program on this machine, and not through a proxy on it."""
-    if "x-forwarded-for" in call.headers or "forwarded" in call.headers:
-        return False
-    if not call.peer:  # a Unix socket
-        return True
-    try:
-        return ipaddress.ip_address(call.peer).is_loopback
-    except ValueError:
-        return False
 
 
 def _with_headers(call: Call, answer: Answer) -> Answer:

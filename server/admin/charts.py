@@ -5,15 +5,15 @@ One table names every series; sampling, history, the live stream, uPlot and the 
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-from policies.job import Snapshot
-from server.admin.context import Health, History
+from policies.contract import Snapshot
+from protocol.units import format_duration, format_rate
+from server.admin.vitals import Health
 
 #: name -> what the number is. `offers`, `admitted`, `completed`, `refused` and `errors` are per
 #: second; everything else is a level at the instant of the sample.
@@ -22,7 +22,7 @@ SERIES: Mapping[str, str] = {
     "large_active": "large downloads running",
     "paused": "downloads paused",
     "waiting": "tickets waiting",
-    "ready": "tickets called and not yet come",
+    "ready": "tickets ready to start and not yet come",
     "held": "clients held inside their request",
     "connections": "connections",
     "goodput_bytes_s": "bytes sent per second",
@@ -38,10 +38,16 @@ SERIES: Mapping[str, str] = {
     "multicast_receivers": "multicast receivers",
 }
 
-#: Series that the recorder keeps under other names, as sums.
-SUMS: Mapping[str, tuple[str, ...]] = {"admitted": ("admitted_small", "admitted_large")}
-#: Everything that the charts ask of the recorder and of the store.
-RECORDED = (*SERIES, *itertools.chain.from_iterable(SUMS.values()))
+#: Everything that is recorded; the last one is what previews replay small files by.
+RECORDED = (*SERIES, "admitted_small")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Series on one time axis; a missing value is None."""
+
+    t: tuple[float, ...]
+    series: Mapping[str, tuple[float | None, ...]]
 
 
 def levels_of(snapshot: Snapshot, health: Health) -> dict[str, float]:
@@ -73,6 +79,7 @@ def totals_of(snapshot: Snapshot, health: Health) -> dict[str, float]:
     return {
         "offers": snapshot.offers_total,
         "admitted": snapshot.admitted_small_total + snapshot.admitted_large_total,
+        "admitted_small": snapshot.admitted_small_total,
         "completed": snapshot.completed_total,
         "refused": snapshot.refused_total,
         "errors": health.errors_total,
@@ -89,7 +96,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One picture: lines with one unit. `unit` is one of count, per_s, bytes_s, s, share."""
+    """One picture: lines with one unit. `unit` is one of count, per_s, bit_s, s, share."""
 
     name: str
     title: str
@@ -108,9 +115,7 @@ CHARTS = (
             Line("paused", "paused"),
         ),
     ),
-    Chart(
-        "queue", "People in line", "count", (Line("waiting", "waiting"), Line("ready", "called"))
-    ),
+    Chart("queue", "People in line", "count", (Line("waiting", "waiting"), Line("ready", "ready"))),
     Chart(
         "flow",
         "Requests a second",
@@ -121,7 +126,7 @@ CHARTS = (
             Line("completed", "finished"),
         ),
     ),
-    Chart("goodput", "Goodput", "bytes_s", (Line("goodput_bytes_s", "sent"),)),
+    Chart("goodput", "Goodput", "bit_s", (Line("goodput_bytes_s", "sent"),)),
     Chart(
         "wait",
         "Wait of the last in line",
@@ -155,70 +160,45 @@ CHARTS = (
 )
 
 
-def lines_of(chart: Chart, history: History) -> list[tuple[str, list[float | None]]]:
+def lines_of(chart: Chart, history: Series) -> list[tuple[str, list[float | None]]]:
     """The numbers of a chart's lines on the history's time axis."""
     gap = (None,) * len(history.t)
-    return [(line.label, list(history.series.get(line.series, gap))) for line in chart.lines]
+    return [
+        (line.label, [drawn(chart, value) for value in history.series.get(line.series, gap)])
+        for line in chart.lines
+    ]
+
+
+def drawn(chart: Chart, value: float | None) -> float | None:
+    """A recorded number in the chart's unit: rates are recorded in bytes and read in bits."""
+    return value * 8 if value is not None and chart.unit == "bit_s" else value
 
 
 #: A picture that begins with the first value still spans so many steps.
 _STEPS_LEAST = 8
 
 
-def from_first_value(history: History) -> History:
+def from_first_value(history: Series) -> Series:
     """The history without its empty beginning: a young server's pictures are not one thin line."""
     values = history.series.values()
     filled = (at for at in range(len(history.t)) if any(row[at] is not None for row in values))
     first = max(0, min(next(filled, 0), len(history.t) - _STEPS_LEAST))
-    return History(history.t[first:], {name: row[first:] for name, row in history.series.items()})
+    return Series(history.t[first:], {name: row[first:] for name, row in history.series.items()})
 
 
 def show(value: float | None, unit: str) -> str:
     """A number with its unit for people."""
     if value is None or not math.isfinite(value):
         return "–"
-    if unit == "bytes_s":
-        return f"{bytes_text(value)}/s".replace(".0 ", " ")
+    if unit == "bit_s":
+        return format_rate(value / 8)
     if unit == "s":
-        return span(value)
+        return format_duration(value)
     if unit == "share":
         return f"{value * 100:.0f} %"
     if unit == "per_s":
         return f"{value:.3g}/s"
     return f"{value:,.0f}"
-
-
-def bytes_text(value: float) -> str:
-    """Bytes with a decimal prefix: 1.5 GB."""
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if abs(value) < 999.5 or unit == "PB":
-            break
-        value /= 1000
-    return f"{value:.0f} {unit}" if unit == "B" or value >= 99.95 else f"{value:.1f} {unit}"
-
-
-def span(seconds: float) -> str:
-    """A duration in its two largest units that matter."""
-    s = round(seconds)
-    if s < 60:
-        return f"{s} s"
-    if s < 600 and s % 60:
-        return f"{s // 60} min {s % 60} s"
-    if s < 5400:
-        return f"{round(s / 60)} min"
-    if s < 172_800:
-        return f"{s // 3600} h {s % 3600 // 60} min"
-    return f"{s // 86400} d {s % 86400 // 3600} h"
-
-
-def brief(seconds: float) -> str:
-    """A duration in one word where that will do, for figures read from afar."""
-    s = round(seconds)
-    if s < 90:
-        return f"{s} s"
-    if s < 5400:
-        return f"{round(s / 60)} min"
-    return span(seconds)
 
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 480, 150, 66, 20
@@ -239,7 +219,7 @@ def _nice(top: float, unit: str = "") -> float:
     return float(next(step * power for step in steps if step * power >= top * 0.999))
 
 
-def svg(chart: Chart, history: History, clock: Callable[[float], str]) -> Markup:
+def svg(chart: Chart, history: Series, clock: Callable[[float], str]) -> Markup:
     """The chart as a picture that needs no script; `clock` writes the time of day."""
     lines = lines_of(chart, history)
     known = [v for _, values in lines for v in values if v is not None]

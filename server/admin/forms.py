@@ -12,20 +12,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from policies.registry import readers_of
 from policies.settings import PolicySettings
 from server.admin.web import Call
 
 PREFIX = "s."
-POLICY_WORDS: Mapping[str, tuple[str, str]] = {
-    "fcfs": ("First come", "Whoever asks when a slot is free starts. No line, no promise."),
-    "reserve": ("Reserve", "As before, but some slots are kept for small files."),
-    "ticket": ("Ticket", "A numbered ticket, a place in line and an honest time for everybody."),
-    "fair": ("Fair", "Shortest remainder first; running downloads pause. Least waiting overall."),
-    "adaptive": (
-        "Adaptive",
-        "Plain while there is room, reserve under pressure, tickets in a rush.",
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +59,7 @@ def _setting(name: str, rules: Mapping[str, Any]) -> Setting:
         help=rules.get("description", "").replace("`", ""),
         unit=rules.get("unit", ""),
         kind=kind,
-        policies=tuple(rules.get("policies", ())),
+        policies=readers_of(name),
         required=not any(o.get("type") == "null" for o in rules.get("anyOf", ())),
         whole=first.get("type") == "integer",
         bounds=bounds,
@@ -112,6 +103,7 @@ class Filled:
     settings: PolicySettings | None
     texts: Mapping[str, str]
     errors: Mapping[str, str]
+    changed: frozenset[str] = frozenset()
 
 
 def read(call: Call, base: Mapping[str, Any]) -> Filled:
@@ -124,23 +116,28 @@ def read(call: Call, base: Mapping[str, Any]) -> Filled:
         if name not in call.form:
             texts[setting.name] = shown(base.get(setting.name))
             continue
-        text = call.field(name)
-        texts[setting.name] = text
+        texts[setting.name] = text = call.field(name)
         try:
             values[setting.name] = _value(setting, text)
         except ValueError as error:
             errors[setting.name] = str(error)
+    changed = frozenset(errors) | changed_from(base, values)
     if errors:
-        return Filled(None, texts, errors)
+        return Filled(None, texts, errors, changed)
     try:
-        return Filled(PolicySettings.model_validate(values), texts, {})
+        return Filled(PolicySettings.model_validate(values), texts, {}, changed)
     except ValidationError as error:
         for fault in error.errors(include_url=False, include_context=False, include_input=False):
             words = fault["msg"].removeprefix("Value error, ")
             # A rule between fields has no place of its own; its sentence names the fields.
             place = str(fault["loc"][0]) if fault["loc"] else _named_in(words)
             errors[place] = _kind_words(words)
-        return Filled(None, texts, errors)
+        return Filled(None, texts, errors, changed)
+
+
+def changed_from(base: Mapping[str, Any], values: Mapping[str, Any]) -> frozenset[str]:
+    """The settings whose value is another."""
+    return frozenset(name for name, value in values.items() if value != base.get(name))
 
 
 def _named_in(words: str) -> str:

@@ -5,32 +5,61 @@ from __future__ import annotations
 import hashlib
 import mimetypes
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime, tzinfo
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context, select_autoescape
+from jinja2.runtime import Context
 
-from server.admin.charts import brief, bytes_text, span
+from protocol.units import format_duration, format_rate, format_size
 
 _ROOMS = ("static", "vendor")
+UTC_ZONE = ZoneInfo("UTC")
 
 
-def clock(at_s: float) -> str:
-    """Time of day, UTC."""
-    return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M")
+def zone_of(name: str) -> ZoneInfo:
+    """The time zone of this name; UTC for one that is unknown here."""
+    try:
+        return ZoneInfo(name.replace("%2F", "/") or "UTC")
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return UTC_ZONE
 
 
-def moment(at_s: float | None) -> str:
-    """Date and time, UTC, to the second."""
+def clock(at_s: float, zone: tzinfo = UTC_ZONE) -> str:
+    """Time of day."""
+    return datetime.fromtimestamp(at_s, zone).strftime("%H:%M")
+
+
+def moment(at_s: float | None, zone: tzinfo = UTC_ZONE) -> str:
+    """Date and time, to the second."""
     if at_s is None:
         return "–"
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return datetime.fromtimestamp(at_s, zone).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def field_time(at_s: float | None) -> str:
-    """As `datetime-local` inputs want it (UTC)."""
-    return "" if at_s is None else datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M")
+def field_time(at_s: float | None, zone: tzinfo = UTC_ZONE) -> str:
+    """As `datetime-local` inputs want it."""
+    return "" if at_s is None else datetime.fromtimestamp(at_s, zone).strftime("%Y-%m-%dT%H:%M")
+
+
+def read_time(text: str, zone: tzinfo) -> float | None:
+    """A `datetime-local` field as Unix time; None when empty. Raises ValueError."""
+    if not text:
+        return None
+    found = datetime.fromisoformat(text)
+    return (found.replace(tzinfo=zone) if found.tzinfo is None else found).timestamp()
+
+
+@pass_context
+def _moment(context: Context, at_s: float | None) -> str:
+    return moment(at_s, context["zone"])
+
+
+@pass_context
+def _field_time(context: Context, at_s: float | None) -> str:
+    return field_time(at_s, context["zone"])
 
 
 def short(value: object, length: int = 48) -> str:
@@ -90,12 +119,11 @@ def make_environment(assets: Assets) -> Environment:
         lstrip_blocks=True,
     )
     found.filters.update(
-        bytes=bytes_text,
-        span=span,
-        brief=brief,
-        clock=clock,
-        moment=moment,
-        field_time=field_time,
+        bytes=format_size,
+        rate=format_rate,
+        span=format_duration,
+        moment=_moment,
+        field_time=_field_time,
         short=short,
     )
     found.globals.update(asset=assets.url)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itsdangerous import BadSignature, Signer
 
 from server.admin.accounts import AccountStore, Session, digest
+from server.http.proxies import block_of
 
 IDLE_S = 12 * 3600.0
 LIFETIME_S = 7 * 86400.0
@@ -29,8 +29,8 @@ class Sessions:
     """All logins that hold. `key` is the server's secret for signing."""
 
     store: AccountStore
-    key: bytes
-    by_key: dict[str, Session] = field(default_factory=dict)
+    key: bytes = field(repr=False)
+    by_key: dict[str, Session] = field(default_factory=dict, repr=False)
 
     def open(self, rows: Iterable[Session], now: float) -> None:
         for session in rows:
@@ -112,32 +112,30 @@ class _Score:
 class LoginBrake:
     """Slows guessing: after a few failures each further one doubles the pause, up to a limit.
 
-    Two scores are kept: per address (IPv6: per /64), and per name with a higher allowance, so that
-    a botnet is slowed too but one stranger cannot easily lock an operator out. Memory is bounded.
+    Scores are kept per client (IPv4 whole, IPv6 by /64) and name, and per client with a higher
+    allowance. There is none per name alone: strangers could lock its owner out. What a botnet can
+    try against one name is bounded by `Hashing`. Memory is bounded, too.
     """
 
     free_tries: int = 5
-    free_tries_name: int = 20
+    free_tries_client: int = 20
     pause_s: float = 2.0
     pause_max_s: float = 900.0
     forget_s: float = 3600.0
     limit: int = 10_000
-    _scores: OrderedDict[str, _Score] = field(default_factory=OrderedDict)
+    _scores: OrderedDict[tuple[str, str], _Score] = field(default_factory=OrderedDict, repr=False)
 
-    def _keys(self, address: str, name: str) -> tuple[tuple[str, int], ...]:
+    def _keys(self, address: str, name: str) -> tuple[tuple[tuple[str, str], int], ...]:
+        client = block_of(address)
         return (
-            ("a:" + address_key(address), self.free_tries),
-            ("n:" + name[:64], self.free_tries_name),
+            ((client, "n:" + name[:64]), self.free_tries),
+            ((client, ""), self.free_tries_client),
         )
 
     def wait_s(self, address: str, name: str, now: float) -> float:
         """Seconds until another try is allowed; 0 when it may go now."""
-        waits = [0.0]
-        for key, _free in self._keys(address, name):
-            score = self._scores.get(key)
-            if score is not None:
-                waits.append(score.free_at_s - now)
-        return max(waits)
+        scores = (self._scores.get(key) for key, _ in self._keys(address, name))
+        return max(0.0, *(score.free_at_s - now for score in scores if score is not None), 0.0)
 
     def start(self, address: str, name: str, now: float) -> None:
         """Count a try as failed before it is checked, so that parallel tries cannot slip by."""
@@ -155,18 +153,10 @@ class LoginBrake:
                 self._scores.popitem(last=False)
 
     def succeeded(self, address: str, name: str) -> None:
-        for key, _free in self._keys(address, name):
-            self._scores.pop(key, None)
-
-
-def address_key(address: str) -> str:
-    """One key per host as far as that can be told: IPv4 whole, IPv6 by /64."""
-    try:
-        ip = ipaddress.ip_address(address)
-    except ValueError:
-        return address[:64]
-    if ip.version == 6:
-        if ip.ipv4_mapped is not None:
-            return str(ip.ipv4_mapped)
-        return str(ipaddress.ip_network((ip, 64), strict=False))
-    return str(ip)
+        """A right password: what failed before under this name from here is forgiven."""
+        (pair, _), (client, _) = self._keys(address, name)
+        known = self._scores.pop(pair, None)
+        whole = self._scores.get(client)
+        if known is not None and whole is not None:
+            whole.failures = max(0, whole.failures - known.failures)
+            whole.free_at_s = 0.0

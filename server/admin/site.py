@@ -1,83 +1,66 @@
-"""Puts the administration together: from a running server to a twisted.web site."""
+"""Puts the administration together: from a running server to what its listener answers with."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from argon2 import PasswordHasher
-from twisted.web.server import Site
 
-from server.admin import (
-    api,
-    pages_door,
-    pages_network,
-    pages_policy,
-    pages_queue,
-    pages_release,
-    pages_state,
-)
-from server.admin.accounts import Accounts, AccountStore
+from server.admin import account, files, log, now, passes, policy, queue, waiting
+from server.admin.accounts import Accounts, AccountStore, Hashing
 from server.admin.app import Admin
-from server.admin.context import AdminContext
-from server.admin.preview import Previews, Runner
+from server.admin.previews import Previews, Runner, Simulator
 from server.admin.render import Assets, make_environment
-from server.admin.resource import make_site
+from server.admin.router import Router
+from server.admin.server import Server
 from server.admin.sessions import Sessions
-from server.admin.simulator import Simulator
+
+#: Of two patterns that fit a path, the first one counts.
+MODULES = (now, account, queue, policy, files, passes, waiting, log)
 
 
 @dataclass(frozen=True, slots=True)
 class AdminSite:
-    """The site to listen with; `first_password` is to be shown once, on the terminal."""
+    """The application; `first_password` is to be shown once, on the terminal."""
 
-    site: Site
     admin: Admin
-    first_password: str | None
-    simulator: Simulator
+    first_password: str | None = field(repr=False)
 
 
 def make_admin(
-    context: AdminContext,
+    server: Server,
     store: AccountStore,
     key: bytes,
-    runner: Runner,
+    state: Path,
+    *,
+    runner: Runner | None = None,
     hasher: PasswordHasher | None = None,
-) -> tuple[Admin, str | None]:
-    """The application without a socket; also the first password if nobody had one yet."""
-    assets = Assets.load()
-    now = context.now()
-    accounts, sessions = (
-        Accounts(store, context.off, hasher or PasswordHasher()),
-        Sessions(store, key),
-    )
+) -> AdminSite:
+    """The application without a socket; `key` signs sessions. `store` blocks only while this runs.
+
+    `runner` simulates (by default in a process of its own).
+    """
+    assets, router = Assets.load(), Router()
+    simulator = Simulator(server.off)
+    accounts = Accounts(store, Hashing(server.off), hasher or PasswordHasher())
+    sessions = Sessions(store, key)
     rows = store.load()
-    first = accounts.open(rows, now)
-    sessions.open(rows.sessions, now)
+    for module in MODULES:
+        router.add(module.pages.routes)
+        router.add(module.api.routes)
     admin = Admin(
-        context=context,
+        server=server,
         accounts=accounts,
         sessions=sessions,
+        assets=assets,
         templates=make_environment(assets),
-        previews=Previews(runner, context.now),
+        previews=Previews(runner or simulator, server.now),
+        router=router,
+        state=state,
+        close=simulator.close,
     )
-    for pages in (
-        pages_state.pages(assets),
-        pages_door.pages(),
-        pages_queue.pages(),
-        pages_policy.pages(),
-        pages_release.pages(),
-        pages_network.pages(),
-    ):
-        admin.pages.add(pages)
-    admin.api.add(api.operations(admin))
-    return admin, first
-
-
-def make_admin_site(
-    context: AdminContext, store: AccountStore, key: bytes, reactor: Any
-) -> AdminSite:
-    """The admin listener's site. `key` signs sessions; `store` may block only while this runs."""
-    simulator = Simulator(context.off)
-    admin, first = make_admin(context, store, key, simulator)
-    return AdminSite(make_site(admin, reactor), admin, first, simulator)
+    first = accounts.open(rows, server.now())
+    sessions.open(rows.sessions, server.now())
+    admin.take_reset()
+    return AdminSite(admin, first)

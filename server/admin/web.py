@@ -1,37 +1,37 @@
-"""One request and its answer, free of Twisted; and the faults that become problem documents.
+"""One request and its answer, free of sockets; and the faults that become problem documents.
 
-A handler is a coroutine from `Call` to `Answer`. `server.admin.resource` joins this to sockets, so
-every page and every operation can be tried without one.
+A handler is a coroutine from `Ask` to `Answer`. `server.admin.adapter` joins this to the HTTP room,
+so every page and every operation can be tried without a socket.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from protocol import problems
 from protocol.errors import ProtocolError
-from server.admin.accounts import Role, Session, User
+from server.admin.accounts import ApiToken, Role, Scope, Scopes, Session, User
+from server.http.answers import phrase
 
-PROBLEM = "application/problem+json"
-_TITLES = {
-    400: "Bad request",
-    401: "Log in first",
-    403: "Not allowed",
-    404: "Not found",
-    405: "Method not allowed",
-    409: "Conflict",
-    412: "Changed meanwhile",
-    413: "Too large",
-    415: "Unsupported media type",
-    422: "Invalid value",
-    428: "Condition required",
-    429: "Too many tries",
-    500: "Server fault",
-    503: "Not available now",
+M = TypeVar("M", bound=BaseModel)
+#: What a status means where nothing more exact is said.
+_CODES = {
+    400: "bad-request",
+    401: "log-in-first",
+    403: "not-allowed",
+    404: "not-found",
+    405: "method-not-allowed",
+    409: "conflict",
+    415: "unsupported-media-type",
+    422: "invalid-value",
+    428: "condition-required",
+    429: "too-many-tries",
+    500: "server-fault",
+    503: "not-available-now",
 }
 
 
@@ -40,23 +40,36 @@ class Principal:
     """Who asks: a user's session, or an API token (then `session` is None)."""
 
     name: str
-    role: Role
-    user: User | None = None
+    scopes: Scopes
+    owner: User
     session: Session | None = None
-    form_token: str = ""
+    token: ApiToken | None = None
+    form_token: str = field(default="", repr=False)
+
+    @property
+    def role(self) -> Role:
+        """The role of the person behind it."""
+        return self.owner.role
+
+    def may(self, scope: Scope) -> bool:
+        """Whether this kind of act is open to it."""
+        return scope in self.scopes
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request as handlers see it. Header names are lower case."""
+    """One request as handlers see it. Header names are lower case.
+
+    `peer` is the client's address, seen through trusted proxies; empty for a Unix socket.
+    """
 
     method: str
     path: str
     now: float
-    query: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
-    form: Mapping[str, Sequence[bytes]] = field(default_factory=dict)
-    body: bytes = b""
+    query: Mapping[str, Sequence[str]] = field(default_factory=dict, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    form: Mapping[str, Sequence[bytes]] = field(default_factory=dict, repr=False)
+    body: bytes = field(default=b"", repr=False)
     peer: str = ""
     secure: bool = False
     who: Principal | None = None
@@ -72,22 +85,34 @@ class Call:
         values = self.form.get(name)
         return values[0].decode("utf-8", "replace").strip() if values else default
 
+    def raw(self, name: str) -> str:
+        """A form field as it was typed: blanks belong to a password."""
+        values = self.form.get(name)
+        return values[0].decode("utf-8", "replace") if values else ""
+
     def number(self, name: str, default: int, lowest: int, highest: int) -> int:
-        """A query field as a number within bounds; whatever is not one is the default."""
+        """A query field as a number within bounds; anything else is the default."""
         try:
             return min(highest, max(lowest, int(self.arg(name, str(default)))))
         except ValueError:
             return default
 
-    @property
-    def cookies(self) -> dict[str, str]:
-        pairs = (part.strip().partition("=") for part in self.headers.get("cookie", "").split(";"))
-        return {name: value for name, _, value in pairs if name}
+    def whole(self, name: str, default: int | None = None) -> int:
+        """A form field or path parameter as a whole number. Raises Problem 422 or 404."""
+        given = self.params.get(name)
+        text = self.field(name) if given is None else given
+        if not text and default is not None:
+            return default
+        if text.isascii() and text.isdigit() and len(text) < 19:
+            return int(text)
+        if given is not None:
+            raise Problem(404, f"There is no {name} {text[:40]}.")
+        raise wrong(name, "This must be a whole number.")
 
-    @property
-    def wants_part(self) -> bool:
-        """Whether htmx asks for a part of the page only."""
-        return self.headers.get("hx-request") == "true"
+    def cookie(self, name: str) -> str:
+        """The value of a cookie; empty when there is none."""
+        pairs = (part.strip().partition("=") for part in self.headers.get("cookie", "").split(";"))
+        return next((value for key, _, value in pairs if key == name), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +144,21 @@ class Problem(Exception):
         super().__init__(detail)
         self.status = status
         self.detail = detail
-        self.code = code or _TITLES.get(status, "fault").lower().replace(" ", "-")
-        self.errors = tuple(errors)
+        self.code = code or _CODES[status]
+        self.errors = [dict(error) for error in errors]
         self.headers = tuple(headers)
 
-    def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
-            "type": f"https://tidegate.invalid/problems/{self.code}",
-            "title": _TITLES.get(self.status, "Fault"),
-            "status": self.status,
-            "detail": self.detail,
-        }
-        if self.errors:
-            found["errors"] = [dict(error) for error in self.errors]
-        return found
+    @property
+    def title(self) -> str:
+        """What kind of fault it is, for the head of a page."""
+        return phrase(self.status)
 
     def answer(self) -> Answer:
-        headers = (("content-type", PROBLEM), *self.headers)
-        return Answer(self.status, json.dumps(self.document()).encode(), headers)
+        """The problem document."""
+        members = {"errors": self.errors} if self.errors else {}
+        body = problems.document(self.status, self.code, self.detail, **members)
+        headers = (("content-type", problems.MEDIA_TYPE), *self.headers)
+        return Answer(self.status, body, headers)
 
 
 def problem_of(error: ProtocolError) -> Problem:
@@ -144,55 +166,62 @@ def problem_of(error: ProtocolError) -> Problem:
     return Problem(error.status, str(error), code=error.code)
 
 
+def wrong(name: str, message: str, **bounds: Any) -> Problem:
+    """One bad field, its message and its bounds."""
+    errors = [{"field": name, "message": message, **bounds}]
+    return Problem(422, f"{name}: {message}", code="invalid-value", errors=errors)
+
+
 def invalid(
     error: ValidationError, model: type[BaseModel], status: int = 422, where: str = ""
 ) -> Problem:
     """What pydantic found, field by field, each with the bounds that hold for it."""
     properties = model.model_json_schema().get("properties", {})
-    errors = [
-        field_error(fault["loc"], fault["msg"], properties, where)
-        for fault in error.errors(include_url=False, include_context=False, include_input=False)
-    ]
+    errors = []
+    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+        words = [str(part) for part in fault["loc"]]
+        # Messages of our own validators come prefixed; the reader does not care whose fault it is.
+        message = fault["msg"].removeprefix("Value error, ")
+        found: dict[str, Any] = {"field": ".".join(words), "message": message}
+        if where:
+            found["in"] = where
+        if words:
+            found.update(_bounds(properties.get(words[0], {})))
+        errors.append(found)
     first = errors[0]
     detail = f"{first['field']}: {first['message']}" if first["field"] else str(first["message"])
     return Problem(status, detail, code="invalid-value", errors=errors)
 
 
-def field_error(
-    loc: Sequence[int | str], message: str, properties: Mapping[str, Any], where: str
-) -> dict[str, Any]:
-    """One field's fault as the problem document carries it."""
-    words = [str(part) for part in loc]
-    # Messages of our own validators come prefixed; the reader does not care whose fault it is.
-    found: dict[str, Any] = {
-        "field": ".".join(words),
-        "message": message.removeprefix("Value error, "),
-    }
-    if where:
-        found["in"] = where
-    for rule in _rules(properties.get(words[0], {})) if words else ():
-        found.update(rule)
-    return found
+_BOUNDS = {
+    "minimum": "minimum",
+    "exclusiveMinimum": "above",
+    "maximum": "maximum",
+    "exclusiveMaximum": "below",
+    "minLength": "shortest",
+    "maxLength": "longest",
+    "unit": "unit",
+    "enum": "allowed",
+}
 
 
-def _rules(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
-    names = {
-        "minimum": "minimum",
-        "exclusiveMinimum": "above",
-        "maximum": "maximum",
-        "exclusiveMaximum": "below",
-        "minLength": "shortest",
-        "maxLength": "longest",
-        "unit": "unit",
-        "enum": "allowed",
-    }
-    found = [{names[key]: value} for key, value in schema.items() if key in names]
+def _bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
+    found = {_BOUNDS[key]: value for key, value in schema.items() if key in _BOUNDS}
     for option in schema.get("anyOf", ()):
-        found.extend(_rules(option))
+        found |= _bounds(option)
     return found
+
+
+def checked(model: type[M], values: Mapping[str, Any]) -> M:
+    """A form's values as the model that the API takes. Raises Problem 422."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise invalid(error, model) from None
 
 
 def json_answer(value: BaseModel, status: int = 200, *headers: tuple[str, str]) -> Answer:
+    """A model as JSON."""
     body = value.model_dump_json().encode()
     return Answer(status, body, (("content-type", "application/json"), *headers))
 
@@ -202,5 +231,7 @@ def redirect(to: str, *headers: tuple[str, str]) -> Answer:
     return Answer(303, b"", (("location", to), *headers))
 
 
-def html(text: str, status: int = 200, *headers: tuple[str, str]) -> Answer:
-    return Answer(status, text.encode(), (("content-type", "text/html; charset=utf-8"), *headers))
+def html(text: str | bytes, status: int = 200, *headers: tuple[str, str]) -> Answer:
+    """A page."""
+    body = text.encode() if isinstance(text, str) else text
+    return Answer(status, body, (("content-type", "text/html; charset=utf-8"), *headers))

@@ -1,12 +1,12 @@
-"""Building the bytes of answers: status lines, header blocks and problem documents (RFC 9457)."""
+"""Building the bytes of answers: status lines, header blocks, and problems as small pages."""
 
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Any
+
+from protocol import problems
 
 Header = tuple[bytes, bytes]
 
@@ -15,10 +15,7 @@ STATUS_LINE: Mapping[int, bytes] = {
     int(status): f"HTTP/1.1 {int(status)} {status.phrase}".encode("ascii") for status in HTTPStatus
 }
 
-#: Problem types are relative references, so they mean the same behind every host name.
-PROBLEM_BASE = "/-/problems/"
-
-PROBLEM_JSON = b"application/problem+json"
+PROBLEM_JSON = problems.MEDIA_TYPE.encode("ascii")
 HTML = b"text/html; charset=utf-8"
 
 #: Problems that asking again may solve.
@@ -61,20 +58,8 @@ def header_block(headers: Iterable[Header]) -> bytes:
     return block
 
 
-def problem(status: int, code: str, detail: str, **members: Any) -> bytes:
-    """A problem document: `code` names the type, `detail` is one plain sentence for people."""
-    document: dict[str, Any] = {
-        "type": PROBLEM_BASE + code,
-        "title": phrase(status),
-        "status": status,
-        "detail": detail,
-    }
-    document.update(members)
-    return json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
-
-
-def problem_page(status: int, detail: str) -> bytes:
-    """The same problem as a small page, for people whose browser asked for text/html."""
+def problem_page(status: int, code: str, detail: str) -> bytes:
+    """A problem as a small page, for people whose browser asked for text/html."""
     title = phrase(status) or "Problem"
     # Without its query: a ticket or pass that is no good is left behind.
     again = '<a href="?">Try again</a>' if status in _MAY_PASS else ""
@@ -82,7 +67,7 @@ def problem_page(status: int, detail: str) -> bytes:
         title=html.escape(title),
         detail=html.escape(detail),
         again=again,
-        status=f"HTTP {status}",
+        status=f'HTTP {status} · <a href="{problems.type_of(code)}">{html.escape(code)}</a>',
     ).encode("utf-8")
 
 

@@ -1,59 +1,145 @@
 """One HTTP/1.1 connection: what arrives is answered in order, and every wait has an end.
 
-`outlet` sends, `reader` makes requests of bytes, `writer` writes answers; this dispatches the
-requests, one at a time, and ends the connection as it should be ended.
+It has a socket, a parser (bytes in, requests out) and, when the socket takes no more, an outbox. It
+dispatches requests one at a time, writes their answers and ends as a connection should be ended.
+The loop that watches its socket (`front.Front`) tells it what happens there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import contextlib
+import select
+import socket
+import ssl
+import struct
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol
 
-from twisted.internet import interfaces
 from twisted.logger import Logger
-from twisted.python.failure import Failure
-from zope.interface import implementer
 
 from protocol.errors import ProtocolError
-from server.http.answers import Header
+from server.http.answers import Header, header_block, status_line
+from server.http.outbox import PIECE_BYTES, Outbox
+from server.http.parser import RequestParser
+from server.http.proxies import Preface, read_preface
+from server.http.ready import Ready, ReadyTable
 from server.http.request import Request
-from server.http.writer import Writer
 
 if TYPE_CHECKING:
     from server.http.factory import HttpFactory
 
 _log = Logger()
 _NEVER = float("inf")
+_BODILESS = frozenset({204, 304})
+#: What a socket raises that cannot do it now.
+BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_IN, _OUT = select.EPOLLIN, select.EPOLLOUT
+_RESET = struct.pack("ii", 1, 0)
+_NOT_TLS = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+    b"Content-Length: 60\r\n\r\nThis port speaks TLS, but a plain request arrived; use https"
+)
 
 
-@implementer(interfaces.IHalfCloseableProtocol)
-class HttpConnection(Writer):
-    """A server connection. Built by `HttpFactory`."""
+class Loop(Protocol):
+    """Watches sockets for connections."""
+
+    def watch(self, connection: HttpConnection, events: int) -> None:
+        """Tell the connection of these events (EPOLLIN, EPOLLOUT) from now on, and no others."""
+        ...
+
+    def drop(self, connection: HttpConnection) -> None:
+        """Watch it no more; its socket is about to be closed."""
+        ...
+
+
+class HttpConnection:
+    """A server connection; `ready` holds the answers that its loop may repeat on it.
+
+    The loop calls `received`, `peer_closed`, `writable` and `lost`, and `shake_hands` while
+    `shaking_hands`. `idle` says that it waits for the first byte of a request with nothing left
+    to do. Its `socket` does not block; None once it is closed.
+    """
 
     __slots__ = (
+        "_chunked",
         "_closing",
+        "_current",
         "_discard",
         "_feeding",
+        "_flushed_call",
         "_lingered",
+        "_omit_body",
+        "_outbox",
+        "_parser",
         "_paused",
         "_peer_closed",
+        "_preface",
+        "_raw",
+        "_room_call",
+        "_stage",
         "alive",
-        "connected",
+        "block",
+        "deadline",
+        "events",
+        "factory",
+        "forwarded",
+        "idle",
         "is_tls",
+        "loop",
         "monitor",
         "peer_address",
-        "refused",
+        "ready",
+        "refusal",
+        "shaking_hands",
+        "socket",
     )
 
-    def __init__(self, factory: HttpFactory, peer_address: str) -> None:
-        super().__init__(factory)
+    def __init__(
+        self,
+        factory: HttpFactory,
+        loop: Loop,
+        sock: Any,
+        peer_address: str,
+        ready: ReadyTable | None = None,
+        *,
+        is_tls: bool = False,
+    ) -> None:
+        self.factory = factory
+        self.loop = loop
+        self.socket = sock
         self.peer_address = peer_address
-        self.is_tls = False
-        self.refused = False
+        self.is_tls = is_tls
+        self.ready = ready
+        #: What counts as one address; the factory's.
+        self.block = ""
+        #: Why this connection is one too many; None where it is not.
+        self.refusal: ProtocolError | None = None
         self.alive = True
-        self.connected = 0
+        #: What the loop watches for; -1 before it has heard of this connection.
+        self.events = -1
+        self.idle = True
+        self.shaking_hands = False
+        self.deadline = _NEVER
         #: What the factory's sweep asks about the pace of a running body; None while there is none.
         self.monitor: Callable[[float], None] | None = None
+        #: Who the client is, where a proxy says it before the first byte; `_preface` gathers that.
+        self.forwarded: Preface | None = None
+        self._preface: bytes | None = (
+            b"" if factory.proxies.begins_with_preface(peer_address) else None
+        )
+        self._parser: RequestParser | None = None
+        self._outbox: Outbox | None = None
+        #: The request that is being answered.
+        self._current: Request | None = None
+        self._stage = 0
+        #: The bytes of the request that is being answered, where they came alone and whole.
+        self._raw: bytes | None = None
+        self._flushed_call: Callable[[], None] | None = None
+        self._room_call: Callable[[], None] | None = None
+        self._chunked = False
+        #: A HEAD request's answer has the same header and no body.
+        self._omit_body = False
         self._feeding = False
         self._paused = False
         self._closing = False
@@ -61,74 +147,171 @@ class HttpConnection(Writer):
         self._lingered = 0
         self._peer_closed = False
 
-    # -- the transport's side ---------------------------------------------------------------
+    # -- the loop's side --------------------------------------------------------------------
 
-    def connectionMade(self) -> None:
-        """Prepare, or refuse when the server or this address has too many connections."""
+    def begin_life(self) -> None:
+        """Be counted, or refused when the server or this address has too many connections."""
         factory = self.factory
-        transport = self.transport
-        self.is_tls = interfaces.ISSLTransport.providedBy(transport)
-        if not self.is_tls and interfaces.ISystemHandle.providedBy(transport):
-            self._socket = transport.getHandle()
-            if interfaces.ITCPTransport.providedBy(transport) and self.peer_address:
-                transport.setTcpNoDelay(True)
-        refusal = factory.entered(self)
-        if not self.alive:
-            return
+        self.refusal = factory.entered(self)
         self.deadline = factory.now + factory.limits.header_timeout_s
-        if refusal is not None:
-            self._fail(refusal)
+        if self.refusal is not None and not self.shaking_hands:
+            self._fail(self.refusal)
 
-    def dataReceived(self, data: bytes) -> None:
+    def shake_hands(self) -> None:
+        """Go on with the TLS handshake; bounded by the time for a header."""
+        try:
+            self.socket.do_handshake()
+        except ssl.SSLWantReadError:
+            self.loop.watch(self, _IN)
+        except ssl.SSLWantWriteError:
+            self.loop.watch(self, _OUT)
+        except OSError as error:
+            if isinstance(error, ssl.SSLError) and error.reason == "HTTP_REQUEST":
+                self._say_that_this_is_tls()
+            self.lost()
+        else:
+            self.shaking_hands = False
+            self._watch()
+            if self.refusal is not None:
+                self._fail(self.refusal)
+
+    def _say_that_this_is_tls(self) -> None:
+        with contextlib.suppress(OSError):
+            # Unread bytes would make a reset of the close, which may overtake the answer.
+            socket.socket.recv(self.socket, self.factory.limits.max_header_bytes)
+            socket.socket.send(self.socket, _NOT_TLS)
+            self.socket.shutdown(socket.SHUT_WR)
+
+    def received(self, data: bytes) -> None:
         """Bytes from the peer."""
         if self._discard:
             self._lingered += len(data)
             if self._lingered > self.factory.limits.max_linger_bytes:
-                self.transport.abortConnection()
-        elif self._closing:
+                self.abort()
             return
-        elif self._current is not None:
-            self._pending += data
-            if len(self._pending) > self.factory.limits.max_pipelined_bytes and not self._paused:
+        if self._closing:
+            return
+        if self._preface is not None:
+            data = self._read_preface(self._preface + data)
+            if not data:
+                return
+        parser = self._parser
+        if parser is None:
+            parser = self._parser = RequestParser(self.factory.limits)
+            self._stage = 0
+        parser.receive(data)
+        if self._current is not None:
+            if len(parser.pending) > self.factory.limits.max_pipelined_bytes and not self._paused:
                 self._paused = True
-                self.transport.pauseProducing()
-        else:
-            self._pending = self._pending + data if self._pending else data
-            self._feed()
+                self._watch()
+            return
+        self._raw = data if self.idle else None
+        self.idle = False
+        self._feed()
+        self._raw = None
 
-    def readConnectionLost(self) -> None:
+    def _read_preface(self, data: bytes) -> bytes:
+        """Take a proxy's word for who the client is; what follows it, if it is there yet."""
+        try:
+            found = read_preface(data)
+        except ProtocolError as error:
+            self._preface = None
+            self._fail(error)
+            return b""
+        if found is None:
+            self._preface = data
+            return b""
+        self._preface, self.forwarded = None, found
+        return data[found.size_bytes :]
+
+    @property
+    def client_address(self) -> str:
+        """The address of the peer, or of the client for whom a trusted proxy opened this."""
+        forwarded = self.forwarded
+        if forwarded is None or forwarded.address is None:
+            return self.peer_address
+        return forwarded.address
+
+    @property
+    def date_line(self) -> bytes:
+        """The Date field of answers here, with what else belongs to answers by TLS."""
+        return self.factory.tls_date_line if self.is_tls else self.factory.date_line
+
+    @property
+    def resting(self) -> bool:
+        """Whether nothing is being answered here, so that it may be given up."""
+        return self._current is None and self._outbox is None and not self._closing
+
+    def peer_closed(self) -> None:
         """The peer will send nothing more, but may still read an answer that is on its way."""
         self._peer_closed = True
+        self.idle = False
         current = self._current
-        if self._discard or self._closing:
-            self.transport.loseConnection()
-        elif current is None or not (current.status or self._buffered):
+        if current is None or not (current.status or self._outbox is not None):
             self._abandon()
-            self.transport.loseConnection()
+            self._closing = True
+        if self._closing and self._outbox is None:
+            self._part()
+        else:
+            self._watch()
 
-    def writeConnectionLost(self) -> None:
-        """Our half is closed: what a lingering close wants."""
+    def writable(self) -> None:
+        """The socket takes bytes again."""
+        outbox = self._outbox
+        if outbox is not None:
+            try:
+                finished = outbox.flush(self._push)
+            except OSError:
+                self.lost()
+                return
+            if not outbox.piece_bytes:
+                self._outbox = None
+                self._flushed()
+            elif finished:
+                self.deadline = self.factory.write_deadline(outbox.piece_bytes)
+        elif self._room_call is not None:
+            self._room_call()
 
-    def connectionLost(self, reason: Failure | None = None) -> None:
+    def lost(self) -> None:
         """The connection is over; tell whoever waits on it."""
         if not self.alive:
             return
         self.alive = False
+        self.idle = False
+        self.loop.drop(self)
         self.factory.left(self)
         self._abandon()
-        self.parser = None
+        self._parser = None
+        self._outbox = None
         self.monitor = None
-        self._socket = None
-        self._pending = b""
+        self._room_call = None
+        self.socket.close()
+        self.socket = None
 
     def _abandon(self) -> None:
         """Nobody is there to be answered any more."""
-        self._borrower = self._waiting = None
+        self._flushed_call = None
         current, self._current = self._current, None
         if current is not None and not current.finished:
             self._closing = True
             current.ended(gone=True)
             self.factory.log(current, complete=False)
+
+    def _watch(self) -> None:
+        """Have the loop watch for what is of interest now."""
+        if not self.alive:
+            return
+        events = 0
+        if not self._paused and not self._peer_closed:
+            events = _IN
+        if self._outbox is not None or self._room_call is not None:
+            events |= _OUT
+        self.loop.watch(self, events)
+
+    @property
+    def has_sweep_work(self) -> bool:
+        """Whether `sweep` has something to do before the deadline."""
+        return self.monitor is not None or (self._parser is not None and self.idle)
 
     @property
     def parting(self) -> bool:
@@ -138,24 +321,32 @@ class HttpConnection(Writer):
     @property
     def written_out(self) -> bool:
         """Whether everything written is in the system's hands."""
-        return not self._buffered
+        return self._outbox is None
+
+    @property
+    def pending_bytes(self) -> int:
+        """What has arrived and was not read yet."""
+        return len(self._parser.pending) if self._parser is not None else 0
 
     def close_if_idle(self) -> None:
         """The server is stopping: a connection between two requests has nothing to lose."""
-        if self._current is None and not self._mid_message:
-            self._close()
+        if self._current is None and not (self._parser is not None and self._parser.mid_message):
+            self.close()
 
     def sweep(self, now: float) -> None:
         """Called about once a second by the factory: enforce deadlines and pace."""
         if self.monitor is not None:
             self.monitor(now)
+        if self.idle:
+            # An idle connection is cheap to keep: its parser is made again when it is needed.
+            self._parser = None
         if now < self.deadline:
             return
         self.deadline = _NEVER
-        if self._discard or self._closing or self._buffered:
-            self.transport.abortConnection()
-        elif self._mid_message:
-            what = "body" if self._head_done else "header"
+        if self._discard or self._closing or self._outbox is not None or self.shaking_hands:
+            self.abort()
+        elif self._parser is not None and self._parser.mid_message:
+            what = "body" if self._parser.head_done else "header"
             self._fail(
                 ProtocolError(
                     f"The request's {what} did not arrive in time; send it without long pauses.",
@@ -164,33 +355,61 @@ class HttpConnection(Writer):
                 )
             )
         elif self._current is None:
-            self._close()
+            self.close()
 
     # -- feeding ----------------------------------------------------------------------------
 
     def _feed(self) -> None:
         """Parse and dispatch until a request is being answered or the bytes run out."""
-        if self._feeding:
+        parser = self._parser
+        if self._feeding or parser is None:
             return
         self._feeding = True
         try:
             while self._current is None and not self._closing:
-                if self._ready:
-                    self._dispatch(self._ready.pop(0))
-                elif self._broken is not None:
-                    self._fail(self._broken)
-                elif self._pending:
-                    self._parse_one()
-                else:
+                try:
+                    message = parser.next()
+                except ProtocolError as error:
+                    self._fail(error)
                     break
+                if message is None:
+                    break
+                request = Request(
+                    self,
+                    message.method,
+                    message.target,
+                    message.headers,
+                    body=message.body,
+                    keep_alive=message.keep_alive,
+                    http10=message.http10,
+                )
+                if self._raw is not None and not parser.quiet:
+                    self._raw = None
+                self._dispatch(request)
         finally:
             self._feeding = False
         if self._current is None and not self._closing:
-            if self._paused:
-                self._paused = False
-                self.transport.resumeProducing()
-            if self._peer_closed:
-                self.transport.loseConnection()
+            if parser.stage != self._stage:
+                self._stage = parser.stage
+                if parser.mid_message:
+                    limits = self.factory.limits
+                    self.deadline = self.factory.now + (
+                        limits.body_timeout_s if parser.head_done else limits.header_timeout_s
+                    )
+            if parser.wants_continue:
+                parser.wants_continue = False
+                self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._rest()
+
+    def _rest(self) -> None:
+        """No request is being answered: wait for the next, or close after a peer that has."""
+        if self._paused:
+            self._paused = False
+            self._watch()
+        if self._peer_closed:
+            self.close()
+        else:
+            self.idle = self._outbox is None and (self._parser is None or self._parser.quiet)
 
     def _dispatch(self, request: Request) -> None:
         self._current = request
@@ -207,7 +426,231 @@ class HttpConnection(Writer):
             else:
                 request.refuse(500, "internal-error", "The server failed; this was logged.")
 
+    # -- sending ----------------------------------------------------------------------------
+
+    def send(self, data: bytes, more: bool = False) -> None:
+        """Send bytes now or soon, in order. `more`: the packet may wait for what follows."""
+        sock = self.socket
+        if sock is None or not data:
+            return
+        charge = self.factory.charge
+        if charge is not None:
+            charge(len(data))
+        if self._outbox is not None:
+            self._outbox.add(data)
+            return
+        sent = 0
+        try:
+            if self.is_tls:
+                # TLS must be offered the same bytes again; `keep` offers pieces of this size.
+                sent = sock.send(data if len(data) <= PIECE_BYTES else data[:PIECE_BYTES])
+            else:
+                sent = sock.send(data, socket.MSG_MORE if more else 0)
+        except BLOCKED:
+            pass
+        except OSError:
+            self.abort()
+            return
+        if sent < len(data):
+            self.keep(data, sent)
+
+    def keep(self, data: bytes, sent: int) -> None:
+        """The socket took only so many of these bytes: send the others when it can."""
+        self.idle = False
+        outbox = self._outbox = Outbox()
+        outbox.add(memoryview(data)[sent:])
+        self.deadline = self.factory.write_deadline(outbox.piece_bytes)
+        self._watch()
+
+    def _push(self, data: memoryview) -> int:
+        try:
+            return int(self.socket.send(data))
+        except BLOCKED as error:
+            raise BlockingIOError from error
+
+    def _flushed(self) -> None:
+        """Everything sent so far is in the system's hands."""
+        self.deadline = self._deadline_when_flushed()
+        self._watch()
+        call, self._flushed_call = self._flushed_call, None
+        if call is not None:
+            call()
+        elif self._closing:
+            self._part()
+        elif self._current is None:
+            self._rest()
+
+    def _deadline_when_flushed(self) -> float:
+        factory = self.factory
+        if self._closing:
+            return factory.now + factory.limits.linger_timeout_s
+        if self._current is not None:
+            return _NEVER
+        if self._parser is not None and self._parser.mid_message:
+            return factory.now + factory.limits.header_timeout_s
+        return factory.now + factory.limits.idle_timeout_s
+
+    def when_flushed(self, callback: Callable[[], None]) -> None:
+        """Call back once, when everything sent so far has left this process (or now)."""
+        if self._outbox is not None:
+            self._flushed_call = callback
+        else:
+            callback()
+
+    def await_room(self, callback: Callable[[], None] | None) -> None:
+        """Call back each time the socket takes bytes, until told None.
+
+        For senders that have the socket to themselves, from `when_flushed` to `finish`.
+        """
+        self._room_call = callback
+        self._watch()
+
+    def release_buffers(self) -> None:
+        """A long body begins: let go of what only the next request needs (about 2 KiB)."""
+        parser = self._parser
+        if parser is not None:
+            if parser.quiet:
+                self._parser = None
+            else:
+                parser.release_buffers()
+        if self._current is not None:
+            self._current.headers = {}
+
     # -- answering --------------------------------------------------------------------------
+
+    def answer(
+        self,
+        request: Request,
+        status: int,
+        headers: Iterable[Header],
+        body: bytes,
+        *,
+        close: bool,
+        current: Callable[[], bool] | None = None,
+    ) -> None:
+        """Send a whole answer and finish the request."""
+        if close:
+            request.keep_alive = False
+        if current is not None and self._raw is not None and not request.dripped:
+            bodiless = status in _BODILESS
+            framing = b"" if bodiless else b"Content-Length: %d\r\n" % len(body)
+            fields = b"%b%b%b" % (self.factory.server_line, header_block(headers), framing)
+            body = b"" if bodiless or request.method == b"HEAD" else body
+            self.answer_ready(request, Ready(status, fields, body, current))
+            return
+        if status in _BODILESS:
+            head = self._head(request, status, headers, None, bodiless=True)
+        else:
+            head = self._head(request, status, headers, len(body))
+        if head is None:
+            return
+        if request.method == b"HEAD" or status in _BODILESS:
+            body = b""
+        request.bytes_out = len(body)
+        if len(body) <= PIECE_BYTES:
+            self.send(head + body)
+        else:
+            self.send(head, more=True)
+            self.send(body)
+        self.finish(request)
+
+    def answer_ready(self, request: Request, ready: Ready, *, again: bool = True) -> None:
+        """Send an answer that is ready; `again` lets the loop repeat it for the same bytes."""
+        if request.http10 or request.dripped:
+            # 1.0 says that it stays, and a status that has dripped is not said again.
+            line = b"Connection: keep-alive\r\n" if request.keep_alive else b"Connection: close\r\n"
+            start = b"" if request.dripped else status_line(ready.status) + b"\r\n"
+            if request.dripped not in (0, ready.status):
+                self.abort()
+                return
+            data = b"%b%b%b%b\r\n%b" % (
+                start,
+                b"" if request.dripped else self.date_line,
+                ready.head,
+                line,
+                ready.body,
+            )
+        else:
+            close = not request.keep_alive
+            data = ready.header(self.date_line, close=close) + ready.body
+            if again and self._raw is not None and self.ready is not None and not request.body:
+                self.ready.remember(self._raw, ready, close=close)
+        request.status = ready.status
+        request.bytes_out = len(ready.body)
+        self.send(data)
+        self.finish(request)
+
+    def begin(
+        self,
+        request: Request,
+        status: int,
+        headers: Iterable[Header],
+        length: int | None,
+        more: bool,
+    ) -> None:
+        """Send the header of a streamed answer."""
+        self._chunked = length is None and not request.http10
+        if length is None and request.http10:
+            request.keep_alive = False
+        head = self._head(request, status, headers, length)
+        if head is None:
+            return
+        self._omit_body = request.method == b"HEAD"
+        self.send(head, more and not self._omit_body)
+
+    def _head(
+        self,
+        request: Request,
+        status: int,
+        headers: Iterable[Header],
+        length: int | None,
+        *,
+        bodiless: bool = False,
+    ) -> bytes | None:
+        """The header of an answer; None when an earlier drip makes this answer impossible."""
+        if request.dripped:
+            if request.dripped != status:
+                self.abort()
+                return None
+            start = b""
+        else:
+            start = b"%b\r\n%b%b" % (
+                status_line(status),
+                self.date_line,
+                self.factory.server_line,
+            )
+        request.status = status
+        if length is not None:
+            framing = b"Content-Length: %d\r\n" % length
+        elif self._chunked and not bodiless:
+            framing = b"Transfer-Encoding: chunked\r\n"
+        else:
+            framing = b""
+        if not request.keep_alive:
+            framing += b"Connection: close\r\n"
+        elif request.http10:
+            framing += b"Connection: keep-alive\r\n"
+        return b"%b%b%b\r\n" % (start, header_block(headers), framing)
+
+    def drip(self, request: Request, status: int, name: bytes, value: bytes) -> None:
+        """Send a part of the header early."""
+        line = header_block([(name, value)])
+        if not request.dripped:
+            request.dripped = status
+            line = b"%b\r\n%b%b%b" % (
+                status_line(status),
+                self.date_line,
+                self.factory.server_line,
+                line,
+            )
+        self.send(line)
+
+    def write_body(self, request: Request, data: bytes) -> None:
+        """Send a part of the body of a streamed answer."""
+        if self._omit_body or not data:
+            return
+        request.bytes_out += len(data)
+        self.send(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def finish(self, request: Request) -> None:
         """The request is answered: the next one, or the end."""
@@ -218,69 +661,89 @@ class HttpConnection(Writer):
         self._omit_body = False
         request.ended(gone=False)
         self.monitor = None
+        if not self.alive:
+            return
+        if self._room_call is not None:
+            self.await_room(None)
         factory = self.factory
         if factory.access_log is not None:
             factory.log(request, complete=True)
         self._current = None
-        if not request.keep_alive or factory.draining:
-            self._close()
+        if self._closing:
             return
-        if self._mid_message:
-            self.deadline = factory.now + factory.limits.header_timeout_s
-        elif not self._buffered:
-            self.deadline = factory.now + factory.limits.idle_timeout_s
-        if not self._feeding and (self._pending or self._ready or self._broken or self._paused):
-            self._feed()
-        elif self._peer_closed:
-            self.transport.loseConnection()
+        if not request.keep_alive or factory.draining:
+            self.close()
+            return
+        if self._outbox is None:
+            self.deadline = self._deadline_when_flushed()
+        if not self._feeding:
+            if self._parser is not None and not self._parser.quiet:
+                self._feed()
+            else:
+                self._rest()
 
     def abort(self) -> None:
         """Cut the connection with a reset, so that nobody takes a part for the whole."""
+        if not self.alive:
+            return
         self._closing = True
-        self.transport.abortConnection()
-
-    def _deadline_when_flushed(self) -> float:
-        limits = self.factory.limits
-        if self._current is None and not self._closing and not self._mid_message:
-            return self.factory.now + limits.idle_timeout_s
-        return self.factory.now + limits.linger_timeout_s if self._closing else _NEVER
+        self.idle = False
+        self.loop.watch(self, 0)
+        with contextlib.suppress(OSError):
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        # Later, so that nobody's callbacks run in the midst of what led here.
+        self.factory.reactor.callLater(0, self.lost)
 
     # -- endings ----------------------------------------------------------------------------
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """Close once everything is out; linger when the peer may still be sending."""
         if self._closing:
             return
         self._closing = True
-        if not self._buffered:
-            self.deadline = self.factory.now + self.factory.limits.linger_timeout_s
-        if (self._pending or self._mid_message or self._broken) and not self._peer_closed:
+        self.idle = False
+        if self._outbox is None:
+            self._part()
+
+    def _part(self) -> None:
+        """Everything is out: close, or half-close and read on for a while.
+
+        Bytes that were not read make the system send a reset, which may overtake the answer.
+        """
+        unread = self._discard or (self._parser is not None and not self._parser.quiet)
+        if unread and not self._peer_closed:
             self._linger()
         else:
-            self.transport.loseConnection()
+            self._end_tls()
+            self.lost()
 
     def _linger(self) -> None:
-        """Half-close, then read on for a while, so that a reset cannot overtake the answer."""
-        self._closing = True
         self._discard = True
-        self._pending = b""
-        if not self._buffered:
-            self.deadline = self.factory.now + self.factory.limits.linger_timeout_s
-        if self._paused:
-            self._paused = False
-            self.transport.resumeProducing()
-        if self.is_tls or self._socket is None:
-            self.transport.loseConnection()
-        else:
-            self.transport.loseWriteConnection()
+        self._parser = None
+        self.deadline = self.factory.now + self.factory.limits.linger_timeout_s
+        self._paused = False
+        self._watch()
+        self._end_tls()
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.lost()
+
+    def _end_tls(self) -> None:
+        """Say that this is the end, so that nobody takes a cut for it (RFC 8446, 6.1)."""
+        if self.is_tls and not self.shaking_hands:
+            # The peer has not said so yet, and we do not wait for it.
+            with contextlib.suppress(OSError, ValueError):
+                self.socket.unwrap()
 
     def _fail(self, error: ProtocolError) -> None:
         """Answer a request that cannot be read, and end the connection."""
-        self._ready.clear()
-        self._broken = error
-        headers = self._headers if self._head_done else {}
+        parser = self._parser
+        headers = parser.head if parser is not None else {}
         request = Request(self, b"GET", b"*", headers, keep_alive=False)
         self._current = request
+        self._discard = True
+        self.idle = False
         retry: list[Header] = []
         if error.status == 503:
             retry.append((b"Retry-After", b"%d" % self.factory.limits.refusal_retry_after_s))

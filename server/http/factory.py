@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 from wsgiref.handlers import format_date_time
 
-from twisted.internet import address, interfaces
-from twisted.internet.protocol import Factory
+from twisted.internet import interfaces
 from twisted.internet.task import deferLater
 
 from protocol.errors import ProtocolError
 from server.http.accesslog import AccessLog
 from server.http.connection import HttpConnection
 from server.http.limits import HttpLimits
-from server.http.proxies import TrustedProxies, block_of
+from server.http.proxies import TrustedProxies, block_of, prefixes_of
+from server.http.ready import ReadyTable, Turns
 from server.http.request import Request
 
 _SWEEP_S = 1.0
 _PART_LOOK_S = 0.02
 
 
-class HttpFactory(Factory):
-    """Builds connections and keeps the books on them.
+class HttpFactory:
+    """What connections have in common: the handler, the bounds, and the books on them.
 
-    `handler` gets each request. The reactor's clock gives the Date field. `charge`, when set, hears
-    of every byte that leaves outside body senders. One factory may serve several listeners: the
-    bounds count over all of them.
+    `handler` gets each request. The reactor's clock counts deadlines, `wall` (Unix time) gives the
+    Date field. `charge`, when set, hears of every byte that leaves outside body senders. One
+    factory may serve several listeners: the bounds count over all of them.
     """
-
-    noisy = False
 
     def __init__(
         self,
@@ -41,8 +41,11 @@ class HttpFactory(Factory):
         access_log: AccessLog | None = None,
         charge: Callable[[int], None] | None = None,
         server_name: str = "Tidegate",
+        hsts_s: float = 0.0,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.handler = handler
+        self.wall = wall
         self.reactor: Any = reactor
         self.limits = limits if limits is not None else HttpLimits()
         self.proxies = proxies if proxies is not None else TrustedProxies()
@@ -54,64 +57,101 @@ class HttpFactory(Factory):
         self.refusing = 0
         self.refused_total = 0
         self.accepted_total = 0
+        self.given_up_total = 0
+        self._nothing_idle_s = -1.0
         self.draining = False
         self.now = 0.0
         self.date_line = b""
+        #: The same for answers by TLS, with Strict-Transport-Security (RFC 6797) if so wished.
+        self.tls_date_line = b""
+        self._hsts_line = b"Strict-Transport-Security: max-age=%d\r\n" % hsts_s if hsts_s else b""
+        self.turns = Turns(reactor, lambda sent_bytes: charge(sent_bytes) if charge else None)
+        self._ready: dict[tuple[bool, bool], ReadyTable] = {}
         self._sweeper: Any = None
         self._tell_time()
 
-    def buildProtocol(self, addr: interfaces.IAddress | None) -> Any:
-        """A connection for a peer that was just accepted."""
-        host = ""
-        if isinstance(addr, address.IPv4Address | address.IPv6Address):
-            host = addr.host
-            if host.startswith("::ffff:") and "." in host:
-                host = host[7:]
+    def ready_table(self, peer_address: str, *, is_tls: bool) -> ReadyTable:
+        """The answers that are ready for peers like this one."""
+        kind = is_tls, self.proxies.trusts(peer_address)
+        table = self._ready.get(kind)
+        if table is None:
+            table = self._ready[kind] = ReadyTable(self)
+        return table
+
+    def takes(self, peer_address: str) -> bool:
+        """Whether a new connection from here can be taken, be it to refuse it in words."""
         if self._sweeper is None:
             self._tell_time()
             self._sweeper = self.reactor.callLater(_SWEEP_S, self._sweep)
-        return HttpConnection(self, host)
+        if self.refusing < self.limits.max_refusals:
+            return True
+        self._make_room()
+        if self._refusal(peer_address) is None:
+            return True
+        self.accepted_total += 1
+        self.refused_total += 1
+        return False
+
+    def _refusal(self, peer_address: str) -> str | None:
+        limits = self.limits
+        if 0 < limits.max_connections <= len(self.connections):
+            return "This server has as many connections as it takes; please come back soon."
+        if (
+            peer_address
+            and 0
+            < limits.max_connections_per_address
+            <= self.per_address.get(_block(peer_address), 0)
+            # A proxy brings everybody's connections from one address.
+            and not self.proxies.trusts(peer_address)
+        ):
+            return "Your address has as many connections as one may have here; close some."
+        return None
+
+    def _make_room(self) -> None:
+        """Every connection is taken: give up some on which nothing is being answered.
+
+        Those of the network that has most go first, and of these the one that was idle longest.
+        A batch at a time, so that what it costs to look at all of them is shared.
+        """
+        most = self.limits.max_connections
+        if not 0 < most <= len(self.connections) or self._nothing_idle_s == self.now:
+            return
+        networks = {one: prefixes_of(one.client_address) for one in self.connections}
+        taken = Counter(key for network in networks.values() for key in network)
+        resting = [one for one in self.connections if one.resting]
+        resting.sort(
+            key=lambda one: (-taken[networks[one][-1]], -taken[networks[one][0]], one.deadline)
+        )
+        for one in resting[: max(1, most // 100)]:
+            self.given_up_total += 1
+            one.lost()
+        if not resting:
+            # Do not look again before the next sweep.
+            self._nothing_idle_s = self.now
 
     def entered(self, connection: HttpConnection) -> ProtocolError | None:
         """Count a new connection; an error means that it must be refused."""
-        limits = self.limits
         self.accepted_total += 1
-        peer = block_of(connection.peer_address)
-        here = self.per_address.get(peer, 0) + 1
-        reason = None
-        if 0 < limits.max_connections <= len(self.connections):
-            reason = "This server has as many connections as it takes; please come back soon."
-        elif (
-            connection.peer_address
-            and 0 < limits.max_connections_per_address < here
-            and not self.proxies.trusts(connection.peer_address)
-        ):
-            # A proxy brings everybody's connections from one address.
-            reason = "Your address has as many connections as one may have here; close some."
-        if reason is not None:
-            self.refused_total += 1
-            if self.refusing >= limits.max_refusals:
-                connection.alive = False
-                connection.transport.abortConnection()
-                return None
+        self._make_room()
+        reason = self._refusal(connection.peer_address)
+        block = connection.block = _block(connection.peer_address)
         self.connections.add(connection)
-        self.per_address[peer] = here
+        self.per_address[block] = self.per_address.get(block, 0) + 1
         if reason is None:
             return None
+        self.refused_total += 1
         self.refusing += 1
-        connection.refused = True
         return ProtocolError(reason, status=503, code="too-many-connections")
 
     def left(self, connection: HttpConnection) -> None:
         """A counted connection is over."""
         self.connections.discard(connection)
-        peer = block_of(connection.peer_address)
-        here = self.per_address.get(peer, 0) - 1
+        here = self.per_address.get(connection.block, 0) - 1
         if here > 0:
-            self.per_address[peer] = here
+            self.per_address[connection.block] = here
         else:
-            self.per_address.pop(peer, None)
-        if connection.refused:
+            self.per_address.pop(connection.block, None)
+        if connection.refusal is not None:
             self.refusing -= 1
 
     def write_deadline(self, buffered_bytes: int) -> float:
@@ -122,11 +162,13 @@ class HttpFactory(Factory):
     def log(self, request: Request, *, complete: bool) -> None:
         """Note an answered (or abandoned) request, where somebody asked for a log."""
         if self.access_log is not None:
-            self.access_log.note(request, complete, self.reactor.seconds())
+            self.access_log.note(request, complete, self.wall())
 
     def drain(self) -> None:
         """Close idle connections now, and every other one after the answer it is giving."""
         self.draining = True
+        for table in self._ready.values():
+            table.forget_all()
         for connection in tuple(self.connections):
             connection.close_if_idle()
 
@@ -145,19 +187,22 @@ class HttpFactory(Factory):
             if not (connection.parting and connection.written_out):
                 connection.abort()
 
-    def stopFactory(self) -> None:
-        """The last listener is gone; the sweep goes on while connections live."""
-
     def _tell_time(self) -> None:
         self.now = self.reactor.seconds()
-        self.date_line = b"Date: %b\r\n" % format_date_time(self.now).encode("ascii")
+        self.date_line = b"Date: %b\r\n" % format_date_time(self.wall()).encode("ascii")
+        self.tls_date_line = self.date_line + self._hsts_line
 
     def _sweep(self) -> None:
         self._tell_time()
         now = self.now
         for connection in tuple(self.connections):
-            if connection.deadline <= now or connection.monitor is not None:
+            if connection.deadline <= now or connection.has_sweep_work:
                 connection.sweep(now)
         if self.access_log is not None:
             self.access_log.flush()
         self._sweeper = self.reactor.callLater(_SWEEP_S, self._sweep) if self.connections else None
+
+
+def _block(peer_address: str) -> str:
+    """`block_of`, without parsing what needs none."""
+    return block_of(peer_address) if ":" in peer_address or not peer_address else peer_address

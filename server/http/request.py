@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html, problem, problem_page
+from protocol import problems
+from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html, problem_page
 
 if TYPE_CHECKING:
     from server.http.connection import HttpConnection
@@ -81,12 +82,16 @@ class Request:
     def client_address(self) -> str:
         """Address of the client, seen through proxies that are trusted (and only those)."""
         connection = self.connection
+        if connection.forwarded is not None:
+            return connection.client_address
         return connection.factory.proxies.client_address(connection.peer_address, self.headers)
 
     @property
     def is_tls(self) -> bool:
         """Whether the client's own connection is encrypted, as far as trusted proxies tell."""
         connection = self.connection
+        if connection.forwarded is not None:
+            return connection.forwarded.is_tls
         return connection.is_tls or connection.factory.proxies.is_tls(
             connection.peer_address, self.headers
         )
@@ -110,11 +115,21 @@ class Request:
             self._gone.append(callback)
 
     def respond(
-        self, status: int, headers: Iterable[Header] = (), body: bytes = b"", *, close: bool = False
+        self,
+        status: int,
+        headers: Iterable[Header] = (),
+        body: bytes = b"",
+        *,
+        close: bool = False,
+        current: Callable[[], bool] | None = None,
     ) -> None:
-        """Answer whole. Content-Length is added; for HEAD the body stays away."""
+        """Answer whole. Content-Length is added; for HEAD the body stays away.
+
+        With `current` the answer may be given again to the same request as long as that says so;
+        `ready` has the laws that it has to keep.
+        """
         if not self.finished:
-            self.connection.answer(self, status, headers, body, close=close)
+            self.connection.answer(self, status, headers, body, close=close, current=current)
 
     def refuse(
         self,
@@ -124,13 +139,14 @@ class Request:
         headers: Iterable[Header] = (),
         *,
         close: bool = False,
+        current: Callable[[], bool] | None = None,
         **members: Any,
     ) -> None:
         """Answer with a problem document, or a small page for those who asked for text/html."""
         if prefers_html(self.headers.get(b"accept")):
-            content_type, body = HTML, problem_page(status, detail)
+            content_type, body = HTML, problem_page(status, code, detail)
         else:
-            content_type, body = PROBLEM_JSON, problem(status, code, detail, **members)
+            content_type, body = PROBLEM_JSON, problems.document(status, code, detail, **members)
         fields = [
             (b"Content-Type", content_type),
             (b"Cache-Control", b"no-store"),
@@ -138,7 +154,7 @@ class Request:
             (b"X-Content-Type-Options", b"nosniff"),
             *headers,
         ]
-        self.respond(status, fields, body, close=close)
+        self.respond(status, fields, body, close=close, current=current)
 
     def begin(
         self, status: int, headers: Iterable[Header], length: int | None, *, more: bool = True

@@ -16,8 +16,8 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.threads import deferToThreadPool
 
 from protocol.fec import BlockLayout
-from server.openfile import OpenFile
-from server.transfer import FileKey
+from server.files.openfile import OpenFile
+from server.files.transfer import FileKey
 
 _KEEP = 256
 _READ_BYTES = 1 << 18

@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterator, Sequence
 from protocol.fec import BlockLayout, Scheme
 from protocol.packet import PacketFlag
 from protocol.session_report import Report
-from server.multicast.foresight import RECENT_S, Ended, at_least, surely_enough
-from server.multicast.members import Members
-from server.multicast.steps import CarouselSettings, Mark, Phase, Run
-from server.multicast.wants import Repair, wants_source
+from server.multicast.nack_aggregation import Repair, wants_source
+from server.multicast.proactive_repair import RECENT_S, Ended, at_least, surely_enough
+from server.multicast.receivers import Members
+from server.multicast.schedule_steps import CarouselSettings, Mark, Phase, Run
 
 #: When to look again at symbols that are being made, should nobody say that they are ready.
 _MAKING_S = 0.01

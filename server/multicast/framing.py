@@ -14,7 +14,7 @@ from protocol.packet import (
     PacketType,
 )
 from protocol.paper_mode import PaperHeader, PaperOrder, pack_packet
-from server.multicast.steps import Mark, Run
+from server.multicast.schedule_steps import Mark, Run
 
 _KIND = VERSION << 4
 

@@ -13,13 +13,13 @@ from protocol.packet import PAYLOAD_OFFSET
 from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from protocol.session import INLINE_HASHES, Offer
 from protocol.session_report import Report, ReportAnswer
+from server.files.openfile import OpenFile
 from server.multicast.carousel import Carousel
 from server.multicast.framing import Framer, PaperFramer
 from server.multicast.rate import RateControl
-from server.multicast.steps import CarouselSettings, Phase
+from server.multicast.schedule_steps import CarouselSettings, Phase
 from server.multicast.symbols import Maker, ObjectChanged, SymbolSource
 from server.multicast.transmitter import Sender, Transmitter
-from server.openfile import OpenFile
 
 #: Members up to this number say when they have joined, so that the session can start early.
 _SMALL_COHORT = 64

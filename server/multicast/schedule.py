@@ -21,13 +21,13 @@ from twisted.logger import Logger
 from protocol.errors import ProtocolError
 from protocol.session import Capability
 from protocol.strict_json import get_int, get_number, get_text, load_object
-from server.files import IsDirectory, NotHere, Tree
+from server.files.openfile import OpenFile
+from server.files.paths import split_path
+from server.files.tree import IsDirectory, NotHere, Tree
 from server.multicast.blocks import BlockHashes
-from server.multicast.hot import Hot
+from server.multicast.demand import Hot
 from server.multicast.sessions import Sessions
 from server.multicast.switch import object_key
-from server.openfile import OpenFile
-from server.paths import split_path
 
 FOLDER = "multicast"
 ANNOUNCE_S = 600.0

@@ -19,13 +19,13 @@ from protocol.packet import PAYLOAD_OFFSET
 from protocol.paper_mode import DEFAULT_K, map_url
 from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from protocol.session import Capability
+from server.files.openfile import OpenFile
 from server.multicast.live import LiveSession, Place
 from server.multicast.rate import RateControl
+from server.multicast.schedule_steps import CarouselSettings
 from server.multicast.settings import MulticastSettings
-from server.multicast.steps import CarouselSettings
 from server.multicast.symbols import Maker
 from server.multicast.udp import GroupSender, find_interface
-from server.openfile import OpenFile
 
 _PORTS = (49_152, 65_535)
 #: How many past losses decide about the next code.

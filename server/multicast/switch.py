@@ -20,16 +20,16 @@ from protocol.session import (
     encode_offer,
     parse_capability,
 )
-from server.callers import CLIENT_FIELD
-from server.files import IsDirectory, NotHere, Tree
+from server.admission.client_keys import CLIENT_FIELD
+from server.files.openfile import OpenFile
+from server.files.transfer import Admission, BodyPlan, Representation
+from server.files.transfer import Start as StartBody
+from server.files.tree import IsDirectory, NotHere, Tree
 from server.http.request import Request
 from server.multicast.blocks import BlockHashes
-from server.multicast.hot import Hold, Hot, Join, Release, Start
+from server.multicast.demand import Hold, Hot, Join, Release, Start
 from server.multicast.live import LiveSession
 from server.multicast.sessions import Sessions
-from server.openfile import OpenFile
-from server.transfer import Admission, BodyPlan, Representation
-from server.transfer import Start as StartBody
 
 _FIELD = HEADER_NAME.lower().encode()
 _TICKET_FIELD = b"tidegate-ticket"
@@ -80,6 +80,18 @@ class MulticastSwitch:
     def admit_small(self, request: Request, rep: Representation) -> bool:
         """See `transfer.Admission`."""
         return self.inner.admit_small(request, rep)
+
+    def is_plain(self, rep: Representation) -> bool:
+        """See `transfer.Admission`."""
+        return self.inner.is_plain(rep)
+
+    def admit_again(self, rep: Representation) -> bool:
+        """See `transfer.Admission`."""
+        return self.inner.admit_again(rep)
+
+    def count_again(self, rep: Representation, times: int) -> None:
+        """See `transfer.Admission`."""
+        self.inner.count_again(rep, times)
 
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody

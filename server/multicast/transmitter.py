@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from protocol.packet import WIRE_OVERHEAD_BYTES
 from server.multicast.carousel import Carousel
-from server.multicast.steps import Mark, Run
+from server.multicast.schedule_steps import Mark, Run
 from server.multicast.symbols import ObjectChanged, SymbolSource
 
 _TICK_S = 0.002

@@ -38,12 +38,13 @@ class TokenRow(Base):
 
     serial: Mapped[str] = mapped_column(String(16), primary_key=True)
     label: Mapped[str] = mapped_column(String(64))
-    role: Mapped[str] = mapped_column(String(16))
+    scopes: Mapped[str] = mapped_column(Text)
     digest: Mapped[str] = mapped_column(String(64))
     owner: Mapped[str] = mapped_column(String(64))
     created_s: Mapped[float]
     expires_s: Mapped[float | None]
     used_s: Mapped[float | None]
+    parent: Mapped[str | None] = mapped_column(String(16))
 
 
 class SessionRow(Base):

@@ -6,17 +6,41 @@ Everything here blocks, so it runs at start-up or on the store's threads.
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Engine, create_engine, event
+from alembic.util.exc import CommandError
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 MIGRATIONS = Path(__file__).with_name("migrations")
+
+
+#: A connection that PostgreSQL does not answer on is given up after some seconds: libpq's own
+#: limits are hours. The server forgets a vanished client as soon, so that its lock is free again.
+_ANSWER_S = 15
+_POSTGRES: dict[str, Any] = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": _ANSWER_S * 1000,
+    "options": f"-c statement_timeout={_ANSWER_S}s -c tcp_keepalives_idle=10 "
+    "-c tcp_keepalives_interval=5 -c tcp_keepalives_count=3",
+}
+#: Held in PostgreSQL while a server runs: two queues must not share one table.
+_LOCK = text("SELECT pg_try_advisory_lock(1953064037, hashtext(current_schema()))")
+#: A server that was killed holds its lock until PostgreSQL notices; so long we wait for it.
+_LOCK_WAIT_S = 10.0
+_SQLITE_MAGIC = b"SQLite format 3\x00"
 
 
 class StoreUnavailable(Exception):
@@ -49,14 +73,26 @@ class Database:
         if url.startswith("postgresql://"):
             url = "postgresql+psycopg://" + url.removeprefix("postgresql://")
         try:
-            self.engine: Engine = create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+            parsed = make_url(url)
+            sqlite = parsed.get_backend_name() == "sqlite"
+            limits = {} if sqlite else {k: v for k, v in _POSTGRES.items() if k not in parsed.query}
+            self.engine: Engine = create_engine(
+                parsed, pool_pre_ping=not sqlite, pool_timeout=_ANSWER_S, connect_args=limits
+            )
         except (ArgumentError, NoSuchModuleError, ImportError) as error:
             raise StoreUnavailable(
                 f"The database URL cannot be used: {error}. Use sqlite:///FILE, or "
                 "postgresql://USER@HOST/NAME with the extra `postgres` installed."
             ) from error
-        if self.engine.dialect.name == "sqlite":
-            event.listen(self.engine, "connect", _prepare_sqlite)
+        #: The SQLite file, None where there is none, and what told it from another when opened.
+        self._file = Path(parsed.database) if sqlite and parsed.database else None
+        self._identity: tuple[int, int] | None = None
+        self._lock: Connection | None = None
+        #: Open connections of the driver, for `interrupt`.
+        self._connections: set[Any] = set()
+        event.listen(self.engine, "connect", self._connected)
+        for gone in ("close", "close_detached"):
+            event.listen(self.engine, gone, lambda found, *_: self._connections.discard(found))
         self.session = sessionmaker(self.engine, class_=Session, expire_on_commit=False)
 
     @property
@@ -77,16 +113,113 @@ class Database:
             raise StoreUnavailable(str(error).splitlines()[0]) from error
 
     def migrate(self) -> None:
-        """Bring the tables up to date; raises StoreUnavailable as `begin` does."""
+        """Bring the tables up to date; raises StoreUnavailable with the fault, in a line."""
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
         try:
             with self.engine.begin() as connection:
+                if self.dialect == "postgresql":
+                    connection.execute(text("SET LOCAL statement_timeout = 0"))
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
+        except CommandError as error:
+            raise StoreUnavailable(
+                f"a newer version of Tidegate wrote it ({str(error).splitlines()[0]}); "
+                "install that version again, or restore a backup from before it"
+            ) from error
         except SQLAlchemyError as error:
             raise StoreUnavailable(str(error).splitlines()[0]) from error
+        self._identity = self._look_at_file()
+
+    # -- one server, one database --------------------------------------------------------------
+
+    def claim(self, wait_s: float = _LOCK_WAIT_S) -> None:
+        """Keep other servers off a PostgreSQL database while this one runs.
+
+        A SQLite file lies in the state folder, which has a lock of its own. Raises
+        StoreUnavailable when another server holds the database for longer than `wait_s`.
+        """
+        if self.dialect != "postgresql":
+            return
+        end_s = time.monotonic() + wait_s
+        try:
+            connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            while not connection.scalar(_LOCK):
+                if time.monotonic() >= end_s:
+                    connection.close()
+                    raise StoreUnavailable(
+                        "another Tidegate server uses it; stop that one, or give each server a "
+                        "database or schema of its own"
+                    )
+                time.sleep(0.2)
+        except SQLAlchemyError as error:
+            raise StoreUnavailable(str(error).splitlines()[0]) from error
+        self._lock = connection
+        self._connections.discard(connection.connection.dbapi_connection)
+
+    def fault(self) -> str | None:
+        """Whether this is still the database that was opened: what is wrong, or None."""
+        if self._file is not None:
+            if self._look_at_file() != self._identity:
+                return f"{self._file} was removed or replaced"
+            with open(self._file, "rb") as stream:
+                head = stream.read(100)
+            pages, page = int.from_bytes(head[28:32], "big"), int.from_bytes(head[16:18], "big")
+            size = self._file.stat().st_size
+            if not head.startswith(_SQLITE_MAGIC) or size < pages * (65536 if page == 1 else page):
+                return f"{self._file} was cut or overwritten"
+        elif self._lock is not None:
+            try:
+                self._lock.scalar(text("SELECT 1"))
+            except SQLAlchemyError:
+                with contextlib.suppress(Exception):
+                    self._lock.invalidate()
+                    self._lock.close()
+                self._lock = None
+                try:
+                    self.claim(0.0)
+                except StoreUnavailable as error:
+                    return f"the database: {error}"
+        return None
+
+    def renew(self) -> None:
+        """Make a new SQLite file after a fault; what is left of the old one is kept beside it."""
+        if self._file is None:
+            return
+        self.engine.dispose()
+        for ending in ("-wal", "-shm", ""):
+            path = self._file.with_name(self._file.name + ending)
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(path.with_name(f"{self._file.name}.broken{ending}"))
+        self.migrate()
+
+    def interrupt(self) -> None:
+        """End what any thread waits for: its query fails. May be called from any thread."""
+        for connection in tuple(self._connections):
+            with contextlib.suppress(Exception):
+                if self._file is not None or self.dialect == "sqlite":
+                    connection.interrupt()
+                else:
+                    with socket.socket(fileno=os.dup(connection.fileno())) as stream:
+                        stream.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Give all connections back."""
+        if self._lock is not None:
+            # Without a word to the database, which may not answer.
+            self._lock.invalidate()
         self.engine.dispose()
+
+    def _look_at_file(self) -> tuple[int, int] | None:
+        if self._file is None:
+            return None
+        try:
+            found = self._file.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _connected(self, connection: Any, record: object) -> None:
+        if self.dialect == "sqlite":
+            _prepare_sqlite(connection, record)
+        self._connections.add(connection)

@@ -125,6 +125,17 @@ class Usage(Base):
     at_s: Mapped[float]
 
 
+class UsageHour(Base):
+    """How often a file was begun within one hour, and what was delivered in it."""
+
+    __tablename__ = "usage_hours"
+
+    hour_s: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    file: Mapped[str] = mapped_column(Text, primary_key=True)
+    downloads: Mapped[int] = mapped_column(BigInteger)
+    sent_bytes: Mapped[int] = mapped_column(BigInteger)
+
+
 class Pass(Base):
     """A signed preference ticket that an operator issued; the signature lives in the token."""
 

@@ -9,14 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class RevisionRecord:
-    """An applied change of policy; `id` is 0 until it is stored."""
+    """An applied change of policy; `number` is 0 until it is stored."""
 
     at_s: float
-    author: str
+    who: str
     policy: str
     settings: Mapping[str, Any]
     note: str = ""
-    id: int = 0
+    number: int = 0
     restored_from: int | None = None
 
 
@@ -39,7 +39,12 @@ class EventRecord:
     text: str
     level: str = "info"
     data: Mapping[str, Any] = field(default_factory=dict)
-    id: int = 0
+    number: int = 0
+
+    @property
+    def who(self) -> str:
+        """Whose act it was; empty when it was nobody's."""
+        return str(self.data.get("who", ""))
 
 
 @dataclass(frozen=True, slots=True)

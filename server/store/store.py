@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from policies.job import TicketRow
+from policies.contract import TicketRow
 from server.store.database import Database
 from server.store.journal import write_tickets
 
@@ -33,6 +33,12 @@ LATE_S = 0.5
 RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 15.0
 MOST_NOTES = 20_000
+#: A write that has not ended by then is given up: its connection is cut, and it is tried again.
+DEADLINE_S = 20.0
+#: The last writes of a server that stops may take so long, and so much longer once they were cut.
+CLOSE_S, CUT_S = 5.0, 3.0
+#: How often it is looked whether the database is still the one that was opened.
+LOOK_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,10 @@ class StoreState:
 
 
 class Store:
-    """Batches writes to one database and runs reads beside them."""
+    """Batches writes to one database and runs reads beside them.
+
+    `memory` gives the writes that bring what the server knows into a database that was lost.
+    """
 
     log = Logger()
 
@@ -57,8 +66,10 @@ class Store:
         write_in_thread: RunInThread[None],
         read_in_thread: Callable[[Callable[[], object]], Deferred[object]],
         now: Callable[[], float],
+        memory: Callable[[], list[Work[None]]] = list,
     ) -> None:
         self._database = database
+        self._memory = memory
         self._reactor: Any = reactor
         self._write_in_thread = write_in_thread
         self._read_in_thread = read_in_thread
@@ -69,7 +80,11 @@ class Store:
         self._waiters: list[Callable[[], None]] = []
         self._flying_waiters: list[Callable[[], None]] = []
         self._call: Any = None
+        self._look_call: Any = None
         self._flying: Deferred[None] | None = None
+        self._flying_count = 0
+        #: Whether the database must be made anew before the next write.
+        self._renew = False
         self._retry_s = RETRY_FIRST_S
         self._closed = False
         self._late = False
@@ -117,20 +132,58 @@ class Store:
 
         return self._read_in_thread(in_thread)  # type: ignore[return-value]
 
-    def close(self) -> Deferred[None]:
-        """Write what is pending (one attempt), then call back; the caller ends the threads."""
+    def open(self) -> None:
+        """Begin to look after the database; the threads run."""
+        self._look_call = self._reactor.callLater(LOOK_S, self._look)
+
+    def close(self) -> Deferred[bool]:
+        """Write what is pending (two attempts), then call back; the caller ends the threads.
+
+        False when a thread still waits for the database: it may hang for ever.
+        """
         self._closed = True
+        if self._look_call is not None and self._look_call.active():
+            self._look_call.cancel()
         if self._call is not None:
             self._call.cancel()
             self._call = None
-        done: Deferred[None] = Deferred()
+        done: Deferred[bool] = Deferred()
+        limits: list[Any] = []
+        attempts = iter((False, True))
+
+        def cut() -> None:
+            # What waits on a dead connection fails now, and the next attempt opens another one.
+            self._database.interrupt()
+            limits.append(self._reactor.callLater(CUT_S, end, False))
+
+        def end(free: bool) -> None:
+            for limit in limits:
+                if limit.active():
+                    limit.cancel()
+            if done.called:
+                return
+            pending = self.state.pending + self._flying_count
+            if pending:
+                self.log.error(
+                    "The database did not take the last {pending} changes. Clients that show their "
+                    "tickets keep their places.",
+                    pending=pending,
+                )
+            done.callback(free)
+
+        limits.append(self._reactor.callLater(CLOSE_S, cut))
 
         def last(_: object = None) -> None:
+            if done.called:
+                return
+            final = next(attempts, True)
             self._flush()
             if self._flying is None:
-                done.callback(None)
+                end(True)
+            elif final:
+                self._flying.addBoth(lambda _: end(True))
             else:
-                self._flying.addBoth(lambda _: done.callback(None))
+                self._flying.addBoth(lambda _: last() if self._reason else end(True))
 
         if self._flying is not None:
             self._flying.addBoth(last)
@@ -154,7 +207,11 @@ class Store:
         self._notes.clear()
         self._flying_waiters, self._waiters = self._waiters, []
 
+        renew, self._renew = self._renew, False
+
         def in_thread() -> None:
+            if renew:
+                self._database.renew()
             with self._database.session.begin() as session:
                 write_tickets(session, tickets.values())
                 for work in musts:
@@ -167,13 +224,21 @@ class Store:
             self._tell(self._flying_waiters)
             self._tell(self._waiters)
 
+        def overdue() -> None:
+            self._fell_ill(f"no answer in {DEADLINE_S:.0f} s")
+            self._database.interrupt()
+
         late_call = self._reactor.callLater(LATE_S, late)
+        overdue_call = self._reactor.callLater(DEADLINE_S, overdue)
+        self._flying_count = len(tickets) + len(musts) + len(notes)
 
         def landed() -> None:
             self._flying = None
+            self._flying_count = 0
             self._late = False
-            if late_call.active():
-                late_call.cancel()
+            for call in (late_call, overdue_call):
+                if call.active():
+                    call.cancel()
 
         def succeeded(_: None) -> None:
             landed()
@@ -189,17 +254,13 @@ class Store:
         def failed(failure: Failure) -> None:
             landed()
             self.failures_total += 1
+            self._renew = self._renew or renew
             # What changed meanwhile is newer than what failed.
             self._tickets = tickets | self._tickets
             self._musts = musts + self._musts
             # SQLAlchemy adds a link to its own manual in a second line.
             reason = (failure.getErrorMessage() or "unknown fault").splitlines()[0][:300]
-            if not self._reason:
-                self._since_s = self._now()
-                self.log.error(
-                    "The database does not take writes; downloads go on. {reason}", reason=reason
-                )
-            self._reason = reason
+            self._fell_ill(reason)
             self._tell(self._flying_waiters)
             self._tell(self._waiters)
             self._schedule(self._retry_s)
@@ -207,6 +268,35 @@ class Store:
 
         self._flying = flying = self._write_in_thread(in_thread)
         flying.addCallbacks(succeeded, failed)
+
+    def _fell_ill(self, reason: str) -> None:
+        if not self._reason:
+            self._since_s = self._now()
+            self.log.error(
+                "The database does not take writes; downloads go on. {reason}", reason=reason
+            )
+        self._reason = reason
+
+    def _look(self) -> None:
+        """Is it still our database? A file may be deleted or replaced under a running server."""
+
+        def found(fault: str | None) -> None:
+            if fault is None or self._closed:
+                return
+            self.log.error("{fault}; what the server knows is written anew.", fault=fault)
+            works = self._memory()
+            self._musts = [*works, *self._musts]
+            self._renew = True
+            self._schedule(BATCH_S)
+
+        def ill(failure: Failure) -> None:
+            self._fell_ill(failure.getErrorMessage().splitlines()[0][:300])
+
+        if not self._closed:
+            self._look_call = self._reactor.callLater(LOOK_S, self._look)
+            if self._flying is None:
+                looked: Deferred[Any] = self._write_in_thread(self._database.fault)  # type: ignore[arg-type]
+                looked.addCallbacks(found, ill)
 
     @staticmethod
     def _tell(waiters: list[Callable[[], None]]) -> None:

@@ -16,22 +16,25 @@
 
   const faint = (rgb) => rgb.replace(/^rgb\((.*)\)$/, "rgba($1, 0.13)");
 
-  const bytes = (value) => {
-    const units = ["B", "kB", "MB", "GB", "TB", "PB"];
+  const bits = (value) => {
+    const units = ["", "k", "M", "G", "T"];
     let at = 0;
-    while (Math.abs(value) >= 999.5 && at < units.length - 1) { value /= 1000; at += 1; }
-    return `${at === 0 || value >= 99.95 ? value.toFixed(0) : value.toFixed(1)} ${units[at]}`;
+    while (value >= 999.5 && at < units.length - 1) { value /= 1000; at += 1; }
+    return `${at === 0 || value >= 9.95 ? value.toFixed(0) : value.toFixed(1)} ${units[at]}bit/s`;
   };
   const span = (s) => {
-    s = Math.round(s);
-    if (s < 60) return `${s} s`;
-    if (s < 5400) return `${Math.round(s / 60)} min`;
-    return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
+    // As protocol.units.split_duration has it.
+    const minutes = Math.round(s / 60);
+    if (Math.round(s) < 90) return `${Math.round(s)} s`;
+    if (minutes < 90) return `${minutes} min`;
+    const hours = Math.floor(minutes / 60);
+    if (hours >= 48) return `${Math.round(hours / 24)} d`;
+    return minutes % 60 ? `${hours} h ${minutes % 60} min` : `${hours} h`;
   };
   const show = {
     count: (v) => v.toLocaleString("en"),
     per_s: (v) => `${+v.toPrecision(3)}/s`,
-    bytes_s: (v) => `${bytes(v)}/s`.replace(".0 ", " "),
+    bit_s: bits,
     s: span,
     share: (v) => `${Math.round(v * 100)} %`,
   };
@@ -50,7 +53,7 @@
     const chart = new uPlot({
       width: plot.clientWidth,
       height: 150,
-      tzDate: (ts) => uPlot.tzDate(new Date(ts * 1e3), "Etc/UTC"),
+      tzDate: (ts) => uPlot.tzDate(new Date(ts * 1e3), root.dataset.zone),
       cursor: { y: false, points: { size: 7 } },
       legend: { show: false },
       scales: { y: { range: (_, low, high) => [0, unit === "share" ? 1 : (high > 0 ? high : 1) * 1.08] } },

@@ -1,0 +1,428 @@
+"""Several processes with one queue: how fast, and how they bear faults.
+
+    python -m bench.cluster speed
+    python -m bench.cluster faults
+
+`speed` downloads over TLS from one process and from several, side by side, and asks for a small
+file all the while; CPU seconds are those of the server's whole process tree. `faults` kills
+(SIGKILL) and stops (SIGSTOP) the leader and the nodes at random under clients that write down what
+they saw, and judges the history afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import random
+import shutil
+import signal
+import ssl
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+MIB = 1024 * 1024
+#: What a lease may idle before its slot is another's, in seconds; as the fault run sets it.
+LEASE_IDLE_S = 2.0
+
+
+# -- a server -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def serving(root: Path, *args: str, **environ: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`tidegate serve` on a free port: the process and its URL."""
+    command = [sys.executable, "-m", "tidegate", "serve", str(root / "release")]
+    command += ["--listen", "127.0.0.1:0", "--admin", "off", "--state", str(root / "state"), *args]
+    environ = {"TIDEGATE_DRAIN_S": "1", "TIDEGATE_CLIENTS_PER_ADDRESS": "65536", **environ}
+    with (root / "log").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, **environ, "PYTHONPATH": os.getcwd()},
+        )
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("ready "):
+                    break
+            else:
+                raise click.ClickException((root / "log").read_text("utf-8"))
+            yield process, line.split()[1]
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def children(pid: int) -> list[int]:
+    """The processes that this one has started."""
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii")
+    except OSError:
+        return []
+    return [int(word) for word in text.split()]
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process and its children, as far as they live."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    total = 0.0
+    for one in (pid, *children(pid)):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{one}/stat").read_text("ascii").rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / ticks
+    return total
+
+
+def private_kb(pid: int) -> int:
+    """Memory that a process shares with nobody."""
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii")
+    rows = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return sum(int(rows[name].split()[0]) for name in ("Private_Clean", "Private_Dirty"))
+
+
+# -- a client -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a client was answered; `digest` of the body if it came whole."""
+
+    status: int
+    fields: dict[str, str]
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    digest: str = ""
+    body_bytes: int = 0
+
+
+async def fetch(
+    url: str,
+    file: str,
+    fields: dict[str, str],
+    context: ssl.SSLContext | None = None,
+    limit_s: float = 60.0,
+) -> Answer:
+    """One request on a connection of its own. Raises OSError or EOFError if it breaks off."""
+    parts = urlsplit(url)
+    async with asyncio.timeout(limit_s):
+        reader, writer = await asyncio.open_connection(
+            parts.hostname, parts.port, ssl=context, limit=MIB
+        )
+        try:
+            head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+            writer.write(f"GET {file} HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode())
+            lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            pairs = [line.partition(": ") for line in lines[1:] if line]
+            answer = Answer(int(lines[0].split()[1]), {n.lower(): v for n, _, v in pairs})
+            answer.began_s = time.monotonic()
+            left = int(answer.fields["content-length"])
+            digest = hashlib.sha256()
+            while left:
+                data = await reader.read(min(left, MIB))
+                if not data:
+                    raise EOFError
+                left -= len(data)
+                answer.body_bytes += len(data)
+                digest.update(data)
+            answer.digest, answer.ended_s = digest.hexdigest(), time.monotonic()
+            return answer
+        finally:
+            writer.transport.abort()
+
+
+# -- speed --------------------------------------------------------------------------------------
+
+
+def _make_certificate(root: Path) -> tuple[str, ...]:
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2"),
+            *("-subj", "/CN=localhost"),
+        ],
+        cwd=root,
+        check=True,
+        capture_output=True,
+    )
+    (root / "key.pem").chmod(0o600)
+    return ("--tls-cert", str(root / "cert.pem"), "--tls-key", str(root / "key.pem"))
+
+
+def _curl_all(url: str, streams: int) -> float:
+    began = time.monotonic()
+    curls = [
+        subprocess.Popen(["curl", "-sk", "-o", "/dev/null", "-A", f"c/{n}", f"{url}/big.bin"])
+        for n in range(streams)
+    ]
+    for curl in curls:
+        if curl.wait():
+            raise click.ClickException("curl failed")
+    return time.monotonic() - began
+
+
+async def _small_latencies(url: str, stop: asyncio.Event) -> list[float]:
+    """How long a small file takes, in seconds, asked again and again."""
+    found = []
+    context = ssl._create_unverified_context() if url.startswith("https") else None
+    while not stop.is_set():
+        began = time.monotonic()
+        await fetch(url, "/small.txt", {}, context)
+        found.append(time.monotonic() - began)
+        await asyncio.sleep(0.01)
+    return found
+
+
+async def _measure(url: str, streams: int) -> tuple[float, list[float]]:
+    stop = asyncio.Event()
+    small = asyncio.create_task(_small_latencies(url, stop))
+    took_s = await asyncio.to_thread(_curl_all, url, streams)
+    stop.set()
+    return took_s, await small
+
+
+# -- faults -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class History:
+    """What all clients saw."""
+
+    bodies: list[tuple[float, float]] = field(default_factory=list)
+    whole: int = 0
+    wrong: int = 0
+    broken: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    waits: int = 0
+    owners: dict[str, str] = field(default_factory=dict)
+    two_owners: int = 0
+    changed: int = 0
+    grew: list[int] = field(default_factory=list)
+    longest_s: float = 0.0
+
+
+def _number(token: str) -> str:
+    """What names a ticket in its token: its number is the first field of the signed part."""
+    return token.split(".")[2][:12]
+
+
+class Client:
+    """Downloads again and again, with its ticket, and writes down what it is told."""
+
+    def __init__(self, url: str, name: str, digest: str, history: History, rng: random.Random):
+        self._url = url
+        self._name = name
+        self._digest = digest
+        self._history = history
+        self._rng = rng
+
+    async def run(self, until_s: float) -> None:
+        """Go on until this time."""
+        turn = 0
+        while time.monotonic() < until_s:
+            turn += 1
+            await self._download(f"{self._name}-{turn}", until_s)
+
+    async def _download(self, client: str, until_s: float) -> None:
+        history, token, place = self._history, "", 0
+        while time.monotonic() < until_s:
+            fields = {"Tidegate-Wait": "ticket", "Tidegate-Client": client}
+            if token:
+                fields["Tidegate-Ticket"] = token
+            asked_s = time.monotonic()
+            try:
+                answer = await fetch(self._url, "/big.bin", fields)
+            except (OSError, EOFError, TimeoutError, asyncio.IncompleteReadError):
+                history.broken += 1
+                await asyncio.sleep(self._rng.uniform(0.05, 0.2))
+                continue
+            if answer.status == 200:
+                history.bodies.append((answer.began_s, answer.ended_s))
+                history.whole += 1
+                history.wrong += answer.digest != self._digest
+                return
+            history.longest_s = max(history.longest_s, answer.began_s - asked_s)
+            if answer.status != 503:
+                kind = str(answer.status)
+                history.refused[kind] = history.refused.get(kind, 0) + 1
+                return
+            history.waits += 1
+            fresh = answer.fields.get("tidegate-ticket", "")
+            if fresh:
+                if token and _number(fresh) != _number(token):
+                    history.changed += 1
+                token = fresh
+                owner = history.owners.setdefault(_number(token), client)
+                history.two_owners += owner != client
+                now = int(answer.fields.get("tidegate-place", "0"))
+                if place and now > place:
+                    history.grew.append(now - place)
+                place = now
+            await asyncio.sleep(self._rng.uniform(0.2, 0.6))
+
+
+def most_at_once(bodies: list[tuple[float, float]]) -> int:
+    """The most intervals that overlap at any moment."""
+    events = sorted([(began, 1) for began, _ in bodies] + [(ended, -1) for _, ended in bodies])
+    most = now = 0
+    for _, step in events:
+        now += step
+        most = max(most, now)
+    return most
+
+
+async def _torment(parent: int, state: Path, until_s: float, rng: random.Random) -> dict[str, int]:
+    """Kill and stop processes at random; how often what."""
+    done: dict[str, int] = {}
+    while time.monotonic() < until_s:
+        await asyncio.sleep(rng.uniform(0.5, 2.5))
+        processes = children(parent)
+        with contextlib.suppress(ValueError, OSError):
+            leader = int((state / "lock").read_text("ascii"))
+            victim = leader if rng.random() < 0.5 else rng.choice(processes or [leader])
+            if victim not in processes:
+                continue
+            role = "leader" if victim == leader else "node"
+            if rng.random() < 0.7:
+                os.kill(victim, signal.SIGKILL)
+                what = f"{role} killed"
+            else:
+                os.kill(victim, signal.SIGSTOP)
+                await asyncio.sleep(rng.uniform(0.2, 3.0))
+                os.kill(victim, signal.SIGCONT)
+                what = f"{role} stopped"
+            done[what] = done.get(what, 0) + 1
+    return done
+
+
+async def _faults(
+    parent: int, url: str, state: Path, digest: str, seconds: float, clients: int, seed: int
+) -> tuple[History, dict[str, int]]:
+    history, rng = History(), random.Random(seed)
+    until_s = time.monotonic() + seconds
+    crowd = [
+        Client(url, f"c{n}", digest, history, random.Random(f"{seed} {n}")) for n in range(clients)
+    ]
+    tasks = [asyncio.create_task(one.run(until_s + 10.0)) for one in crowd]
+    done = await _torment(parent, state, until_s, rng)
+    await asyncio.gather(*tasks)
+    return history, done
+
+
+# -- commands -----------------------------------------------------------------------------------
+
+
+@click.group()
+def main() -> None:
+    """Several processes with one queue: how fast, and how they bear faults."""
+
+
+@main.command()
+@click.option("--workers", default=2, show_default=True)
+@click.option("--streams", default=4, show_default=True)
+@click.option("--mib", default=256, show_default=True, help="Size of each download.")
+@click.option("--rounds", default=3, show_default=True)
+def speed(workers: int, streams: int, mib: int, rounds: int) -> None:
+    """TLS downloads and small files from one process and from WORKERS, in turn."""
+    rows: dict[int, list[tuple[float, float, float]]] = {1: [], workers: []}
+    memory = 0
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "release").mkdir()
+        (root / "release" / "big.bin").write_bytes(os.urandom(MIB) * mib)
+        (root / "release" / "small.txt").write_bytes(b"x" * 1000)
+        tls = _make_certificate(root)
+        for _ in range(rounds):
+            for count in rows:
+                shutil.rmtree(root / "state", ignore_errors=True)
+                with serving(root, "--workers", str(count), *tls) as (process, url):
+                    before = cpu_s(process.pid)
+                    took_s, small = asyncio.run(_measure(url, streams))
+                    spent = cpu_s(process.pid) - before
+                    size = streams * mib * MIB
+                    p99 = sorted(small)[int(len(small) * 0.99)]
+                    rows[count].append((size / took_s / 1e6, spent / size * 1e9, p99 * 1e3))
+                    if count > 1:
+                        memory = max(private_kb(pid) for pid in children(process.pid))
+    click.echo("| processes | MB/s | CPU s/GB | small file p99, ms |\n|---|---|---|---|")
+    for count, found in rows.items():
+        cells = [statistics.median(column) for column in zip(*found, strict=True)]
+        click.echo(f"| {count} | {cells[0]:.0f} | {cells[1]:.2f} | {cells[2]:.1f} |")
+    click.echo(f"Private memory of the largest process with workers: {memory / 1024:.0f} MiB.")
+
+
+@main.command()
+@click.option("--workers", default=3, show_default=True)
+@click.option("--clients", default=100, show_default=True)
+@click.option("--seconds", default=60.0, show_default=True)
+@click.option("--slots", default=6, show_default=True)
+@click.option("--policy", default="ticket", show_default=True)
+@click.option("--seed", default=1, show_default=True)
+def faults(workers: int, clients: int, seconds: float, slots: int, policy: str, seed: int) -> None:
+    """Kill and stop processes at random under CLIENTS; exit status 1 if a promise was broken."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        (root / "release").mkdir()
+        body = random.Random(seed).randbytes(400_000)
+        (root / "release" / "big.bin").write_bytes(body)
+        args = [
+            *("--workers", str(workers), "--slots", str(slots), "--reserve-small", "0"),
+            *("--bandwidth", "4MB", "--policy", policy),
+        ]
+        environ = {
+            "TIDEGATE_LEASE_IDLE_S": f"{LEASE_IDLE_S}",
+            "TIDEGATE_TICKET_TTL_S": "30",
+            "TIDEGATE_EARLY_PENALTY_S": "0",
+        }
+        with serving(root, *args, **environ) as (process, url):
+            history, done = asyncio.run(
+                _faults(
+                    process.pid,
+                    url,
+                    root / "state",
+                    hashlib.sha256(body).hexdigest(),
+                    seconds,
+                    clients,
+                    seed,
+                )
+            )
+            alive = len(children(process.pid))
+        log = (root / "log").read_text("utf-8")
+    most = most_at_once(history.bodies)
+    click.echo(f"faults: {done}")
+    click.echo(
+        f"downloads {history.whole}, wrong {history.wrong}; broken off {history.broken}; told to "
+        f"wait {history.waits}, at most after {history.longest_s:.1f} s; refused {history.refused}"
+    )
+    click.echo(
+        f"tickets {len(history.owners)}, with two owners {history.two_owners}, changed under way "
+        f"{history.changed}; places that grew {len(history.grew)}, at most by "
+        f"{max(history.grew, default=0)}; bodies at once {most} of {slots} slots"
+    )
+    click.echo(f"processes at the end: {alive} of {workers + 1}")
+    bad = history.wrong or history.two_owners or alive != workers + 1 or "Traceback" in log
+    if bad:
+        click.echo(log[-5000:], err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

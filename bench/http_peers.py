@@ -1,0 +1,463 @@
+"""Server CPU, throughput and memory, side by side with nginx, Twisted's own server and aiohttp.
+
+`make bench` runs it. All servers run at once and are measured in turn, round by round, so that a
+noisy moment of the machine hits everybody; the table shows medians. CPU is user plus system time
+of a server's processes from /proc, so the load generator (wrk) does not count. Tidegate runs as
+its users run it: the `tidegate serve` command with admission on. Rows "over veth" have their
+receiver in a network namespace, where real segments flow; they need root and are left out without.
+
+Needs the Debian packages nginx, wrk, openssl and iproute2. Options: --rounds N, --seconds S,
+--stalled N, --only ROW (a part of its name, repeatable), --json FILE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import click
+
+HERE = Path(__file__).parent
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+BIG_BYTES = 256 << 20
+
+NGINX = """
+worker_processes 1; worker_rlimit_nofile 20000; daemon off; pid {scratch}/nginx.pid;
+error_log {scratch}/nginx.log warn;
+events {{ worker_connections 9000; }}
+http {{
+  access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000000;
+  default_type application/octet-stream; send_timeout 600s;
+  open_file_cache max=10000 inactive=60s; open_file_cache_valid 30s;
+  client_body_temp_path {scratch}/b; proxy_temp_path {scratch}/p; fastcgi_temp_path {scratch}/f;
+  uwsgi_temp_path {scratch}/u; scgi_temp_path {scratch}/s;
+  ssl_certificate {scratch}/cert.pem; ssl_certificate_key {scratch}/key.pem;
+  server {{
+    listen {host}:{port} backlog=4096; listen {host}:{tls_port} ssl backlog=4096; root {root};
+  }}
+}}
+"""
+# One address plays 2 000 clients here, so it may be as many as it likes.
+TIDEGATE = """
+clients_per_address = 65536
+[admission]
+slots = 4096
+connections_per_lease = 1024
+"""
+
+
+@dataclass
+class Peer:
+    """One running server and what was measured of it; `tls` is where it speaks TLS."""
+
+    name: str
+    host: str
+    port: int
+    process: subprocess.Popen[bytes]
+    tls: Peer | None = None
+    results: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
+
+    def pids(self) -> list[int]:
+        """The server's processes: the one started and all below it."""
+        found, parents = [self.process.pid], [self.process.pid]
+        while parents:
+            try:
+                text = Path(f"/proc/{parents[0]}/task/{parents[0]}/children").read_text()
+            except OSError:
+                text = ""
+            children = [int(pid) for pid in text.split()]
+            found += children
+            parents = parents[1:] + children
+        return found
+
+    def cpu_s(self) -> float:
+        """User and system time so far."""
+        total = 0
+        for pid in self.pids():
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += int(fields[11]) + int(fields[12])
+        return total / TICKS_PER_S
+
+    def resident_bytes(self) -> int:
+        """Resident memory of all processes."""
+        total = 0
+        for pid in self.pids():
+            status = Path(f"/proc/{pid}/status").read_text()
+            total += int(status.partition("VmRSS:")[2].split()[0]) * 1024
+        return total
+
+    def median(self, row: str, column: int) -> float:
+        """The median over the rounds of a row's cost (0) or rate (1); NaN where there is none."""
+        values = [both[column] for both in self.results.get(row, [])]
+        return statistics.median(values) if values else float("nan")
+
+
+def free_port() -> int:
+    """A port that was free a moment ago."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def start_all(root: Path, scratch: Path, host: str) -> list[Peer]:
+    """Start every server, at an address that the load generator reaches, until each answers."""
+    config = scratch / "tidegate.toml"
+    config.write_text(TIDEGATE)
+    key, certificate = scratch / "key.pem", scratch / "cert.pem"
+    # P-256, as the documentation advises; an RSA key makes handshakes dearer for everybody.
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt"),
+            *("ec_paramgen_curve:P-256", "-subj", "/CN=bench", "-days", "2"),
+            *("-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    ports = {name: free_port() for name in ("nginx", "nginx-tls", "tidegate", "tidegate-tls")}
+    others = {name: free_port() for name in ("twist web", "aiohttp")}
+    nginx = scratch / "nginx.conf"
+    nginx.write_text(
+        NGINX.format(
+            scratch=scratch, host=host, port=ports["nginx"], tls_port=ports["nginx-tls"], root=root
+        )
+    )
+
+    def tidegate(name: str, *more: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "tidegate", "serve", str(root), "--admin", "off"),
+            *("--listen", f"{host}:{ports[name]}", "--state", str(scratch / name)),
+            *("--config", str(config), *more),
+        ]
+
+    listen = f"tcp:{others['twist web']}:interface={host}"
+    commands: dict[str, list[str]] = {
+        "nginx": ["nginx", "-c", str(nginx), "-e", str(scratch / "nginx.log")],
+        "tidegate": tidegate("tidegate"),
+        "tidegate-tls": tidegate(
+            "tidegate-tls", "--tls-cert", str(certificate), "--tls-key", str(key)
+        ),
+        "twist web": [
+            *(sys.executable, "-m", "twisted", "--log-file", os.devnull),
+            *("web", "--path", str(root), "--listen", listen),
+        ],
+        "aiohttp": [
+            *(sys.executable, str(HERE / "aiohttp_static.py")),
+            *(str(root), str(others["aiohttp"]), host),
+        ],
+    }
+    log: IO[bytes] = (scratch / "peers.log").open("wb")
+    peers: dict[str, Peer] = {}
+    for name, command in commands.items():
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, cwd=HERE.parent, start_new_session=True
+        )
+        peers[name] = Peer(name, host, {**ports, **others}[name], process)
+    for peer in peers.values():
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection((host, peer.port), 1).close()
+                break
+            except OSError as error:
+                if peer.process.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit(
+                        f"{peer.name} did not start; see {scratch / 'peers.log'}:\n"
+                        + (scratch / "peers.log").read_text()[-2000:]
+                    ) from error
+                time.sleep(0.1)
+    master = peers["nginx"]
+    master.tls = Peer("nginx-tls", host, ports["nginx-tls"], master.process)
+    peers["tidegate"].tls = peers.pop("tidegate-tls")
+    return list(peers.values())
+
+
+WRK_NUMBER = re.compile(r"([0-9]+) requests in [0-9.]+\w+, ([0-9.]+)(B|KB|MB|GB|TB) read")
+WRK_BAD = re.compile(r"Non-2xx or 3xx responses: ([0-9]+)")
+UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
+
+
+BROWSER = (
+    "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
+    "Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+    "Accept-Language: de,en-US;q=0.7,en;q=0.3",
+    "Accept-Encoding: gzip, deflate, br, zstd",
+    "Upgrade-Insecure-Requests: 1",
+    "Sec-Fetch-Dest: document",
+    "Sec-Fetch-Mode: navigate",
+    "Sec-Fetch-Site: none",
+)
+#: A script for wrk: files of a folder at random.
+RANDOM = """
+request = function()
+  return wrk.format("GET", "/%s/" .. math.random(0, %d) .. ".bin")
+end
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of work. `rare`: other answers than 200 are what is asked for."""
+
+    name: str
+    path: str
+    connections: int = 64
+    fields: tuple[str, ...] = ()
+    tls: bool = False
+    by_bytes: bool = False
+    everybody: bool = False
+    veth: bool = False
+    rare: bool = False
+    files: int = 0
+    nginx_path: str = ""
+    conditional: bool = False
+
+
+_CLOSE = ("Connection: close",)
+_MIB = ("Range: bytes=52428800-53477375",)
+ROWS = (
+    Row("1 KiB", "/1k.bin", everybody=True),
+    Row("1 KiB, a browser's header", "/1k.bin", fields=BROWSER),
+    Row("10 KiB", "/10k.bin", everybody=True),
+    Row("1 KiB, new connection each", "/1k.bin", fields=_CLOSE),
+    Row("5 000 files of 4 KiB, random", "/many", files=5000),
+    Row("20 000 files of 4 KiB, random", "/many", files=20_000),
+    Row("30 kB", "/30k.bin"),
+    Row("100 kB", "/100k.bin"),
+    Row("64 KiB ranges", "/256m.bin", 16, ("Range: bytes=52428800-52494335",)),
+    Row("1 MiB ranges", "/256m.bin", 16, _MIB, by_bytes=True, everybody=True),
+    Row("1 MiB ranges over veth", "/256m.bin", 16, _MIB, by_bytes=True, veth=True),
+    Row("256 MiB", "/256m.bin", 4, by_bytes=True, everybody=True),
+    Row("256 MiB over veth", "/256m.bin", 4, by_bytes=True, veth=True),
+    Row("304", "/1k.bin", conditional=True),
+    Row("404", "/nothing.bin", rare=True),
+    Row("SHA256SUMS of 30 files", "/thirty/SHA256SUMS", nginx_path="/2k.bin"),
+    Row("HTTPS 1 KiB", "/1k.bin", tls=True),
+    Row("HTTPS 1 KiB, new connection each", "/1k.bin", fields=_CLOSE, tls=True),
+    Row("HTTPS 256 MiB", "/256m.bin", 4, by_bytes=True, tls=True),
+)
+
+
+class Line:
+    """A veth pair into a network namespace, where the load generator runs for some rows."""
+
+    def __init__(self) -> None:
+        self.name = f"tidegate-bench-{os.getpid()}"
+        net = f"10.{os.getpid() // 250 % 250}.{os.getpid() % 250}"
+        self.host, far = f"{net}.1", f"{net}.2"
+        here = f"tgb{os.getpid()}"
+        for command in (
+            f"ip netns add {self.name}",
+            f"ip link add {here} type veth peer name eth0 netns {self.name}",
+            f"ip addr add {self.host}/24 dev {here}",
+            f"ip link set {here} up",
+            f"ip -n {self.name} addr add {far}/24 dev eth0",
+            f"ip -n {self.name} link set eth0 up",
+            f"ip -n {self.name} link set lo up",
+        ):
+            subprocess.run(command.split(), check=True)
+
+    def remove(self) -> None:
+        """The pair goes with its namespace."""
+        subprocess.run(["ip", "netns", "del", self.name], check=False)
+
+
+def load(
+    peer: Peer, row: Row, seconds: int, scratch: Path, line: Line | None
+) -> tuple[float, float]:
+    """Run wrk; CPU µs a request (s/GB where bytes count) and requests (GB) a second."""
+    at = (peer.tls or peer) if row.tls else peer
+    scheme = "https" if row.tls else "http"
+    path = row.nginx_path if row.nginx_path and peer.name == "nginx" else row.path
+    url = f"{scheme}://{at.host}:{at.port}{path}"
+    command = ["wrk", "-t1", f"-c{row.connections}", f"-d{seconds}s", "--timeout", "30s"]
+    for one in row.fields:
+        command += ["-H", one]
+    if row.conditional:
+        with urllib.request.urlopen(url) as answer:
+            command += ["-H", f"If-None-Match: {answer.headers['ETag']}"]
+    if row.files:
+        script = scratch / f"random-{row.files}.lua"
+        script.write_text(RANDOM % (row.path.strip("/"), row.files - 1))
+        command += ["-s", str(script)]
+    if row.veth and line is not None:
+        command = ["ip", "netns", "exec", line.name, *command]
+    before = at.cpu_s()
+    done = subprocess.run([*command, url], check=True, capture_output=True, text=True)
+    cpu_s = at.cpu_s() - before
+    match = WRK_NUMBER.search(done.stdout)
+    if not match or (WRK_BAD.search(done.stdout) and not row.rare):
+        raise SystemExit(f"{peer.name} refused requests for {row.name}:\n{done.stdout}")
+    if row.by_bytes:
+        gigabytes = float(match[2]) * UNITS[match[3]] / 1e9
+        return cpu_s / gigabytes, gigabytes / seconds
+    return cpu_s / int(match[1]) * 1e6, int(match[1]) / seconds
+
+
+def stalled_bytes(peer: Peer, count: int) -> float:
+    """Resident memory that each of `count` downloads costs that begin and are not read on."""
+
+    def begin(number: int) -> socket.socket:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(30)
+        sock.connect((peer.host, peer.port))
+        client = f"Tidegate-Client: {number:032x}\r\n"
+        sock.sendall(f"GET /256m.bin HTTP/1.1\r\nHost: bench\r\n{client}\r\n".encode())
+        answer = sock.recv(15)
+        if not answer.startswith(b"HTTP/1.1 200"):
+            raise SystemExit(f"{peer.name} refused a download: {answer!r}")
+        return sock
+
+    warm = [begin(number) for number in range(100)]
+    time.sleep(1.0)
+    before = peer.resident_bytes()
+    held = [begin(number) for number in range(100, 100 + count)]
+    time.sleep(1.0)
+    each = (peer.resident_bytes() - before) / count
+    for sock in (*warm, *held):
+        sock.close()
+    return each
+
+
+def table(rows: Sequence[Row], peers: Sequence[Peer]) -> str:
+    """The medians as a Markdown table: CPU, what one core gave, and the ratio to nginx's CPU."""
+    others = [peer for peer in peers if peer.name not in ("nginx", "tidegate")]
+    named = {peer.name: peer for peer in peers}
+    nginx, ours = named["nginx"], named["tidegate"]
+    titles = ["work", "nginx", "Tidegate", "CPU ratio", *(peer.name for peer in others)]
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    for row in rows:
+
+        def cell(peer: Peer, row: Row = row) -> str:
+            cost, rate = peer.median(row.name, 0), peer.median(row.name, 1)
+            if math.isnan(cost):
+                return "–"
+            if row.by_bytes:
+                return f"{cost:.3f} s/GB, {rate:.2f} GB/s"
+            return f"{cost:.1f} µs, {rate:,.0f}/s"
+
+        ratio = ours.median(row.name, 0) / nginx.median(row.name, 0)
+        cells = [row.name, cell(nginx), cell(ours), f"{ratio:.2f}", *map(cell, others)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def fill(root: Path) -> None:
+    """The files that are asked for."""
+    for name, size in (("1k", 1 << 10), ("2k", 2 << 10), ("10k", 10 << 10), ("30k", 30_000)):
+        (root / f"{name}.bin").write_bytes(os.urandom(size))
+    (root / "100k.bin").write_bytes(os.urandom(100_000))
+    (root / "256m.bin").write_bytes(os.urandom(1 << 20) * (BIG_BYTES >> 20))
+    for folder, count, size in (("many", 20_000, 4096), ("thirty", 30, 2000)):
+        (root / folder).mkdir()
+        for number in range(count):
+            (root / folder / f"{number}.bin").write_bytes(os.urandom(size))
+
+
+def chosen(only: Sequence[str], line: Line | None) -> list[Row]:
+    """The rows to measure."""
+    return [
+        row
+        for row in ROWS
+        if (not only or any(part in row.name for part in only))
+        and (line is not None or not row.veth)
+    ]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=int, default=2)
+    parser.add_argument("--stalled", type=int, default=2000)
+    parser.add_argument("--only", action="append", default=[], metavar="ROW")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    os.environ["PATH"] += ":/usr/sbin"
+    for tool, package in (("nginx", "nginx"), ("wrk", "wrk"), ("openssl", "openssl")):
+        if shutil.which(tool) is None:
+            raise SystemExit(f"{tool} is missing; install the Debian package {package}.")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 3 * options.stalled + 1000
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        raise SystemExit(f"The limit on open files is {hard}; raise it to {wanted} (ulimit -n).")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    line = Line() if os.geteuid() == 0 and shutil.which("ip") else None
+    rows = chosen(options.only, line)
+    try:
+        with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
+            peers = measure(Path(folder), rows, options, line)
+    finally:
+        if line is not None:
+            line.remove()
+    click.echo(table(rows, peers))
+    stalled = [peer for peer in peers if peer.results.get("stalled")]
+    if stalled:
+        each = ", ".join(f"{peer.name} {peer.median('stalled', 0):.1f}" for peer in stalled)
+        click.echo(f"\nKiB per stalled download: {each}.")
+    if options.json is not None:
+        results = {peer.name: peer.results for peer in peers}
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def measure(
+    scratch: Path, rows: Sequence[Row], options: argparse.Namespace, line: Line | None
+) -> list[Peer]:
+    """Start everybody, measure row by row and round by round, stop everybody."""
+    root = scratch / "root"
+    root.mkdir()
+    for path in (scratch, root):
+        path.chmod(0o755)
+    fill(root)
+    peers = start_all(root, scratch, line.host if line is not None else "127.0.0.1")
+    try:
+        # Caches warm, digests computed: the state a release server is in.
+        for peer in peers:
+            for row in (ROWS[0], ROWS[11]):
+                load(peer, row, 1, scratch, line)
+        for row in rows:
+            asked = [p for p in peers if row.everybody or p.name in ("nginx", "tidegate")]
+            for number in range(options.rounds):
+                turn = number % len(asked)
+                for peer in asked[turn:] + asked[:turn]:
+                    both = load(peer, row, options.seconds, scratch, line)
+                    peer.results.setdefault(row.name, []).append(both)
+            click.echo(f"{row.name}: done", err=True)
+        if options.stalled:
+            for peer in peers:
+                kib = stalled_bytes(peer, options.stalled) / 1024
+                peer.results["stalled"] = [(kib, 0.0)]
+    finally:
+        running = {peer.process for peer in peers}
+        running |= {peer.tls.process for peer in peers if peer.tls is not None}
+        for process in running:
+            os.killpg(process.pid, signal.SIGTERM)
+        for process in running:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return peers
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""Does rudeness pay, and who pays for it? In virtual time, over many seeds.
+
+    python -m bench.manners [--policy NAME] [--seeds 20] [--time-scale 8]
+
+Paper A's Experiment 2 at half its bandwidth, the clients of `loadtest.manners`: all polite; then a
+tenth asks every second; then a hoarder (eight names at one address, a request every 0.2 s, one byte
+of a file and hang up) and a ghost (every second another address that never returns) come as well.
+The attackers do not follow the time scale, so at 1 they are eight times as strong as at 8. What
+their requests take of the link is not simulated: `python -m loadtest.manners` has that, too.
+
+Exit code 1 when polite clients wait over 5 % longer, or the rude shorter than when they were
+polite, by more than two standard errors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from loadtest.compare import scaled_settings, staged
+from loadtest.manners import MOST_LOST
+from loadtest.population import scaled
+from loadtest.sim.conditions import RUDE
+from loadtest.sim.engine import Engine
+from loadtest.sim.metrics import columns
+from loadtest.sim.outcome import DOWNLOAD_FIELDS, Client
+from loadtest.workloads import make_workload, with_rude
+from policies.contract import Admit, Job, Wait
+
+#: How often each attacker strikes, seconds, and how long a request of it takes.
+PAUSES = {"hoarder": 0.2, "ghost": 1.0}
+_REQUEST_S = 0.003
+#: Names that a server tells apart behind one address.
+_NAMES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Mean waits of one run for large files, in the paper's seconds."""
+
+    polite_s: float
+    rude_s: float
+
+
+class Attacked(Engine):
+    """The simulator's engine with attackers beside the visitors."""
+
+    def __init__(self, attackers: Sequence[str], seed: int, *world: Any) -> None:
+        workload, policy, conditions = world
+        super().__init__(workload, policy, conditions, seed)
+        self._draw = random.Random(f"attack/{seed}")
+        files = (file for visitor in self.workload.visitors for file in visitor.files)
+        self._prey = max(files, key=lambda file: file.size_bytes)
+        self._nobody = Client(-1, self.workload.visitors[0])
+        for attacker in attackers:
+            self._at(0.0, self._striking(attacker), self._nobody)
+
+    def _striking(self, attacker: str) -> Callable[[Client], None]:
+        return lambda client: self._strike(attacker)
+
+    def _strike(self, attacker: str) -> None:
+        names = _NAMES if attacker == "hoarder" else 1 << 62
+        size = self._prey.size_bytes
+        job = Job(f"{attacker}#{self._draw.randrange(names)}", self._prey.name, size, size)
+        decision = self._driver.offer(job, self.now)
+        took_s = _REQUEST_S
+        if isinstance(decision, Wait):
+            took_s += decision.answer_after_s
+        elif isinstance(decision, Admit):
+            lease = decision.lease
+            self._at(self.now + 1e-3, lambda client: self._hang_up(lease), self._nobody)
+        self._settle()
+        again_s = self.now + took_s + PAUSES[attacker]
+        self._at(again_s, lambda client: self._strike(attacker), self._nobody)
+
+    def _hang_up(self, lease: int) -> None:
+        if any(held.lease == lease for held in self.policy.leases()):
+            self._driver.end(lease, self.now, self._prey.size_bytes - 1, done=False)
+            self._settle()
+
+
+def run(
+    policy: str, seed: int, time_scale: float, *, rude: bool, attackers: Sequence[str]
+) -> Waits:
+    """One run. Who would be rude is told apart even when all are polite."""
+    marked = with_rude(make_workload("exp2", seed), 0.1)
+    workload = scaled(marked if rude else make_workload("exp2", seed), time_scale=time_scale)
+    scenario = staged(policy, scaled_settings(time_scale))
+    conditions = replace(
+        scenario.conditions(workload),
+        attempt_s=_REQUEST_S,
+        accept_s=0.0,
+        rude_manners=replace(RUDE, own_retry_s=1.0 / time_scale),
+    )
+    engine = Attacked(attackers, seed, workload, scenario.make_policy(workload, seed), conditions)
+    downloads = columns(engine.run().downloads, DOWNLOAD_FIELDS)
+    large = downloads["size_bytes"] >= workload.small_below_bytes
+    wait = (downloads["first_byte_s"] - downloads["asked_s"]) * time_scale
+    is_rude = np.array([visitor.rude for visitor in marked.visitors])
+    who = is_rude[downloads["client"].astype(int)]
+    return Waits(float(wait[large & ~who].mean()), float(wait[large & who].mean()))
+
+
+def spell(values: Sequence[float]) -> tuple[str, float, float]:
+    """As text, with mean and standard error, fractions."""
+    mean = statistics.fmean(values)
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
+    return f"{100 * mean:+.1f} ± {100 * error:.1f} %", mean, error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all, print, and judge."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--policy", default="ticket", choices=("ticket", "fair", "adaptive"))
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--time-scale", type=float, default=8.0)
+    given = parser.parse_args(arguments)
+    rows: dict[str, tuple[bool, tuple[str, ...]]] = {
+        "a tenth polls every second": (True, ()),
+        "a hoarder": (False, ("hoarder",)),
+        "a ghost": (False, ("ghost",)),
+        "all of them": (True, tuple(PAUSES)),
+    }
+    seeds = range(1, given.seeds + 1)
+    calm = [run(given.policy, seed, given.time_scale, rude=False, attackers=()) for seed in seeds]
+    sys.stdout.write("| | polite wait longer by | rude wait longer by |\n|---|---|---|\n")
+    faults = []
+    for title, (rude, attackers) in rows.items():
+        found = [
+            run(given.policy, seed, given.time_scale, rude=rude, attackers=attackers)
+            for seed in seeds
+        ]
+        pairs = list(zip(found, calm, strict=True))
+        polite, lost, error = spell([now.polite_s / was.polite_s - 1.0 for now, was in pairs])
+        rudely, gained, rude_error = spell([now.rude_s / was.rude_s - 1.0 for now, was in pairs])
+        sys.stdout.write(f"| {title} | {polite} | {rudely if rude else '–'} |\n")
+        sys.stdout.flush()
+        if lost - 2.0 * error > MOST_LOST:
+            faults.append(f"{title}: the polite lose {polite}")
+        if rude and gained + 2.0 * rude_error < 0.0:
+            faults.append(f"{title}: rudeness pays, {rudely}")
+    sys.stdout.write("".join(f"{fault}\n" for fault in faults))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,328 @@
+"""Measure mirroring on a real pair of trees, beside rsync and zstd, and the fan-out by TCP.
+
+    python -m bench.mirror [--folder DIR] [--followers 1,2,4,8,16,24,32] [--no-fan-out]
+
+Prints one table a part. CPU seconds are user + system of all processes of that side. Needs rsync
+and zstd for their rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.mirror_pair import described, fetch_pair
+
+ROOT = Path(__file__).parent.parent
+TIDEGATE = [sys.executable, "-m", "tidegate"]
+#: A fan-out is over in milliseconds, the kernel counts CPU in hundredths of a second.
+_REPEATS = 20
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of CPU and of wall clock, and what was printed."""
+
+    cpu_s: float
+    wall_s: float
+    output: str
+
+
+def timed(command: Sequence[object]) -> Cost:
+    """Run a command and count the CPU of it and its children."""
+    started = time.monotonic()
+    before = os.times()
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=False,
+    )
+    after = os.times()
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))}:\n{done.stdout}{done.stderr}")
+    cpu_s = sum(after[2:4]) - sum(before[2:4])
+    return Cost(cpu_s, time.monotonic() - started, done.stdout)
+
+
+def row(*cells: object) -> None:
+    sys.stdout.write("| " + " | ".join(map(str, cells)) + " |\n")
+    sys.stdout.flush()
+
+
+def same(one: Path, other: Path) -> str:
+    """Whether rsync, reading every byte, finds nothing to do."""
+    command = ["rsync", "-aHnic", "--delete", f"{one}/", f"{other}/"]
+    return "identical" if not timed(command).output.strip() else "WRONG"
+
+
+def copy(source: Path, target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    subprocess.run(["cp", "-a", str(source), str(target)], check=True)
+
+
+_REMOTE = """#!{python}
+import os, subprocess, sys
+before = os.times()
+status = subprocess.call(["sh", "-c", " ".join(sys.argv[2:])])
+after = os.times()
+with open({out!r}, "w") as out:
+    out.write(str(sum(after[2:4]) - sum(before[2:4])))
+sys.exit(status)
+"""
+
+
+def rsync(work: Path, old: Path, new: Path, *options: str) -> tuple[float, float, float, str, Cost]:
+    """rsync to one mirror: (master CPU, MB on the wire, mirror CPU, result, the master's cost)."""
+    mirror, out, shell = work / "rsync-mirror", work / "rsync-cpu", work / "rsync-shell"
+    copy(old, mirror)
+    shell.write_text(_REMOTE.format(python=sys.executable, out=str(out)))
+    shell.chmod(0o755)
+    os.sync()
+    command = ["rsync", *options, "--delete", "--stats", "-e", shell, f"{new}/", f"host:{mirror}/"]
+    cost = timed(command)
+    remote_s = float(out.read_text())
+    numbers = re.findall(r"Total bytes (?:sent|received): ([\d,]+)", cost.output)
+    wire = sum(int(number.replace(",", "")) for number in numbers) / 1e6
+    return cost.cpu_s - remote_s, wire, remote_s, same(new, mirror), cost
+
+
+def zstd_tar(work: Path, old: Path, new: Path) -> tuple[float, float, float]:
+    """zstd -3 --patch-from over tars of the trees."""
+    tar = ["tar", "--sort=name", "-C"]
+    before, after, patch = work / "old.tar", work / "new.tar", work / "patch.zst"
+    timed([*tar, old, "-cf", before, "."])
+    made = timed([*tar, new, "-cf", after, "."])
+    zstd = ["zstd", "-qf", "--long=30", f"--patch-from={before}"]
+    patched = timed([*zstd, "-3", after, "-o", patch])
+    mirror = work / "tar-mirror"
+    mirror.mkdir()
+    taken = [
+        timed([*tar, old, "-cf", before, "."]),
+        timed([*zstd, "-d", patch, "-o", after]),
+        timed(["tar", "-C", mirror, "-xf", after]),
+    ]
+    return made.cpu_s + patched.cpu_s, patch.stat().st_size / 1e6, sum(one.cpu_s for one in taken)
+
+
+class Origin:
+    """`tidegate serve` on the publish directory."""
+
+    def __init__(self, publish: Path, state: Path) -> None:
+        command = [*TIDEGATE, "serve", publish, "--listen", "127.0.0.1:0", "--admin", "off"]
+        command += ["--state", state, "--slots", "64", "--policy", "fcfs"]
+        self._process = subprocess.Popen(
+            [str(word) for word in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            # All followers here have one address.
+            env={**ENVIRONMENT, "TIDEGATE_CLIENTS_PER_ADDRESS": "4096"},
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("ready "):
+                self.url = line.split()[1].rstrip("/") + "/"
+                return
+        raise SystemExit("tidegate serve did not start")
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def settle(self) -> None:
+        """Wait until the server has digested what it serves and is idle."""
+        last = -1.0
+        while self.cpu_s() - last > 0.02:
+            last = self.cpu_s()
+            time.sleep(1.0)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.communicate()
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """Rounds of publishing and following; `quiet_bytes` cross the wire when nothing changed."""
+
+    generated: list[Cost]
+    applied: list[Cost]
+    update_mb: float
+    verdict: str
+    quiet_bytes: int
+
+
+def ours(work: Path, old: Path, new: Path, rounds: int) -> Ours:
+    """Publish the new tree over the old, and follow it, some times from the start."""
+    tree, keys = work / "tree", work / "keys"
+    copy(old, tree)
+    publish = work / "publish"
+    timed([*TIDEGATE, "mirror", "init", publish, "--keys", keys])
+    publishing = [*TIDEGATE, "mirror", "publish", tree, "--channel", "pair", "--keys", keys, "--to"]
+    time.sleep(2.5)  # Older than the clock's grain, as a release is.
+    timed([*publishing, publish])
+    first = work / "publish-1"
+    copy(publish, first)
+    timed(["rsync", "-aHc", "--delete", f"{new}/", f"{tree}/"])
+    generated, applied, size, verdict, quiet = [], [], 0.0, "", 0
+    for number in range(rounds):
+        copy(first, publish)
+        origin = Origin(publish, work / f"state-{number}")
+        try:
+            mirror = work / f"mirror-{number}"
+            root = publish / "metadata" / "1.root.json"
+            following = [*TIDEGATE, "mirror", "follow", origin.url, mirror, "--channel", "pair"]
+            following += ["--root", root, "--once"]
+            timed(following)
+            time.sleep(2.5)
+            timed(following)
+            os.sync()
+            generated.append(timed([*publishing, publish]))
+            applied.append(timed(following))
+            timed([*publishing, publish])  # Nothing changed: only signed anew.
+            relay = Relay(origin.url)
+            following[len(TIDEGATE) + 2] = relay.url
+            assert "nothing new" in timed(following).output
+            quiet = relay.bytes
+            size = next(publish.glob("targets/pair/*.1-2.update")).stat().st_size / 1e6
+            verdict = same(tree, mirror)
+        finally:
+            origin.stop()
+    return Ours(generated, applied, size, verdict, quiet)
+
+
+class Relay:
+    """Passes connections on to a server and counts what crosses, both ways."""
+
+    def __init__(self, url: str) -> None:
+        self._host, port = url.split("/")[2].rsplit(":", 1)
+        self._port = int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
+        self.bytes = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            client, _ = self._listener.accept()
+            server = socket.create_connection((self._host, self._port))
+            for source, target in ((client, server), (server, client)):
+                threading.Thread(target=self._pump, args=(source, target), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.bytes += len(data)
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+def comparison(work: Path, old: Path, new: Path, rounds: int) -> Path:
+    files, size = described(new)
+    sys.stdout.write(f"\nThe pair: {size / 1e6:.1f} MB, {files} files\n\n")
+    row("method", "master CPU s", "MB per mirror", "CPU s per mirror", "result")
+    row("---", "---", "---", "---", "---")
+    plain = [rsync(work, old, new, "-aHcz") for _ in range(rounds)]
+    master, mirror = (statistics.median(one[i] for one in plain) for i in (0, 2))  # type: ignore[type-var]
+    row("rsync -aHcz", f"{master:.2f} each", f"{plain[0][1]:.2f}", f"{mirror:.2f}", plain[0][3])
+    quick = rsync(work, old, new, "-aH")
+    row("rsync -aH", f"{quick[0]:.2f} each", f"{quick[1]:.2f}", f"{quick[2]:.2f}", quick[3])
+    made, patch, taken = zstd_tar(work, old, new)
+    row("zstd -3 --patch-from, tar", f"{made:.2f}", f"{patch:.2f}", f"{taken:.2f}", "identical")
+    mine = ours(work, old, new, rounds)
+    update = mine.update_mb
+    generate_s = statistics.median(cost.cpu_s for cost in mine.generated)
+    apply_s = statistics.median(cost.cpu_s for cost in mine.applied)
+    row(
+        "tidegate mirror", f"{generate_s:.2f} once", f"{update:.2f}", f"{apply_s:.2f}", mine.verdict
+    )
+    rsync_s = statistics.median(one[4].cpu_s for one in plain)
+    sys.stdout.write(
+        f"\nBytes against rsync -aHcz: {update / plain[0][1]:.2f}. "
+        f"Nothing changed: {mine.quiet_bytes} bytes a round.\n"
+        f"As a share of one rsync -aHcz run's CPU (paper D: about 100 % and 150-200 %): "
+        f"generate {100 * generate_s / rsync_s:.0f} %, apply {100 * apply_s / rsync_s:.0f} %.\n"
+    )
+    return work / "publish"
+
+
+def fan_out(work: Path, publish: Path, counts: Sequence[int]) -> None:
+    """The update file to n followers at once by TCP from one origin."""
+    update = next(publish.glob("targets/pair/*.1-2.update"))
+    size = update.stat().st_size
+    path = update.relative_to(publish)
+    digest = hashlib.sha256(update.read_bytes()).hexdigest()
+    origin = Origin(publish, work / "state-fan")
+
+    def fetch(failed: list[object]) -> None:
+        request = urllib.request.Request(f"{origin.url}{path}")
+        request.add_header("Tidegate-Client", secrets.token_hex(16))
+        with urllib.request.urlopen(request) as answer:
+            hasher = hashlib.sha256()
+            while data := answer.read(1 << 18):
+                hasher.update(data)
+        if hasher.hexdigest() != digest:
+            failed.append(path)
+
+    sys.stdout.write(f"\nOne update of {size / 1e6:.2f} MB to n followers at once, by TCP\n\n")
+    row("followers", "seconds", "aggregate Mbit/s", "origin CPU s", "origin CPU ms per follower")
+    row("---", "---", "---", "---", "---")
+    try:
+        origin.settle()
+        for count in counts:
+            before, started = origin.cpu_s(), time.monotonic()
+            failed: list[object] = []
+            for _ in range(_REPEATS):
+                followers = [threading.Thread(target=fetch, args=(failed,)) for _ in range(count)]
+                for follower in followers:
+                    follower.start()
+                for follower in followers:
+                    follower.join()
+            taken = (time.monotonic() - started) / _REPEATS
+            cpu_s = (origin.cpu_s() - before) / _REPEATS
+            if failed:
+                raise SystemExit(f"{len(failed)} of {count} followers got other bytes")
+            rate = count * size * 8 / 1e6 / taken
+            row(count, f"{taken:.3f}", f"{rate:.0f}", f"{cpu_s:.4f}", f"{1000 * cpu_s / count:.1f}")
+    finally:
+        origin.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, help="Keep the fetched pair here.")
+    parser.add_argument("--followers", default="1,2,4,8,16,24,32")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-fan-out", action="store_true")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        work = Path(scratch)
+        folder = given.folder or work
+        folder.mkdir(parents=True, exist_ok=True)
+        old, new = fetch_pair(folder)
+        publish = comparison(work, old, new, given.rounds)
+        if not given.no_fan_out:
+            fan_out(work, publish, [int(count) for count in given.followers.split(",")])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""Runs one tool once in a fresh network and says what it cost: bytes on the wire, time, CPU."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.multicast.network import SENDER_ADDRESS, Network
+from bench.multicast.peers import PEERS
+
+ROOT = Path(__file__).parents[2]
+PORT = 8080
+
+
+class NotReady(Exception):
+    """Something that was started did not come up; the message says what."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run: `good` of `receivers` ended with the right file."""
+
+    tool: str
+    loss: float
+    good: int
+    receivers: int
+    ratio: float
+    seconds: float
+    note: str = ""
+    results: list[dict[str, object]] = field(default_factory=list)
+    server_cpu_s: float = 0.0
+    sent_bytes: int = 0
+
+
+@dataclass
+class Ours:
+    """A run of our own server and receivers, for a trial to act upon."""
+
+    network: Network
+    scratch: Path
+    outs: list[Path]
+    begun: float
+    before: tuple[int, int]
+    server: int
+    server_cpu_s: float
+    receivers: list[int]
+
+
+class Bench:
+    """A scratch folder in memory with the file that is sent."""
+
+    def __init__(self, mib: float, fec: str = "auto", rate_mbit: float = 99.8) -> None:
+        self.fec = fec
+        self.rate_mbit = rate_mbit
+        memory = Path("/dev/shm")
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="tidegate-lab-", dir=memory if memory.is_dir() else None)
+        )
+        self.release = self.folder / "release"
+        self.release.mkdir()
+        self.file = self.release / "obj.bin"
+        self.file.write_bytes(os.urandom(int(mib * (1 << 20))))
+        #: Whether a second server, without multicast, runs on the network's other host.
+        self.second = False
+        self.digest = hashlib.sha256(self.file.read_bytes()).digest()
+
+    def close(self) -> None:
+        """Remove the scratch folder."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(
+        self,
+        tool: str,
+        network: Network,
+        *,
+        timeout_s: float = 90.0,
+        urls: Sequence[str] = (),
+        late_s: dict[int, float] | None = None,
+        act: Callable[[Ours], None] | None = None,
+        expected: Sequence[int] | None = None,
+    ) -> Row:
+        """`tool` once in `network`, which is built and removed here.
+
+        `act` may disturb a run of ours; `late_s` lets some receivers ask later; `expected` are the
+        receivers that must end with the file (default: all).
+        """
+        scratch = Path(tempfile.mkdtemp(dir=self.folder))
+        count = network.receivers
+        outs = [scratch / f"r{number}" / "obj.bin" for number in range(count)]
+        for out in outs:
+            out.parent.mkdir()
+        waited = list(range(count)) if expected is None else list(expected)
+        cpu_s = 0.0
+        try:
+            with network:
+                if tool == "ours":
+                    ours = self._ours(network, scratch, outs, urls, late_s or {})
+                    before, begun = ours.before, ours.begun
+                    if act is not None:
+                        act(ours)
+                else:
+                    kbit = network.rate_mbit * 950
+                    before, begun = PEERS[tool](network, self.file, scratch, outs, kbit)
+                whole = self._wait([outs[i] for i in waited], begun, timeout_s)
+                time.sleep(0.2)
+                after = network.wire()
+                if tool == "ours":
+                    cpu_s = _cpu_s(ours.server) - ours.server_cpu_s
+            good = sum(self._right(outs[i]) for i in waited)
+            results = _results(scratch, count) if tool == "ours" else []
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        sent = after[0] - before[0]
+        ratio = sent / max(1, self.file.stat().st_size)
+        note = _note(results, cpu_s) if tool == "ours" else ""
+        loss = network.loss_percent
+        return Row(tool, loss, good, len(waited), ratio, whole - begun, note, results, cpu_s, sent)
+
+    def serve_words(self, receivers: int, state: Path) -> list[str]:
+        """The command line of our server."""
+        words = [sys.executable, "-m", "tidegate", "serve", str(self.release)]
+        words += ["--listen", f"{SENDER_ADDRESS}:{PORT}", "--admin", "off"]
+        words += ["--state", str(state), "--multicast", "--multicast-fec", self.fec]
+        words += ["--multicast-interface", SENDER_ADDRESS]
+        words += ["--multicast-rate", f"{self.rate_mbit}Mbit"]
+        return [*words, "--multicast-threshold", str(min(3, max(2, receivers)))]
+
+    def _ours(
+        self,
+        network: Network,
+        scratch: Path,
+        outs: list[Path],
+        urls: Sequence[str],
+        late_s: dict[int, float],
+    ) -> Ours:
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+        log = scratch / "server.log"
+        words = self.serve_words(network.receivers, scratch / "state")
+        server = network.start(network.sender(), words, log, scratch, env)
+        if self.second:
+            other = [sys.executable, "-m", "tidegate", "serve", str(self.release), "--admin", "off"]
+            other += ["--listen", f"{network.second_address}:{PORT}"]
+            other += ["--state", str(scratch / "state2")]
+            log2 = scratch / "second.log"
+            network.start(network.second_sender(), other, log2, scratch, env)
+            _until(lambda: b"ready http" in log2.read_bytes(), "the second server")
+        url = f"http://{SENDER_ADDRESS}:{PORT}/obj.bin"
+        go = scratch / "go"
+        processes = []
+        for number, out in enumerate(outs):
+            own_go = out.parent / "go" if number in late_s else go
+            words = [sys.executable, "-m", "bench.multicast.receive", str(out)]
+            words += [network.address(number), str(out.parent / "ready"), str(own_go), url, *urls]
+            process = network.start(
+                network.receiver(number), words, scratch / f"r{number}.log", scratch, env
+            )
+            processes.append(process.pid)
+        _until(lambda: b"ready http" in log.read_bytes(), "the server")
+        _until(lambda: all((o.parent / "ready").exists() for o in outs), "the receivers")
+        time.sleep(0.3)
+        before, begun, cpu_s = network.wire(), time.monotonic(), _cpu_s(server.pid)
+        go.touch()
+        for number, delay_s in sorted(late_s.items(), key=lambda item: item[1]):
+            time.sleep(max(0.0, begun + delay_s - time.monotonic()))
+            (outs[number].parent / "go").touch()
+        return Ours(network, scratch, outs, begun, before, server.pid, cpu_s, processes)
+
+    def _wait(self, outs: list[Path], begun: float, timeout_s: float) -> float:
+        """When the last output has its full size (or the timeout)."""
+        size = self.file.stat().st_size
+        left = list(outs)
+        while left and time.monotonic() < begun + timeout_s:
+            left = [path for path in left if not path.exists() or path.stat().st_size != size]
+            time.sleep(0.005)
+        return time.monotonic()
+
+    def _right(self, path: Path) -> bool:
+        return path.exists() and hashlib.sha256(path.read_bytes()).digest() == self.digest
+
+
+def _cpu_s(pid: int) -> float:
+    """User and system time of a process so far; `ip netns exec` becomes what it starts."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _results(scratch: Path, count: int) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    for number in range(count):
+        lines = (scratch / f"r{number}.log").read_text().strip().splitlines()
+        try:
+            found.append(json.loads(lines[-1]))
+        except (IndexError, ValueError):
+            found.append({"failed": " ".join(lines)[-300:] or "it said nothing"})
+    return found
+
+
+def _note(results: list[dict[str, object]], server_cpu_s: float) -> str:
+    cpu = max((float(str(r.get("cpu_s", 0))) for r in results), default=0.0)
+    tcp = 0
+    said = set()
+    for result in results:
+        brought = result.get("bytes")
+        if isinstance(brought, dict):
+            tcp += int(brought.get("http", 0))
+        lines = result.get("said")
+        if isinstance(lines, list):
+            said |= {str(line).partition(" (")[0] for line in lines if "unicast" in str(line)}
+        if "failed" in result:
+            said.add(str(result["failed"]))
+    text = f"cpu {cpu:.2f} s/receiver, server {server_cpu_s:.2f} s"
+    if tcp:
+        text += f", {tcp / 1e6:.1f} MB by TCP"
+    return text + "".join(f", {one}" for one in sorted(said))
+
+
+def _until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > deadline:
+            raise NotReady(f"{what} did not get ready")
+        time.sleep(0.02)

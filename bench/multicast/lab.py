@@ -1,0 +1,130 @@
+"""`tidegate multicast lab`: one sender at 100 Mb/s, N receivers, losses; ours beside the peers.
+
+Each cell is bytes on the sender's wire (all headers, both protocols) divided by the file's size,
+and seconds until the last receiver holds the right file. The interpreter's start is not counted:
+our receivers are loaded first and wait for the go, as the peers' daemons do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import sys
+
+import click
+
+from bench.multicast.bench import Bench, NotReady, Row
+from bench.multicast.network import LabFailed, Network
+from bench.multicast.peers import PEERS, available
+
+
+def table(rows: list[Row], losses: list[float], tools: list[str]) -> str:
+    """Medians, as Markdown."""
+    lines = [f"| loss | {' | '.join(tools)} |", "|---" * (len(tools) + 1) + "|"]
+    for loss in losses:
+        cells = []
+        for tool in tools:
+            mine = [row for row in rows if row.tool == tool and row.loss == loss]
+            good = [row for row in mine if row.good == row.receivers]
+            if not good:
+                cells.append("failed")
+                continue
+            ratio = statistics.median(row.ratio for row in good)
+            seconds = statistics.median(row.seconds for row in good)
+            failed = f" ({len(mine) - len(good)} of {len(mine)} failed)" if good != mine else ""
+            cells.append(f"{ratio:.3f}, {seconds:.2f} s{failed}")
+        lines.append(f"| {loss:g} % | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _losses(ctx: click.Context, param: click.Parameter, text: str) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise click.BadParameter("write percentages such as 0,1,5,10", ctx, param) from error
+    if not all(0 <= one < 100 for one in found):
+        raise click.BadParameter("a loss is from 0 to below 100 percent", ctx, param)
+    return found
+
+
+@click.command()
+@click.option("--receivers", type=click.IntRange(1, 200), default=8, show_default=True)
+@click.option("--mib", type=click.FloatRange(0.1, 4096), default=32, show_default=True)
+@click.option("--loss", "losses", default="0,1,5,10", show_default=True, callback=_losses)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--tools", default="ours,uftp,udpcast,norm,tcp", show_default=True)
+@click.option("--fec", default="auto", show_default=True, help="Our erasure code.")
+@click.option("--line", default=100.0, show_default=True, help="Mb/s of the sender's interface.")
+@click.option("--rate", type=float, help="Mb/s that ours is paced at; default 99.8 % of the line.")
+@click.option("--trials", is_flag=True, help="Instead: losses in bursts, slow, late, killed, …")
+@click.option("--paper", is_flag=True, help="Instead: replay paper E's experiment (no root).")
+@click.option("--cpu", is_flag=True, help="Instead: the sender's CPU by receivers (no root).")
+@click.option("--only", default="", help="Trials whose name contains this.")
+@click.option("--prefix", default="tgm", show_default=True, help="Of the namespaces' names.")
+def lab(
+    receivers: int,
+    mib: float,
+    losses: list[float],
+    rounds: int,
+    tools: str,
+    fec: str,
+    line: float,
+    rate: float | None,
+    trials: bool,
+    paper: bool,
+    cpu: bool,
+    only: str,
+    prefix: str,
+) -> None:
+    """Measure multicast on this machine: network namespaces, real processes, peers beside."""
+    if paper:
+        from bench.multicast.paper_table import tables
+
+        click.echo(tables())
+        return
+    if cpu:
+        from bench.multicast.sender_cpu import table as cpu_table
+
+        click.echo(cpu_table())
+        return
+    if os.geteuid() != 0:
+        click.echo("tidegate: this lab builds network namespaces; run it as root", err=True)
+        sys.exit(2)
+    names = [name for name in tools.split(",") if name]
+    unknown = [name for name in names if name != "ours" and name not in PEERS]
+    if unknown:
+        click.echo(
+            f"tidegate: no tool {unknown[0]!r}; there are ours, {', '.join(PEERS)}", err=True
+        )
+        sys.exit(2)
+    # Ended from outside, it still takes its namespaces down.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    bench = Bench(mib, fec, rate or 0.998 * line)
+    try:
+        if trials:
+            from bench.multicast.trials import run_trials
+
+            sys.exit(run_trials(bench, line, prefix, only, rounds))
+        names = [name for name in names if name == "ours" or available(name)]
+        rows = []
+        for _ in range(rounds):
+            for loss in losses:
+                for name in names:
+                    network = Network(receivers, loss, line, prefix)
+                    row = bench.run(name, network)
+                    rows.append(row)
+                    click.echo(
+                        f"{row.tool}\t{row.loss:g} %\t{row.good}/{row.receivers} good\t"
+                        f"{row.ratio:.3f}\t{row.seconds:.2f} s\t{row.note}"
+                    )
+        click.echo("\n" + table(rows, losses, names))
+    except (LabFailed, NotReady) as fault:
+        click.echo(f"tidegate: the lab could not be built: {fault}", err=True)
+        sys.exit(1)
+    finally:
+        bench.close()
+
+
+if __name__ == "__main__":
+    lab()

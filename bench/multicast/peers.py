@@ -1,0 +1,107 @@
+"""The peers' command lines, as their manuals advise for a LAN at a known rate.
+
+Each starts receivers and sender, and returns the wire counters and the time at the start. Debian
+packages: uftp, udpcast, libnorm1, nginx, curl.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.multicast.network import SENDER_ADDRESS, Network
+
+Begun = tuple[tuple[int, int], float]
+Peer = Callable[[Network, Path, Path, list[Path], float], Begun]
+HERE = Path(__file__).parent
+
+
+def _begin(network: Network, words: list[str], scratch: Path) -> Begun:
+    time.sleep(1)
+    before, begun = network.wire(), time.monotonic()
+    network.start(network.sender(), words, scratch / "sender.log", scratch)
+    return before, begun
+
+
+def uftp(network: Network, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
+    """NACK-based file transfer; the rate is that of the payload."""
+    ids = [f"0x{0x0A4D000B + number:08X}" for number in range(len(outs))]
+    for number, out in enumerate(outs):
+        words = ["uftpd", "-d", "-I", "eth0", "-U", ids[number], "-B", "4194304", "-t"]
+        words += ["-D", str(out.parent)]
+        network.start(network.receiver(number), words, scratch / f"r{number}.log", out.parent)
+    words = ["uftp", "-I", "eth0", "-B", "1048576", "-b", "1400", "-H", ",".join(ids)]
+    return _begin(network, [*words, "-R", str(int(kbit)), str(file)], scratch)
+
+
+def udpcast(network: Network, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
+    """Slices with retransmission; the hello interval is needed or it stalls when losses hit."""
+    for number, out in enumerate(outs):
+        words = ["udp-receiver", "--file", str(out), "--interface", "eth0", "--nokbd"]
+        words += ["--portbase", "9000"]
+        network.start(network.receiver(number), words, scratch / f"r{number}.log", out.parent)
+    words = ["udp-sender", "--file", str(file), "--interface", "eth0", "--nokbd", "--portbase"]
+    words += ["9000", "--full-duplex", "--min-receivers", str(len(outs)), "--max-bitrate"]
+    words += [f"{int(kbit)}k", "--rexmit-hello-interval", "100"]
+    return _begin(network, words, scratch)
+
+
+def norm(network: Network, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
+    """NACK-oriented reliable multicast (RFC 5740) with 8 proactive parities, GRTT 20 ms."""
+    tool = [sys.executable, str(HERE / "norm_peer.py")]
+    for number, out in enumerate(outs):
+        words = [*tool, "receive", str(out), str(100 + number)]
+        network.start(network.receiver(number), words, scratch / f"r{number}.log", out.parent)
+    nodes = ",".join(str(100 + number) for number in range(len(outs)))
+    return _begin(network, [*tool, "send", str(file), str(int(kbit * 1000)), nodes], scratch)
+
+
+def tcp(network: Network, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
+    """One nginx, one curl a receiver: what multicast is measured against."""
+    del kbit
+    temporary = "".join(
+        f"{kind}_temp_path {scratch}/{kind};"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    configuration = scratch / "nginx.conf"
+    configuration.write_text(
+        f"worker_processes 1; daemon off; pid {scratch}/pid; error_log {scratch}/error.log;\n"
+        "events { worker_connections 512; }\n"
+        f"http {{ sendfile on; tcp_nopush on; access_log off; {temporary}\n"
+        f"server {{ listen {SENDER_ADDRESS}:8080; root {file.parent}; }} }}\n"
+    )
+    for folder in (scratch, file.parent, file.parent.parent):
+        folder.chmod(0o755)
+    words = ["nginx", "-c", str(configuration)]
+    network.start(network.sender(), words, scratch / "sender.log", scratch)
+    time.sleep(1)
+    before, begun = network.wire(), time.monotonic()
+    for number, out in enumerate(outs):
+        words = ["curl", "-sS", "-o", str(out), f"http://{SENDER_ADDRESS}:8080/{file.name}"]
+        network.start(network.receiver(number), words, scratch / f"r{number}.log", out.parent)
+    return before, begun
+
+
+PEERS: dict[str, Peer] = {"uftp": uftp, "udpcast": udpcast, "norm": norm, "tcp": tcp}
+_NEEDS = {"uftp": "uftp", "udpcast": "udp-sender", "tcp": "nginx"}
+
+
+def available(tool: str) -> bool:
+    """Whether a tool of `PEERS` is installed; says so if not."""
+    if tool == "norm":
+        found = ctypes.util.find_library("norm") is not None or _norm_loads()
+    else:
+        found = shutil.which(_NEEDS[tool]) is not None
+    if not found:
+        print(f"{tool} is not installed and is left out", file=sys.stderr)
+    return found
+
+
+def _norm_loads() -> bool:
+    code = "import ctypes; ctypes.CDLL('libnorm.so.1')"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

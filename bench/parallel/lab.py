@@ -1,0 +1,257 @@
+"""Downloads from many mirrors in a lab: ours beside aria2 and axel, time over the optimum.
+
+    python -m bench.parallel.lab                      the table of docs/parallel.md (needs root)
+    python -m bench.parallel.lab --only stall --runs 3 --tools tidegate,aria2
+    python -m bench.parallel.lab --rates 40,20,10,5 --bad 2 --order 4,3,2,1 --rtt-ms 40
+    python -m bench.parallel.lab --json >runs.jsonl; python -m bench.parallel.lab --read runs.jsonl
+
+The optimum is the size over the sum of what the mirrors' lines can carry, with the scenario's event
+taken into account. Waste is counted on the wire.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.parallel.mirrors import Mirrors, payload_rate
+from bench.parallel.table import table
+
+ROOT = Path(__file__).resolve().parents[2]
+TIDEGATE = f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'tidegate.py'))} get -q"
+#: What each tool is told; {urls}, {meta} and {sha} are filled in, the file must be out.bin.
+TOOLS = {
+    "tidegate": TIDEGATE + " -o out.bin {urls}",
+    "tidegate-meta": TIDEGATE + " -o out.bin {meta}",
+    "tidegate-sum": TIDEGATE + " --checksum sha256:{sha} -o out.bin {urls}",
+    "tidegate-one": TIDEGATE + " --connections 1 -o out.bin {urls}",
+    "tidegate-dynamic": TIDEGATE + " --strategy dynamic -o out.bin {urls}",
+    "tidegate-history": TIDEGATE + " --strategy history -o out.bin {urls}",
+    "aria2": "aria2c -q -s4 -x1 -k1M --piece-length=1M --file-allocation=none -o out.bin {urls}",
+    "aria2-x4": "aria2c -q -s16 -x4 -k1M --file-allocation=none -o out.bin {urls}",
+    "aria2-meta": "aria2c -q -s4 -x1 -k1M --file-allocation=none {meta}",
+    "curl": "curl -sf -o out.bin {first}",
+    "axel": "axel -q -n 4 -o out.bin {urls}",
+}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One situation; `bad` is the mirror that it befalls, `at_s` when."""
+
+    name: str
+    kind: str = "static"
+    rtt_ms: float = 0.0
+    tools: tuple[str, ...] = ("tidegate", "aria2", "axel", "curl")
+    bar: float | None = None
+    limit_kib: int = 0
+    #: A line of nginx's configuration, for all mirrors or only for the first.
+    directive: str = ""
+    first_only: bool = False
+
+
+SCENARIOS = (
+    Scenario("static", bar=1.05),
+    Scenario("static, slow URL first", "reverse", bar=1.05),
+    Scenario("swap", "swap", bar=1.08),
+    Scenario("stall", "stall", bar=1.12),
+    Scenario("503 for ever", "503", bar=1.04),
+    Scenario("503 until 2 s", "busy", bar=1.04),
+    Scenario("corrupt, pieces known", "corrupt", tools=("tidegate-meta", "aria2-meta"), bar=1.08),
+    Scenario("corrupt, digest known", "corrupt", tools=("tidegate-sum",), bar=1.08),
+    Scenario("corrupt, nothing known", "corrupt", tools=("tidegate", "aria2"), bar=1.08),
+    Scenario("client link 30 Mb/s", "bottleneck", bar=1.01),
+    Scenario("killed", "killed", bar=1.06),
+    Scenario("static, RTT 40 ms", "static", 40.0, bar=1.10),
+    Scenario("no mirror has ranges", "norange", directive="max_ranges 0;", bar=1.03),
+    Scenario("the fastest has no ranges", directive="max_ranges 0;", first_only=True, bar=1.10),
+    Scenario("closes after each answer", directive="keepalive_timeout 0;", bar=1.15),
+    Scenario(
+        "200 KiB/s a connection",
+        tools=("tidegate", "tidegate-one", "aria2", "aria2-x4", "axel"),
+        limit_kib=200,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run."""
+
+    seconds: float
+    optimum_s: float
+    waste: float
+    right: bool
+    status: int
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.optimum_s
+
+
+def optimum_s(
+    kind: str, rates: Sequence[float], bad: int, at_s: float, size: int, link: float
+) -> float:
+    """The shortest possible time, rates in bytes per second of payload."""
+    total = sum(rates)
+    rest = total - rates[bad]
+    match kind:
+        case "stall" | "killed":
+            return size / total if size <= total * at_s else at_s + (size - total * at_s) / rest
+        case "503" | "corrupt":
+            return size / rest
+        case "busy":
+            return size / rest if size <= rest * at_s else at_s + (size - rest * at_s) / total
+        case "bottleneck":
+            return size / min(link, total)
+        case "norange":
+            return size / max(rates)
+    return size / total
+
+
+def one_run(given: argparse.Namespace, scenario: Scenario, tool: str, data: bytes) -> Outcome:
+    """Build the lab, run one tool in it, take it down."""
+    rates = tuple(float(word) for word in given.rates.split(","))
+    bad = given.bad - 1
+    order = [int(word) - 1 for word in given.order.split(",")] if given.order else range(len(rates))
+    kind = scenario.kind
+    lab = Mirrors(
+        rates,
+        data,
+        rtt_ms=given.rtt_ms if given.rtt_ms is not None else scenario.rtt_ms,
+        client_mbit=given.client_mbit if kind == "bottleneck" else None,
+        corrupt=frozenset({bad} if kind == "corrupt" else ()),
+        busy=frozenset({bad} if kind in ("503", "busy") else ()),
+        retry_after_s=int(given.at_s) if kind == "busy" else 5,
+        limit_kib=given.limit_kib if given.limit_kib is not None else scenario.limit_kib,
+        directives=dict.fromkeys(
+            range(1 if scenario.first_only else len(rates)), scenario.directive
+        ),
+        prefix=given.prefix,
+    )
+    with lab, tempfile.TemporaryDirectory() as folder:
+        urls = [lab.url(number) for number in order]
+        if kind == "reverse":
+            urls.reverse()
+        command = TOOLS[tool].format(
+            urls=" ".join(urls),
+            first=urls[0],
+            meta=lab.root / "file.meta4",
+            sha=hashlib.sha256(data).hexdigest(),
+        )
+
+        def swap() -> None:
+            lab.set_rate(0, rates[-1])
+            lab.set_rate(len(rates) - 1, rates[0])
+
+        events = {
+            "swap": swap,
+            "stall": lambda: lab.silence(bad),
+            "busy": lambda: lab.ready(bad),
+            "killed": lambda: lab.kill(bad),
+        }
+        before = lab.received()
+        timer = threading.Timer(given.at_s, events.get(kind, lambda: None))
+        timer.start()
+        began = time.monotonic()
+        environ = {**os.environ, "HOME": folder, "PYTHONPATH": str(ROOT)}
+        # Modules are compiled once, as on an installed machine.
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        status = subprocess.run(
+            ["ip", "netns", "exec", lab.client, "timeout", "120", *shlex.split(command)],
+            cwd=folder,
+            env=environ,
+            stdout=subprocess.DEVNULL,
+            stderr=None if given.verbose else subprocess.DEVNULL,
+            check=False,
+        ).returncode
+        seconds = time.monotonic() - began
+        timer.cancel()
+        timer.join()
+        time.sleep(0.1)
+        payload = sum(lab.received()) - sum(before)
+        out = Path(folder) / "out.bin"
+        right = out.is_file() and out.read_bytes() == data
+    best = optimum_s(
+        kind,
+        [payload_rate(rate) for rate in rates],
+        bad,
+        given.at_s,
+        len(data),
+        payload_rate(given.client_mbit),
+    )
+    return Outcome(seconds, best, (payload - len(data)) / len(data), right, status)
+
+
+def main() -> None:
+    """Run what was asked for and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--only", help="scenarios whose name contains this")
+    parser.add_argument("--tools", help="comma-separated, of " + ", ".join(TOOLS))
+    parser.add_argument("--kind", default="", help="only tools whose name begins with this")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--rates", default="40,20,10,5", help="Mbit/s of each mirror")
+    parser.add_argument("--order", help="order of the URLs, as 2,1,4,3")
+    parser.add_argument("--bad", type=int, default=2, help="the mirror that misbehaves, from 1")
+    parser.add_argument("--at-s", type=float, default=2.0, help="when something happens")
+    parser.add_argument("--size-mib", type=float, default=24)
+    parser.add_argument("--rtt-ms", type=float)
+    parser.add_argument("--limit-kib", type=int, help="KiB/s that a server gives a connection")
+    parser.add_argument("--client-mbit", type=float, default=30.0)
+    parser.add_argument("--prefix", default="tgp", help="of the namespaces")
+    parser.add_argument("--json", action="store_true", help="one line a tool, for --read")
+    parser.add_argument("--read", nargs="+", help="print the table of such lines, run nothing")
+    parser.add_argument("--verbose", action="store_true", help="show what the tools say")
+    given = parser.parse_args()
+    if given.read:
+        lines = [line for name in given.read for line in Path(name).read_text().splitlines()]
+        print("\n".join(table([json.loads(line) for line in lines])))
+        return
+    if os.geteuid() != 0:
+        sys.exit("This lab builds network namespaces: run it as root.")
+    data = random.Random(7).randbytes(int(given.size_mib * (1 << 20)))
+    rows = []
+    for scenario in SCENARIOS:
+        if given.only and given.only not in scenario.name:
+            continue
+        tools = given.tools.split(",") if given.tools else scenario.tools
+        for tool in (tool for tool in tools if tool.startswith(given.kind)):
+            runs = [one_run(given, scenario, tool, data) for _ in range(given.runs)]
+            row = summed(scenario, tool, runs)
+            rows.append(row)
+            out = sys.stdout if given.json else sys.stderr
+            print(json.dumps(row), file=out, flush=True)
+    if not given.json:
+        print("\n".join(table(rows)))
+
+
+def summed(scenario: Scenario, tool: str, runs: Sequence[Outcome]) -> dict[str, object]:
+    """One tool's runs in one scenario, as a row of `bench.parallel.table`."""
+    ratios = [round(run.ratio, 4) for run in runs]
+    return {
+        "scenario": scenario.name,
+        "tool": tool,
+        "ratios": ratios,
+        "median": statistics.median(ratios),
+        "waste": round(statistics.median(run.waste for run in runs), 5),
+        "right": all(run.right for run in runs),
+        "statuses": [run.status for run in runs],
+        "bar": scenario.bar,
+    }
+
+
+if __name__ == "__main__":
+    main()

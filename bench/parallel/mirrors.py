@@ -1,0 +1,259 @@
+"""Rate-limited nginx mirrors and one client as network namespaces; removes itself. Needs root.
+
+Each mirror's egress and, where asked for, the client's ingress is a token bucket; a longer round
+trip is a relay that holds the client's frames. What reaches the client from each mirror is counted
+by the packet filter, so waste is measured on the wire and not taken from anybody's report.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.multicast.network import LabFailed, run
+
+CLIENT = "10.78.0.100"
+PIECE_BYTES = 256 << 10
+#: TCP payload of a full Ethernet frame: what of a token bucket's rate can be a file's bytes.
+PAYLOAD = 1448 / 1514
+_NGINX = """user root; worker_processes 1; daemon on; pid {root}/pid; error_log {root}/error.log;
+events {{ worker_connections 512; }}
+http {{
+  log_format l '$connection $status $body_bytes_sent'; access_log {root}/access.log l;
+  sendfile on; keepalive_requests 100000; types {{ application/octet-stream bin; }}
+  client_body_temp_path {root}/tmp; proxy_temp_path {root}/tmp; fastcgi_temp_path {root}/tmp;
+  uwsgi_temp_path {root}/tmp; scgi_temp_path {root}/tmp;
+  server {{
+    listen {address}:80; root {root}/www;
+    location @busy {{ add_header Retry-After {retry_after} always; return 503; }}
+    location = /file.bin {{
+      error_page 503 @busy; limit_rate {limit}k; {directives}
+      if (-f {root}/busy) {{ return 503; }}
+    }}
+  }}
+}}
+"""
+
+
+def payload_rate(mbit: float) -> float:
+    """Bytes of a file per second over a line of `mbit`."""
+    return mbit * 1e6 / 8 * PAYLOAD
+
+
+@dataclass
+class Mirrors:
+    """`with Mirrors(rates, data) as lab:`; mirrors are numbered from 0."""
+
+    rates_mbit: tuple[float, ...]
+    data: bytes
+    rtt_ms: float = 0.0
+    client_mbit: float | None = None
+    corrupt: frozenset[int] = frozenset()
+    busy: frozenset[int] = frozenset()
+    retry_after_s: int = 5
+    #: What each server allows one connection, in KiB a second; 0 is no limit.
+    limit_kib: int = 0
+    #: Lines of nginx's configuration for the file, by mirror.
+    directives: Mapping[int, str] = field(default_factory=dict)
+    prefix: str = "tgp"
+    root: Path = field(init=False)
+
+    def __enter__(self) -> Mirrors:
+        self.root = Path(tempfile.mkdtemp(prefix=f"{self.prefix}."))
+        self.root.chmod(0o755)
+        self._relay: subprocess.Popen[str] | None = None
+        try:
+            self._build()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number in range(len(self.rates_mbit)):
+            self.kill(number)
+        for name in self._names():
+            for pid in run("ip", "netns", "pids", name, check=False).split():
+                run("kill", "-KILL", pid, check=False)
+            run("ip", "netns", "del", name, check=False)
+        if self._relay is not None:
+            self._relay.kill()
+            self._relay.wait()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    # -- names ---------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> str:
+        """Name of the client's namespace."""
+        return f"{self.prefix}-c"
+
+    def space(self, number: int) -> str:
+        """Name of a mirror's namespace."""
+        return f"{self.prefix}-m{number}"
+
+    @staticmethod
+    def address(number: int) -> str:
+        """A mirror's address."""
+        return f"10.78.0.{number + 1}"
+
+    def url(self, number: int) -> str:
+        """The file on a mirror."""
+        return f"http://{self.address(number)}/file.bin"
+
+    def _names(self) -> list[str]:
+        spaces = [self.space(number) for number in range(len(self.rates_mbit))]
+        return [self.client, f"{self.prefix}-b", *spaces]
+
+    # -- building ------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        bridge = f"{self.prefix}-b"
+        for name in self._names():
+            run("ip", "netns", "del", name, check=False)
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+            for setting in ("ipv4.tcp_no_metrics_save=1", "ipv6.conf.all.disable_ipv6=1"):
+                run("ip", "netns", "exec", name, "sysctl", "-qw", f"net.{setting}", check=False)
+        run("ip", "-n", bridge, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
+        run("ip", "-n", bridge, "link", "set", "br0", "up")
+        self._client_port(bridge)
+        self._files()
+        for number, rate in enumerate(self.rates_mbit):
+            self._cable(self.space(number), bridge, f"p{number}", self.address(number))
+            self._rate("add", number, rate)
+            self._serve(number)
+        rules = "".join(
+            f"add rule ip count in ip saddr {self.address(n)} counter; "
+            for n in range(len(self.rates_mbit))
+        )
+        chain = "add chain ip count in { type filter hook input priority 0; }; "
+        run("ip", "netns", "exec", self.client, "nft", f"add table ip count; {chain}{rules}")
+        for number in range(len(self.rates_mbit)):
+            self._wait_for(number)
+
+    def _client_port(self, bridge: str) -> None:
+        if self.rtt_ms:
+            relay = self.root / "relay"
+            run("cc", "-O2", "-o", str(relay), str(Path(__file__).with_name("relay.c")))
+            words = [str(relay), self.client, "eth0", bridge, "pc", str(int(self.rtt_ms * 1000))]
+            self._relay = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+            assert self._relay.stdout is not None
+            if self._relay.stdout.readline() != "ready\n":
+                raise LabFailed("the relay does not start")
+            for name, device in ((self.client, "eth0"), (bridge, "pc")):
+                run("ip", "-n", name, "link", "set", device, "gso_max_segs", "1", check=False)
+            run("ip", "-n", bridge, "link", "set", "pc", "master", "br0", "up")
+            run("ip", "-n", self.client, "addr", "add", f"{CLIENT}/24", "dev", "eth0")
+            run("ip", "-n", self.client, "link", "set", "eth0", "up")
+        else:
+            self._cable(self.client, bridge, "pc", CLIENT)
+        if self.client_mbit is not None:
+            rest = "burst 32kb latency 50ms" if self.client_mbit >= 1 else "burst 2kb latency 2s"
+            shape = f"root tbf rate {self.client_mbit * 1e6:.0f}bit {rest}"
+            words = ["tc", "qdisc", "add", "dev", "pc", *shape.split()]
+            run("ip", "netns", "exec", bridge, *words)
+
+    @staticmethod
+    def _cable(name: str, bridge: str, port: str, address: str) -> None:
+        # A segmented batch would pass the token bucket as one packet.
+        ends = ["ip", "link", "add", "eth0", "netns", name, "gso_max_segs", "1", "type", "veth"]
+        run(*ends, "peer", "name", port, "netns", bridge, "gso_max_segs", "1")
+        run("ip", "-n", bridge, "link", "set", port, "master", "br0", "up")
+        run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
+        run("ip", "-n", name, "link", "set", "eth0", "up")
+
+    def _files(self) -> None:
+        (self.root / "file.bin").write_bytes(self.data)
+        if self.corrupt:
+            wrong = hashlib.shake_128(self.data[:64]).digest(len(self.data))
+            (self.root / "wrong.bin").write_bytes(wrong)
+        parts = [self.data[at : at + PIECE_BYTES] for at in range(0, len(self.data), PIECE_BYTES)]
+        hashes = "".join(f"<hash>{hashlib.sha256(part).hexdigest()}</hash>" for part in parts)
+        urls = "".join(
+            f'<url priority="1">{self.url(n)}</url>' for n in range(len(self.rates_mbit))
+        )
+        digest = hashlib.sha256(self.data).hexdigest()
+        (self.root / "file.meta4").write_text(
+            '<?xml version="1.0" encoding="UTF-8"?>'
+            '<metalink xmlns="urn:ietf:params:xml:ns:metalink"><file name="out.bin">'
+            f"<size>{len(self.data)}</size>"
+            f'<hash type="sha-256">{digest}</hash>'
+            f'<pieces length="{PIECE_BYTES}" type="sha-256">{hashes}</pieces>{urls}'
+            "</file></metalink>"
+        )
+
+    def _serve(self, number: int) -> None:
+        root = self.root / f"m{number}"
+        (root / "www").mkdir(parents=True)
+        (root / "tmp").mkdir()
+        file = "wrong.bin" if number in self.corrupt else "file.bin"
+        (root / "www" / "file.bin").symlink_to(self.root / file)
+        if number in self.busy:
+            (root / "busy").touch()
+        config = root / "nginx.conf"
+        words = {"root": root, "address": self.address(number), "retry_after": self.retry_after_s}
+        words |= {"limit": self.limit_kib, "directives": self.directives.get(number, "")}
+        config.write_text(_NGINX.format(**words))
+        nginx = shutil.which("nginx") or "/usr/sbin/nginx"
+        run("ip", "netns", "exec", self.space(number), nginx, "-c", str(config))
+
+    def _wait_for(self, number: int) -> None:
+        for _ in range(50):
+            words = ["curl", "-s", "-o", "/dev/null", "-m", "1", f"http://{self.address(number)}/"]
+            done = subprocess.run(["ip", "netns", "exec", self.client, *words], check=False)
+            if done.returncode == 0:
+                return
+            time.sleep(0.05)
+        raise LabFailed(f"mirror {number} does not answer")
+
+    # -- what happens to mirrors ---------------------------------------------------------------
+
+    def _rate(self, verb: str, number: int, mbit: float) -> None:
+        # A slow line must hold a few packets, and not give much away at once.
+        rest = "burst 16kb latency 50ms" if mbit >= 1 else "burst 2kb latency 1s"
+        shape = f"root tbf rate {mbit * 1e6:.0f}bit {rest}"
+        words = ["tc", "qdisc", verb, "dev", "eth0", *shape.split()]
+        run("ip", "netns", "exec", self.space(number), *words)
+
+    def set_rate(self, number: int, mbit: float) -> None:
+        """From now on the mirror sends at this rate."""
+        self._rate("change", number, mbit)
+
+    def silence(self, number: int) -> None:
+        """The mirror neither hears nor says anything any more."""
+        hooks = "".join(
+            f"add chain ip quiet {hook} {{ type filter hook {hook} priority 0; policy drop; }}; "
+            for hook in ("input", "output")
+        )
+        run("ip", "netns", "exec", self.space(number), "nft", f"add table ip quiet; {hooks}")
+
+    def ready(self, number: int) -> None:
+        """The mirror is not busy any more."""
+        (self.root / f"m{number}" / "busy").unlink(missing_ok=True)
+
+    def kill(self, number: int) -> None:
+        """The mirror's server ends."""
+        pid = self.root / f"m{number}" / "pid"
+        if pid.exists() and pid.read_text().strip():
+            run("kill", "-TERM", pid.read_text().strip(), check=False)
+
+    # -- what reached the client ---------------------------------------------------------------
+
+    def received(self) -> list[int]:
+        """TCP payload from each mirror so far, in bytes."""
+        text = run("ip", "netns", "exec", self.client, "nft", "-j", "list", "table", "ip", "count")
+        counts = []
+        for row in json.loads(text)["nftables"]:
+            for part in row.get("rule", {}).get("expr", []):
+                if "counter" in part:
+                    counter = part["counter"]
+                    counts.append(counter["bytes"] - 52 * counter["packets"])
+        return counts

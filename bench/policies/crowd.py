@@ -1,0 +1,161 @@
+"""A crowd of downloads replayed against a server: each client on an address and a line of its own.
+
+    python -m bench.policies.crowd URL TRACE [--poll]
+
+Reads a trace (JSON lines as `loadtest.trace` writes them), prints one JSON object a client: when it
+came, when its first byte came, when it was done, the longest silence at its socket since the first
+byte, how often it asked, and what went wrong. Clients wait inside their request (as curl), or poll
+with their ticket as they are told. A client's own speed is the pace at which it reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import socket
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+_BLOCK = 64 * 1024
+_WINDOW_BYTES = 128 * 1024
+_GIVE_UP_S = 600.0
+
+
+@dataclass
+class Outcome:
+    """What came of one client; times are seconds from the start of the replay."""
+
+    client: str
+    size_bytes: int
+    came_s: float
+    first_s: float | None = None
+    done_s: float | None = None
+    silence_s: float = 0.0
+    asked: int = 0
+    fault: str = ""
+
+
+class Crowd:
+    """Replays a trace."""
+
+    def __init__(self, url: str, poll: bool, bind: str) -> None:
+        parts = urlsplit(url)
+        self.host, self.port = parts.hostname or "", parts.port or 80
+        self.poll = poll
+        self.bind = bind
+        self.began_s = 0.0
+
+    def now(self) -> float:
+        """Seconds from the start."""
+        return time.monotonic() - self.began_s
+
+    async def run(self, rows: list[dict[str, object]]) -> list[Outcome]:
+        """Everybody, each at its time."""
+        self.began_s = time.monotonic()
+        return list(await asyncio.gather(*(self.client(n, row) for n, row in enumerate(rows))))
+
+    def address(self, number: int) -> str:
+        """The source address of a client: hosts of the network that `bind` names."""
+        first, second, _, _ = self.bind.split(".")
+        return f"{first}.{second}.{1 + number // 200}.{1 + number % 200}"
+
+    async def client(self, number: int, row: dict[str, object]) -> Outcome:
+        """One download from its arrival to its end."""
+        outcome = Outcome(str(row["client"]), int(str(row["size_bytes"])), float(str(row["t_s"])))
+        await asyncio.sleep(max(0.0, outcome.came_s - self.now()))
+        rate = row.get("rate_bytes_s")
+        ticket = ""
+        try:
+            while outcome.done_s is None and self.now() < outcome.came_s + _GIVE_UP_S:
+                outcome.asked += 1
+                wait_s, ticket = await self.ask(
+                    outcome, number, str(row["file"]), float(str(rate)) if rate else None, ticket
+                )
+                await asyncio.sleep(wait_s)
+        except (OSError, ValueError, asyncio.IncompleteReadError) as fault:
+            outcome.fault = f"{type(fault).__name__}: {fault}"
+        return outcome
+
+    async def ask(
+        self, outcome: Outcome, number: int, file: str, rate: float | None, ticket: str
+    ) -> tuple[float, str]:
+        """One request; returns when to ask again and with which ticket."""
+        loop = asyncio.get_running_loop()
+        sock = socket.socket()
+        sock.setblocking(False)
+        if rate is not None:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _WINDOW_BYTES)
+        sock.bind((self.address(number), 0))
+        try:
+            await loop.sock_connect(sock, (self.host, self.port))
+            agent = "lab/1" if self.poll else "curl/8.5.0"
+            request = f"GET /{file} HTTP/1.1\r\nHost: lab\r\nUser-Agent: {agent}\r\n"
+            if ticket:
+                request += f"Tidegate-Ticket: {ticket}\r\n"
+            await loop.sock_sendall(sock, f"{request}Connection: close\r\n\r\n".encode())
+            head = b""
+            while b"\r\n\r\n" not in head:
+                block = await loop.sock_recv(sock, _BLOCK)
+                if not block:
+                    raise ValueError("no answer")
+                head += block
+            text, _, body = head.partition(b"\r\n\r\n")
+            lines = text.decode("latin-1").split("\r\n")
+            fields = {
+                name.strip().lower(): value.strip()
+                for name, _, value in (line.partition(":") for line in lines[1:])
+            }
+            if lines[0].split()[1] != "200":
+                again = float(fields.get("retry-after", "5"))
+                return again, fields.get("tidegate-ticket", ticket)
+            await self.read(outcome, sock, len(body), rate)
+            return 0.0, ticket
+        finally:
+            sock.close()
+
+    async def read(
+        self, outcome: Outcome, sock: socket.socket, got: int, rate: float | None
+    ) -> None:
+        """The body, no faster than the client's own line."""
+        loop = asyncio.get_running_loop()
+        began = last = self.now()
+        outcome.first_s = began
+        block = _BLOCK if rate is None else max(2048, min(_BLOCK, int(rate / 20)))
+        allowed_from = began
+        while got < outcome.size_bytes:
+            data = await loop.sock_recv(sock, block)
+            now = self.now()
+            outcome.silence_s = max(outcome.silence_s, now - last)
+            last = now
+            if not data:
+                raise ValueError(f"cut after {got} of {outcome.size_bytes} bytes")
+            got += len(data)
+            if rate is not None:
+                # What it did not take while nothing came is gone, but for a window's worth.
+                allowed_from = max(allowed_from + len(data) / rate, now - _WINDOW_BYTES / rate / 2)
+                if allowed_from > now + 0.005:
+                    await asyncio.sleep(allowed_from - now)
+                    last = self.now()
+        outcome.done_s = self.now()
+
+
+def main() -> int:
+    """Replay and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("url")
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--poll", action="store_true")
+    parser.add_argument("--bind", default="127.0.0.0", help="network whose hosts the clients are")
+    given = parser.parse_args()
+    rows = [json.loads(line) for line in given.trace.read_text("utf-8").splitlines() if line]
+    for outcome in asyncio.run(Crowd(given.url, given.poll, given.bind).run(rows)):
+        sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

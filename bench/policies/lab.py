@@ -1,0 +1,314 @@
+"""Live policies beside nginx and the simulator, on a line that really is limited. Needs root.
+
+    python -m bench.policies.lab                      every policy, three traces, the whole table
+    python -m bench.policies.lab --policy fair --trace mixed --told none --told right
+
+A server in one network namespace, its clients in another, a token bucket between them. The same
+crowd is replayed against nginx, against the server under each policy with nothing configured, with
+the right cap and with one that is twice too high, and in the simulator.
+
+Debian packages: iproute2, nginx-light.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from loadtest.sim.engine import Engine
+from loadtest.sim.metrics import measure
+from loadtest.sim.scenario import Scenario
+from loadtest.trace import to_trace
+from loadtest.workloads import MB, File, Visitor, Workload
+
+ROOT = Path(__file__).resolve().parents[2]
+#: What the token bucket lets through in Mbit/s, and the part of it that is payload: 1 448 bytes of
+#: 1 514 on the wire.
+RATE_MBIT, PAYLOAD = 33.5, 1448 / 1514
+LINE_BYTES_S = RATE_MBIT * 1e6 / 8 * PAYLOAD
+SERVER, PREFIX = "10.91.0.1", "tgl"
+LIMIT_S = 400
+
+
+def mixed(seed: int) -> Workload:
+    """150 downloads of 0.1 to 10 MB in 25 s, 1.5 times what the line carries."""
+    return _trace("mixed", seed, 150, 25.0, 0.1 * MB, 10 * MB, 0.5 * MB, 2.5 * MB, 1.5)
+
+
+def small_and_huge(seed: int) -> Workload:
+    """120 downloads of 0.05 to 40 MB in 30 s: few files hold most bytes."""
+    return _trace("small and huge", seed, 120, 30.0, 0.05 * MB, 40 * MB, 0.3 * MB, 3 * MB, 1.3)
+
+
+def slow_clients(seed: int) -> Workload:
+    """160 downloads by clients of 80 to 800 kB/s in 30 s."""
+    return _trace("slow clients", seed, 160, 30.0, 0.2 * MB, 5 * MB, 0.08 * MB, 0.8 * MB, 1.3)
+
+
+TRACES = {"mixed": mixed, "huge": small_and_huge, "slow": slow_clients}
+
+
+def _trace(
+    name: str,
+    seed: int,
+    count: int,
+    span_s: float,
+    low: float,
+    high: float,
+    slowest: float,
+    fastest: float,
+    load: float,
+) -> Workload:
+    """Sizes and speeds log-uniform, sizes scaled so that together they make `load`."""
+    rng = random.Random(f"{name}/{seed}")
+    sizes = [low * (high / low) ** rng.random() for _ in range(count)]
+    scale = load * span_s * LINE_BYTES_S / sum(sizes)
+    visitors = []
+    for number, at in enumerate(sorted(rng.uniform(0.0, span_s) for _ in range(count))):
+        size = max(1000, int(sizes[number] * scale))
+        rate = slowest * (fastest / slowest) ** rng.random()
+        visitors.append(Visitor(f"c{number}", at, rate, (File(f"f{number}.bin", size),)))
+    return Workload(name, seed, tuple(visitors), LINE_BYTES_S, 20_000)
+
+
+def run(*words: str) -> None:
+    """A command that must work."""
+    subprocess.run(words, check=True, capture_output=True)
+
+
+@contextmanager
+def line(rate_mbit: float = RATE_MBIT) -> Iterator[None]:
+    """Two namespaces and the line between them."""
+    server, clients = f"{PREFIX}-s", f"{PREFIX}-c"
+    try:
+        for name in (server, clients):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+        run(
+            "ip",
+            "-n",
+            server,
+            *["link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns"],
+            clients,
+        )
+        for name in (server, clients):
+            run("ip", "-n", name, "link", "set", "eth0", "up", "gso_max_segs", "1")
+        run("ip", "-n", server, "addr", "add", f"{SERVER}/16", "dev", "eth0")
+        run("ip", "-n", clients, "addr", "add", "10.91.0.2/16", "dev", "eth0")
+        # Every host of the network is a client.
+        run("ip", "-n", clients, *["route", "add", "local", "10.91.0.0/17", "dev", "eth0"])
+        run("ip", "-n", clients, *f"route add {SERVER}/32 dev eth0 table 99".split())
+        run("ip", "-n", clients, *f"rule add to {SERVER} lookup 99 priority 0".split())
+        run(
+            "ip", "-n", clients, *["rule", "del", "priority", "0", "from", "all", "lookup", "local"]
+        )
+        run(
+            "ip",
+            "-n",
+            clients,
+            *["rule", "add", "priority", "10", "from", "all", "lookup", "local"],
+        )
+        set_rate(rate_mbit)
+        yield
+    finally:
+        for name in (server, clients):
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def set_rate(rate_mbit: float) -> None:
+    """What the line carries from now on."""
+    shape = f"root tbf rate {rate_mbit}mbit burst 32k latency 60ms"
+    run("ip", "netns", "exec", f"{PREFIX}-s", *f"tc qdisc replace dev eth0 {shape}".split())
+
+
+@contextmanager
+def serving(folder: Path, policy: str, told_bytes_s: float | None) -> Iterator[None]:
+    """nginx, or our server under a policy, in the server's namespace."""
+    inside = ["ip", "netns", "exec", f"{PREFIX}-s"]
+    files = folder / "files"
+    if policy == "nginx":
+        config = folder / "nginx.conf"
+        config.write_text(
+            f"worker_processes 1; daemon off; pid {folder}/nginx.pid; user root;\n"
+            f"error_log {folder}/nginx.log; events {{ worker_connections 4096; }}\n"
+            f"http {{ access_log off; sendfile on; server {{ listen {SERVER}:8080;"
+            f" root {files}; }} }}\n"
+        )
+        command = ["nginx", "-c", str(config), "-e", str(folder / "nginx.log")]
+    else:
+        state = Path(tempfile.mkdtemp(dir=folder))
+        command = [sys.executable, "-m", "tidegate", "serve", str(files)]
+        command += ["--listen", f"{SERVER}:8080", "--admin", "off", "--state", str(state)]
+        command += ["--policy", policy]
+        if told_bytes_s is not None:
+            command += ["--bandwidth", f"{int(told_bytes_s * 8)}bit"]
+    with (folder / "server.log").open("ab") as log:
+        server = subprocess.Popen([*inside, *command], cwd=ROOT, stdout=log, stderr=log)
+        try:
+            _await(server)
+            yield
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def _await(server: subprocess.Popen[bytes]) -> None:
+    probe = f"import socket; socket.create_connection(('{SERVER}', 8080), 1)"
+    for _ in range(200):
+        inside = ["ip", "netns", "exec", f"{PREFIX}-s", sys.executable, "-c", probe]
+        if subprocess.run(inside, capture_output=True, check=False).returncode == 0:
+            return
+        if server.poll() is not None:
+            break
+        time.sleep(0.1)
+    raise RuntimeError("the server did not start; see server.log")
+
+
+def replay(folder: Path, workload: Workload, *, poll: bool) -> list[dict[str, float]]:
+    """The crowd against whatever serves; one dict a client."""
+    trace = folder / "trace.jsonl"
+    trace.write_text("\n".join(to_trace(workload)), "utf-8")
+    command = ["ip", "netns", "exec", f"{PREFIX}-c", sys.executable, "-m", "bench.policies.crowd"]
+    command += [f"http://{SERVER}:8080", str(trace), "--bind", "10.91.0.0"]
+    done = subprocess.run(
+        [*command, *(["--poll"] if poll else [])],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def lay_out(folder: Path, workload: Workload) -> None:
+    """The files, empty but of the right size: what is in them does not matter."""
+    files = folder / "files"
+    files.mkdir(exist_ok=True)
+    for visitor in workload.visitors:
+        for file in visitor.files:
+            with (files / file.name).open("wb") as out:
+                out.truncate(file.size_bytes)
+
+
+def simulated(policy: str, workload: Workload, told_bytes_s: float | None, seeds: int) -> float:
+    """Mean session time of the same crowd in the simulator."""
+    if policy == "nginx":
+        policy = "ps"
+    name = "http" if policy == "fcfs" else policy
+    reserve = 6 if name in ("reserve", "ticket", "fair", "adaptive") else 0
+    scenario = Scenario(
+        name, slots=36 - reserve, reserve_small=reserve, bandwidth_bytes_s=LINE_BYTES_S
+    )
+    means = []
+    for seed in range(seeds):
+        conditions = replace(
+            scenario.conditions(workload),
+            attempt_s=0.0,
+            accept_s=0.0,
+            ceiling_bytes_s=told_bytes_s,
+        )
+        settings = {"bandwidth_bytes_s": told_bytes_s}
+        told = replace(scenario, tells_bandwidth=False, settings=settings)
+        tally = Engine(workload, told.make_policy(workload, seed), conditions, seed).run()
+        means.append(measure(workload, conditions, tally)["mean_session_s"])
+    return statistics.fmean(means)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One server on one trace."""
+
+    trace: str
+    policy: str
+    told: str
+    live_s: float
+    simulated_s: float
+    nginx_s: float
+    silence_s: float
+    faults: int
+
+
+TOLD = {"none": None, "right": 0.98, "double": 2.0}
+
+
+def main() -> int:
+    """Run and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    servers = ["fcfs", "reserve", "ticket", "fair", "adaptive"]
+    parser.add_argument("--policy", action="append", choices=servers)
+    parser.add_argument("--trace", action="append", choices=sorted(TRACES))
+    parser.add_argument("--told", action="append", choices=sorted(TOLD))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    if os.getuid():
+        parser.error("network namespaces need root")
+    rows: list[Row] = []
+    for trace in given.trace or TRACES:
+        workload = TRACES[trace](given.seed)
+        with tempfile.TemporaryDirectory(prefix="tidegate-policies-") as name, line():
+            folder = Path(name)
+            lay_out(folder, workload)
+            nginx_s = 0.0
+            runs = [("nginx", "none")]
+            runs += [(p, t) for p in given.policy or servers for t in given.told or TOLD]
+            for policy, told in runs:
+                part = TOLD[told]
+                bound = None if part is None else part * LINE_BYTES_S
+                with serving(folder, policy, bound):
+                    poll = policy in ("ticket", "reserve", "fcfs")
+                    found = replay(folder, workload, poll=poll)
+                times = [c["done_s"] - c["came_s"] for c in found if c["done_s"] is not None]
+                live = statistics.fmean(times) if times else float("nan")
+                if policy == "nginx":
+                    nginx_s = live
+                rows.append(
+                    Row(
+                        trace,
+                        policy,
+                        told,
+                        live,
+                        simulated(policy, workload, bound, 3),
+                        nginx_s,
+                        max(c["silence_s"] for c in found),
+                        len(found) - len(times),
+                    )
+                )
+                sys.stderr.write(f"{rows[-1]}\n")
+    sys.stdout.write(table(rows) + "\n")
+    return 0
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown."""
+    lines = [
+        "| trace | server | told | live mean s | simulated | live ÷ simulated | ÷ nginx "
+        "| longest silence s | not done |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        lines.append(
+            f"| {row.trace} | {row.policy} | {row.told} | {row.live_s:.2f} "
+            f"| {row.simulated_s:.2f} | {row.live_s / row.simulated_s:.2f} "
+            f"| {row.live_s / row.nginx_s:.2f} | {row.silence_s:.1f} | {row.faults} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""How fast is the simulator? `python -m bench.sim [clients]`.
+
+Prints the seconds of one 400-client run for every policy, of the lower bound, and of a release day
+with a million clients (or as many as asked for) under processor sharing, HTTP and Ticket.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from dataclasses import replace
+
+import click
+
+from loadtest.sim.bounds import lower_bounds
+from loadtest.sim.scenario import POLICIES, Scenario
+from loadtest.workloads import RELEASE_DAY, Workload, exp2, release_pareto
+
+BAR_S = 0.5
+
+
+def timed(scenario: Scenario, workload: Workload) -> tuple[float, int]:
+    """Seconds and events of one run."""
+    start = time.perf_counter()
+    tally = scenario.simulate(workload)
+    return time.perf_counter() - start, tally.events
+
+
+def main(clients: int) -> int:
+    """Print everything; exit code 1 when a 400-client run takes longer than the bar."""
+    worst = 0.0
+    workload = exp2(0)
+    for policy in POLICIES:
+        scenario = Scenario(policy, reserve_small=6, bandwidth=0.5)
+        took = min(timed(scenario, workload)[0] for _ in range(3))
+        worst = max(worst, took)
+        click.echo(f"exp2 heavy, 400 clients, {policy:<12} {took:7.3f} s")
+    start = time.perf_counter()
+    lower_bounds(workload, 0.5 * workload.bandwidth_bytes_s)
+    click.echo(f"exp2 heavy, lower bounds             {time.perf_counter() - start:7.3f} s")
+    # More bandwidth brings more clients; their speeds and the slots grow with it.
+    few = len(release_pareto(0).visitors)
+    scale = clients / few
+    shape = replace(
+        RELEASE_DAY,
+        bandwidth_bytes_s=RELEASE_DAY.bandwidth_bytes_s * scale,
+    )
+    start = time.perf_counter()
+    crowd = release_pareto(0, shape=shape)
+    made = time.perf_counter() - start
+    count = len(crowd.visitors)
+    click.echo(f"release-pareto, {count} clients made    {made:7.1f} s")
+    for policy in ("ps", "ticket-hold", "http"):
+        scenario = Scenario(policy, slots=round(30 * scale), reserve_small=round(6 * scale))
+        took, events = timed(scenario, crowd)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        click.echo(
+            f"release-pareto, {count} clients, {policy:<12} {took:7.1f} s, "
+            f"{events} events, {1e6 * took / events:.1f} us each, peak {memory:.0f} MB",
+        )
+    return 0 if worst < BAR_S else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000))

@@ -1,0 +1,1 @@
+"""The `tidegate get` command: options, progress, exit codes."""

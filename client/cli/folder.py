@@ -1,0 +1,181 @@
+"""`tidegate get -r URL/`: a whole folder, its small files over few connections (paper B, III-B).
+
+Listings are read as JSON where the server offers it, else as the links of an HTML index. Only what
+lies below the URL is fetched, and only to below the output folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html.parser import HTMLParser
+from pathlib import Path
+from signal import Signals
+from urllib.parse import unquote
+
+from client.api import build, fetch_bytes, finish, open_network, read_urls
+from client.cli.show import Show
+from client.fetch.options import Options
+from client.net.errors import DownloadFailed, Interrupted, LocalProblem, UsageProblem
+from client.net.pool import PooledNetwork
+from client.net.sockets import run_blocking
+from client.net.urls import BadUrl, Url, safe_name
+from protocol.units import format_size
+
+_TOGETHER = 6
+_MOST_FILES = 100_000
+_DEEPEST = 32
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file to fetch: where it is, and the parts of its path below the folder."""
+
+    url: Url
+    parts: tuple[str, ...]
+
+
+def read_listing(data: bytes, base: Url) -> tuple[list[Url], list[Url]]:
+    """Files and folders directly below `base`, from a JSON or HTML listing."""
+    texts: list[str] = []
+    try:
+        document = json.loads(data)
+    except ValueError:
+        links = _Links()
+        links.feed(data.decode("utf-8", "replace"))
+        texts = links.found
+    else:
+        rows = document if isinstance(document, list) else []
+        if isinstance(document, dict):
+            rows = next((v for v in document.values() if isinstance(v, list)), [])
+        for row in rows:
+            if isinstance(row, Mapping):
+                name = row.get("href") or row.get("url") or row.get("path") or row.get("name")
+                folder = row.get("kind", row.get("type")) in ("directory", "folder", "dir")
+                if isinstance(name, str):
+                    texts.append(name + "/" if folder and not name.endswith("/") else name)
+            elif isinstance(row, str):
+                texts.append(row)
+    files: dict[Url, None] = {}
+    folders: dict[Url, None] = {}
+    prefix = base.target
+    for text in texts:
+        try:
+            url = base.join(text.split("#")[0])
+        except BadUrl:
+            continue
+        rest = url.target.removeprefix(prefix)
+        if url.origin != base.origin or rest == url.target or not rest or "?" in rest:
+            continue
+        if rest.endswith("/") and "/" not in rest[:-1]:
+            folders[url] = None
+        elif "/" not in rest:
+            files[url] = None
+    return list(files), list(folders)
+
+
+def walk(base: Url, options: Options) -> list[Entry]:
+    """All files below a folder; raises DownloadFailed."""
+    asked = replace(options, headers=(*options.headers, ("Accept", "application/json, */*;q=0.5")))
+    waiting: deque[tuple[Url, tuple[str, ...]]] = deque([(base, ())])
+    found: list[Entry] = []
+    seen = {base}
+    while waiting:
+        folder, parts = waiting.popleft()
+        files, folders = read_listing(fetch_bytes(folder.text, asked), folder)
+        found += [Entry(url, (*parts, url.file_name())) for url in files if url.file_name()]
+        if len(found) > _MOST_FILES:
+            raise UsageProblem(f"the folder has more than {_MOST_FILES} files")
+        for url in folders:
+            name = safe_name(unquote(url.target.rstrip("/").rpartition("/")[2]))
+            if url not in seen and name and len(parts) < _DEEPEST:
+                seen.add(url)
+                waiting.append((url, (*parts, name)))
+    return found
+
+
+def fetch_folder(
+    words: list[str] | tuple[str, ...],
+    output: str | None,
+    options: Options,
+    show: Show,
+    stopped_by: Sequence[Signals],
+) -> int:
+    """Fetch everything below the URL; returns the exit status (that of the worst file)."""
+    if len(words) != 1 or output == "-":
+        raise UsageProblem("-r takes one URL and a folder to write to")
+    base = read_urls([words[0].rstrip("/") + "/"])[0]
+    name = safe_name(unquote(base.target.rstrip("/").rpartition("/")[2])) or base.host
+    root = Path(output) if output is not None else Path(name)
+    entries = walk(base, options)
+    if not entries:
+        raise UsageProblem(f"{base.text} lists no files")
+    return _Batch(root, entries, options, show).run(stopped_by)
+
+
+class _Batch:
+    """Several downloads at a time over one pool of connections, as one progress view."""
+
+    def __init__(self, root: Path, entries: list[Entry], options: Options, show: Show) -> None:
+        self._root = root
+        self._waiting = deque(entries)
+        self._count = len(entries)
+        self._options = options
+        self._show = show
+        self._done = 0
+        self._bytes = 0
+        self._worst = 0
+
+    def run(self, stopped_by: Sequence[Signals]) -> int:
+        try:
+            run_blocking(self._all, stopped_by)
+        except Interrupted:
+            self._worst = 130
+        began = f"{self._done} of {self._count} files, {format_size(self._bytes)}"
+        self._show.event("retry" if self._worst else "folder", {"url": "Folder", "text": began})
+        return self._worst
+
+    async def _all(self) -> None:
+        sockets = open_network(self._options)
+        network = PooledNetwork(sockets)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(_TOGETHER, self._count)):
+                    group.create_task(self._one_by_one(network))
+        except* DownloadFailed as group_of:
+            raise group_of.exceptions[0] from None
+        finally:
+            network.close()
+            await sockets.close()
+
+    async def _one_by_one(self, network: PooledNetwork) -> None:
+        while self._waiting:
+            entry = self._waiting.popleft()
+            path = self._root.joinpath(*entry.parts)
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise LocalProblem.of(error, path.parent) from None
+            download = build(network, [entry.url], path, self._options, self._show.event)
+            self._show.begin(download)
+            try:
+                result = await finish(download)
+            except DownloadFailed as problem:
+                self._worst = self._worst or problem.code
+                self._show.failed(problem)
+            else:
+                self._done += 1
+                self._bytes += result.size_bytes
+                self._show.done(result)

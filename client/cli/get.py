@@ -1,0 +1,109 @@
+"""`tidegate get`: reads the command line, shows progress, ends with a documented status."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+_EXIT_CODES = """\b
+Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused, 5 network, 6 corrupt,
+7 gave up waiting, 8 cannot write here, 130 interrupted."""
+
+
+class _Unit(click.ParamType[Any]):
+    """A size, rate or duration with its unit."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | int:
+        from protocol import units
+
+        reader: Callable[[str], float | int] = getattr(units, f"parse_{self.name}")
+        try:
+            return reader(value) if isinstance(value, str) else value
+        except units.BadUnit as error:
+            self.fail(str(error), param, ctx)
+
+
+def _checksum(
+    ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[str, bytes] | None:
+    if value is None:
+        return None
+    import hashlib
+
+    name, _, text = value.rpartition(":")
+    lengths = {64: "sha256", 96: "sha384", 128: "sha512"}
+    name = name.lower().replace("-", "") or lengths.get(len(text), "")
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if name not in ("sha256", "sha384", "sha512", "sha1", "md5") or (
+        len(raw) != hashlib.new(name).digest_size
+    ):
+        raise click.BadParameter("write it like sha256:HEX", ctx, param)
+    return name, raw
+
+
+def _headers(
+    ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    found = []
+    for value in values:
+        name, colon, text = value.partition(":")
+        if not colon:
+            raise click.BadParameter(f"{value!r} is no header; write NAME: VALUE", ctx, param)
+        found.append((name.strip(), text.strip()))
+    return tuple(found)
+
+
+@click.command(epilog=_EXIT_CODES)
+@click.argument("urls", nargs=-1, metavar="URL...")
+@click.option("-o", "--output", help="File to write, or - for standard output, in order.")
+@click.option("--checksum", callback=_checksum, help="Digest the file must have: sha256:HEX.")
+@click.option("--explain", is_flag=True, help="Say what was predicted, decided and measured.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line on standard error.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing unless it fails.")
+@click.option("--limit-rate", type=_Unit("rate"), help="At most so much: 2MB/s, 10Mbit.")
+@click.option("-H", "--header", "headers", multiple=True, callback=_headers, help="NAME: VALUE.")
+@click.option("--pass", "pass_token", help="A preference pass given by the operator.")
+@click.option("--ca", metavar="FILE", help="Certificates (PEM) to believe beside the system's.")
+@click.option("--insecure", is_flag=True, help="Believe any certificate. The digest still counts.")
+@click.option("--connections", type=click.IntRange(1, 16), help="Connections to each mirror.")
+@click.option("--block-size", type=_Unit("size"), help="Fixed size of blocks.")
+@click.option(
+    "--strategy",
+    type=click.Choice(["adaptive", "dynamic", "history", "single"]),
+    default="adaptive",
+    show_default=True,
+    help="How the file is shared among mirrors.",
+)
+@click.option("-r", "--recursive", is_flag=True, help="Fetch a whole folder.")
+@click.option("--multicast", is_flag=True, help="Join multicast when the server offers it.")
+@click.option("--multicast-interface", metavar="ADDR", help="Address of the interface to join on.")
+@click.option("--no-mirrors", is_flag=True, help="Use only the URLs given, none they tell of.")
+@click.option(
+    "--forget",
+    is_flag=True,
+    help="First forget the name under which servers know you, and their rates.",
+)
+@click.option("--timeout", type=_Unit("duration"), default=30.0, help="Silence that is too long.")
+@click.option("--wait/--no-wait", default=True, help="Wait when the server is busy.")
+@click.option("--max-wait", type=_Unit("duration"), help="Give up rather than wait longer.")
+def get(**given: Any) -> None:
+    """Fetch a file, politely: waits its turn, uses all mirrors, resumes, verifies.
+
+    Several URLs are mirrors of one file. A FILE.meta4 (here or a URL) names mirrors and digests.
+    """
+    from client.cli.running import run_get
+
+    if not given["urls"] and not given["forget"]:
+        raise click.UsageError("Name at least one URL, or a FILE.meta4.")
+    sys.exit(run_get(given))

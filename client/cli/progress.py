@@ -1,0 +1,136 @@
+"""The progress view on a terminal: a line per mirror, a map of the file, rate and time left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from client.cli.show import Quiet, summary
+from client.fetch.download import Download
+from client.fetch.options import Result
+from client.fetch.sources import Source
+from client.net.errors import DownloadFailed
+from client.storage.output import UNKNOWN_SIZE
+from protocol.units import format_duration, format_size
+
+_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
+_MAP_CELLS = 60
+
+
+class Rich(Quiet):
+    """Redrawn eight times a second; news scrolls above it."""
+
+    def __init__(self, explain: bool, console: Console | None = None) -> None:
+        super().__init__(explain)
+        self._console = console or Console(stderr=True)
+        self._live: Live | None = None
+        self._drawn_s = 0.0
+
+    def say(self, text: str) -> None:
+        self._console.print(Text(text))
+
+    def begin(self, download: Download) -> None:
+        super().begin(download)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live.start()
+
+    def event(self, event: str, data: Mapping[str, object]) -> None:
+        text = self.news(event, data)
+        if text is not None and event != "wait":
+            self.say(text)
+        now = time.monotonic()
+        if self._live is not None and self.download is not None and now - self._drawn_s > 0.125:
+            self._drawn_s = now
+            self._live.update(draw(self.download), refresh=True)
+
+    def end(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def done(self, result: Result) -> None:
+        for line in summary(result):
+            self.say(line)
+        super().done(result)
+
+    def failed(self, problem: DownloadFailed) -> None:
+        self.end()
+        self._console.print(Text(f"tidegate: {problem}", style="bold red"))
+
+
+def draw(download: Download) -> RenderableType:
+    """The whole view as it stands now."""
+    now = download.network.now()
+    table = Table.grid(padding=(0, 2))
+    for source in download.sources:
+        table.add_row(*_row(download, source, now))
+    sink, board = download.sink, download.board
+    if sink is None or board is None:
+        return table
+    rate = sum(lane.rate(now) or 0.0 for lane in board.lanes.values() if lane.blocks)
+    done = sink.have.total
+    line = Text(f"{format_size(done)}")
+    if sink.size_bytes < UNKNOWN_SIZE:
+        share = done / sink.size_bytes if sink.size_bytes else 1.0
+        line.append(f" of {format_size(sink.size_bytes)}  {100 * share:.0f} %")
+        if rate > 0:
+            line.append(
+                f"  {format_size(rate)}/s  {format_duration((sink.size_bytes - done) / rate)} left"
+            )
+        return Group(table, _map(download, sink.size_bytes), line)
+    line.append(f"  {format_size(rate)}/s")
+    return Group(table, line)
+
+
+def _row(download: Download, source: Source, now: float) -> tuple[Text, Text, Text]:
+    colour = _COLOURS[source.number % len(_COLOURS)]
+    name = Text(source.url.authority, style=colour)
+    got = Text(format_size(source.received_bytes))
+    if source.dropped is not None:
+        return name, got, Text(source.dropped, style="red")
+    if source.wait_until is not None:
+        left = format_duration(max(0.0, source.wait_until - now))
+        if source.place is not None:
+            start = ""
+            if source.starts_at is not None:
+                start = f"starts in about {format_duration(max(0.0, source.starts_at - now))}, "
+            return name, got, Text(f"waiting, place {source.place}, {start}asks again in {left}")
+        return name, got, Text(f"{source.waiting_text}; again in {left}", style="yellow")
+    board = download.board
+    lanes = [board.lanes[n] for n in source.lanes if board and n in board.lanes]
+    if not any(lane.blocks for lane in lanes):
+        return name, got, Text("connecting" if board is None else "ready", style="dim")
+    return name, got, Text(f"{format_size(sum(lane.rate(now) or 0.0 for lane in lanes))}/s")
+
+
+def _map(download: Download, size: int) -> Text:
+    """What has arrived, in the colour of who brought it; a dot where a mirror is at work."""
+    text = Text()
+    sink, board = download.sink, download.board
+    if sink is None or board is None or size == 0:
+        return text
+    owner: list[int | None] = [None] * _MAP_CELLS
+    for start, end, number in sink.sources(0, size):
+        for cell in range(start * _MAP_CELLS // size, -(-end * _MAP_CELLS // size)):
+            owner[cell] = number
+    at_work = {
+        min(_MAP_CELLS - 1, block.position * _MAP_CELLS // size): lane.mirror
+        for lane in board.lanes.values()
+        for block in lane.blocks
+    }
+    for cell in range(_MAP_CELLS):
+        low, high = cell * size // _MAP_CELLS, max(1, (cell + 1) * size // _MAP_CELLS)
+        who = at_work.get(cell, owner[cell])
+        style = _COLOURS[who % len(_COLOURS)] if who is not None else "white"
+        if sink.have.covers(low, high):
+            text.append("█", style=style)
+        elif cell in at_work:
+            text.append("▸", style=style)
+        else:
+            text.append("▒" if sink.have.overlaps(low, high) else "·", style=style)
+    return text

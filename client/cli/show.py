@@ -1,0 +1,278 @@
+"""How a download looks to its caller: silent, in plain lines, or as JSON events."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Protocol, TextIO
+
+from client.fetch.download import Download
+from client.fetch.options import Result
+from client.net.errors import DownloadFailed
+from client.storage.output import UNKNOWN_SIZE
+from protocol.units import format_duration, format_size
+
+
+class Show(Protocol):
+    """`begin`, any number of `event`, `end`, then `done` or `failed`."""
+
+    def begin(self, download: Download) -> None: ...
+    def event(self, event: str, data: Mapping[str, object]) -> None: ...
+    def end(self) -> None: ...
+    def done(self, result: Result) -> None: ...
+    def failed(self, problem: DownloadFailed) -> None: ...
+
+
+class Quiet:
+    """Nothing but failures, and what --explain asks for."""
+
+    def __init__(self, explain: bool, out: TextIO | None = None) -> None:
+        self.explain = explain
+        self.out = out if out is not None else sys.stderr
+        self.download: Download | None = None
+
+    def begin(self, download: Download) -> None:
+        self.download = download
+
+    def event(self, event: str, data: Mapping[str, object]) -> None:
+        """Not shown."""
+
+    def end(self) -> None:
+        """Nothing to clean up."""
+
+    def news(self, event: str, data: Mapping[str, object]) -> str | None:
+        """The event as a line, unless the end of the download will say the same."""
+        alone = self.download is not None and len(self.download.sources) == 1
+        return None if alone and event == "mirror" else words(event, data)
+
+    def waits(self) -> bool:
+        """Whether there is nothing to show yet but a place in a queue."""
+        download = self.download
+        return (
+            download is not None
+            and download.first_byte_s is None
+            and any(source.wait_until is not None for source in download.sources)
+        )
+
+    def say(self, text: str) -> None:
+        print(text, file=self.out, flush=True)
+
+    def done(self, result: Result) -> None:
+        if self.explain:
+            for line in explain(result):
+                self.say(line)
+
+    def failed(self, problem: DownloadFailed) -> None:
+        self.say(f"tidegate: {problem}")
+
+
+class Plain(Quiet):
+    """A line now and then, for logs and pipes."""
+
+    interval_s = 5.0
+
+    def __init__(self, explain: bool, out: TextIO | None = None) -> None:
+        super().__init__(explain, out)
+        self._told_s = time.monotonic()
+
+    def event(self, event: str, data: Mapping[str, object]) -> None:
+        text = self.news(event, data)
+        if text is not None:
+            self.say(text)
+        elif event == "progress" and self.download is not None and not self.waits():
+            now = time.monotonic()
+            if now - self._told_s >= self.interval_s:
+                self._told_s = now
+                self.say(progress_line(self.download))
+
+    def done(self, result: Result) -> None:
+        for line in summary(result):
+            self.say(line)
+        super().done(result)
+
+
+class Json(Quiet):
+    """One JSON object a line; progress at most every half second."""
+
+    interval_s = 0.5
+
+    def __init__(self, explain: bool, out: TextIO | None = None) -> None:
+        super().__init__(explain, out)
+        self._told_s = 0.0
+
+    def event(self, event: str, data: Mapping[str, object]) -> None:
+        if event == "progress":
+            now = time.monotonic()
+            early = now - self._told_s < self.interval_s
+            if early or self.download is None or self.waits():
+                return
+            self._told_s = now
+            data = figures(self.download)
+        self._line(event, data)
+
+    def _line(self, event: str, data: Mapping[str, object]) -> None:
+        self.say(json.dumps({"event": event, **data}))
+
+    def done(self, result: Result) -> None:
+        rows = [
+            {
+                "url": s.url,
+                "bytes": s.bytes,
+                "rate": round(s.rate_bytes_s),
+                "rtt_s": round(s.rtt_s, 6),
+                "requests": s.requests,
+                "connections": s.connections,
+                "retries": s.retries,
+                "waited_s": round(s.waited_s, 3),
+                "dropped": s.dropped,
+            }
+            for s in result.sources
+        ]
+        self._line(
+            "done",
+            {
+                "path": str(result.path) if result.path is not None else None,
+                "size": result.size_bytes,
+                "received": result.received_bytes,
+                "resumed": result.resumed_bytes,
+                "wasted": result.wasted_bytes,
+                "seconds": round(result.seconds, 3),
+                "first_byte_s": round(result.first_byte_s, 3),
+                "rate": round(result.rate_bytes_s or 0.0),
+                "verified": result.verified,
+                "predicted_s": result.predicted_s,
+                "culprits": list(result.culprits),
+                "notes": list(result.notes),
+                "mirrors": rows,
+            },
+        )
+
+    def failed(self, problem: DownloadFailed) -> None:
+        self._line("error", {"kind": problem.kind, "code": problem.code, "text": str(problem)})
+
+
+def words(event: str, data: Mapping[str, object]) -> str | None:
+    """An event as a line for people; None for those that are not news."""
+    text = data.get("text")
+    if event == "wait":
+        line = f"Waiting: {text}."
+        if data.get("place") is not None:
+            line = f"Waiting: place {data['place']} in the queue."
+        expected = data.get("expected_s")
+        if isinstance(expected, int | float):
+            line += f" It should start in about {format_duration(float(expected))}."
+        seconds = data.get("seconds")
+        if isinstance(seconds, int | float):
+            line += f" Asking again in {format_duration(float(seconds))}."
+        return line
+    if event == "retry":
+        seconds = data.get("seconds")
+        again = ""
+        if isinstance(seconds, int | float):
+            when = f"in {format_duration(float(seconds))}" if seconds > 0 else "at once"
+            again = f"; trying again {when}"
+        return f"{data.get('url', 'Check')}: {text}{again}."
+    if event == "forget":
+        return f"Forgotten: {text}."
+    if event == "multicast":
+        return f"Multicast: {text}."
+    if event == "mirror" and data.get("state") == "dropped":
+        return f"{data['url']} is not used any more: {text}."
+    return None
+
+
+def figures(download: Download) -> dict[str, object]:
+    """Where a download stands."""
+    sink, board, now = download.sink, download.board, download.network.now()
+    if sink is None or board is None:
+        return {"bytes": 0, "size": None, "rate": 0}
+    known = sink.size_bytes < UNKNOWN_SIZE
+    rates = {}
+    for source in download.sources:
+        lanes = [board.lanes[n] for n in source.lanes if n in board.lanes]
+        rate = sum(lane.rate(now) or 0.0 for lane in lanes if lane.blocks)
+        rates[source.url.text] = round(rate)
+    if download.joining is not None and (rate := download.joining.rate_bytes_s(now)):
+        rates["multicast"] = round(rate)
+    total = sum(rates.values())
+    left = sink.size_bytes - sink.have.total
+    return {
+        "bytes": sink.have.total,
+        "size": sink.size_bytes if known else None,
+        "rate": total,
+        "eta_s": round(left / total, 1) if total and known else None,
+        "mirrors": rates,
+    }
+
+
+def progress_line(download: Download) -> str:
+    """One plain line."""
+    now = figures(download)
+    done, size, rate, eta = (now.get(k) for k in ("bytes", "size", "rate", "eta_s"))
+    assert isinstance(done, int)
+    assert isinstance(rate, int)
+    line = format_size(done)
+    if isinstance(size, int) and size > 0:
+        line += f" of {format_size(size)} ({100 * done // size} %)"
+    line += f", {format_size(rate)}/s"
+    if isinstance(eta, float):
+        line += f", {format_duration(eta)} left"
+    return line
+
+
+def summary(result: Result) -> list[str]:
+    """What happened, in two lines or a few."""
+    where = str(result.path) if result.path is not None else "standard output"
+    if result.received_bytes == 0 and result.resumed_bytes == result.size_bytes:
+        return [f"{where} is complete: {format_size(result.size_bytes)}, {result.verified} right."]
+    proof = {
+        "checksum": "checksum right",
+        "digest": "digest right",
+        "pieces": "all pieces right",
+        "length": "length right, no digest known",
+    }[result.verified]
+    queued = max((source.waited_s for source in result.sources), default=0.0)
+    seconds, after = result.seconds, ""
+    if queued >= 1.0 and result.first_byte_s >= queued:
+        seconds, after = (
+            seconds - result.first_byte_s,
+            f" after {format_duration(queued)} of waiting",
+        )
+    rate = result.rate_bytes_s
+    speed = f" ({format_size(rate)}/s)" if rate is not None else ""
+    head = f"{where}: {format_size(result.size_bytes)} in {seconds:.1f} s{speed}{after}"
+    lines = [f"{head}, {proof}."]
+    if result.resumed_bytes:
+        lines.append(f"  {format_size(result.resumed_bytes)} were there from an earlier try.")
+    if len(result.sources) > 1:
+        for one in result.sources:
+            line = f"  {one.url}: {format_size(one.bytes)}, {format_size(one.rate_bytes_s)}/s"
+            if one.retries:
+                line += f", {one.retries} {'retry' if one.retries == 1 else 'retries'}"
+            if one.dropped is not None:
+                line += f", dropped: {one.dropped}"
+            lines.append(line)
+        share = 100 * result.wasted_bytes / max(1, result.size_bytes)
+        lines.append(f"  waste {format_size(result.wasted_bytes)} ({share:.1f} %)")
+    lines += [f"  {note}" for note in result.notes]
+    return lines
+
+
+def explain(result: Result) -> list[str]:
+    """Predicted against measured."""
+    lines = list(result.forecast)
+    if result.predicted_s is not None:
+        ratio = result.seconds / result.predicted_s if result.predicted_s > 0 else 0.0
+        lines.append(
+            f"model: predicted {result.predicted_s:.2f} s, measured {result.seconds:.2f} s "
+            f"({ratio:.2f} times)"
+        )
+    for one in result.sources:
+        lines.append(
+            f"  {one.url}: round trip {one.rtt_s * 1000:.1f} ms, {one.requests} requests on "
+            f"{one.connections} connections, {format_size(one.rate_bytes_s)}/s while asked, "
+            f"waited {one.waited_s:.1f} s"
+        )
+    return lines

@@ -1,0 +1,1 @@
+"""One download from its mirrors, from the first request to the named file."""

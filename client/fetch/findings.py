@@ -1,0 +1,52 @@
+"""What an answer's fields tell about the file elsewhere: mirrors, digests, a Metalink."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from client.net.answers import Fields
+from client.net.urls import BadUrl, Url
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """`mirrors` in order of preference (RFC 6249), `metalink` of type metalink4, and the digest
+    of the whole file (RFC 9530)."""
+
+    mirrors: tuple[Url, ...] = ()
+    metalink: Url | None = None
+    digest: tuple[str, bytes] | None = None
+
+
+_HASHLIB = {"sha-512": "sha512", "sha-256": "sha256"}
+
+
+def read_findings(base: Url, fields: Fields) -> Findings:
+    """Read Link and Repr-Digest; whatever cannot be read is not there."""
+    links, digests = fields.all("link"), fields.all("repr-digest")
+    if not links and not digests:
+        return Findings()
+    from protocol.headers import parse_links, parse_repr_digest
+
+    ranked: list[tuple[int, Url]] = []
+    metalink: Url | None = None
+    for link in parse_links(", ".join(links)):
+        try:
+            url = base.join(link.target)
+        except BadUrl:
+            continue
+        if "duplicate" in link.relations:
+            told = link.parameters.get("pri", "")
+            ranked.append((int(told) if told.isdecimal() else 999_999, url))
+            continue
+        kind = link.parameters.get("type", "").lower()
+        if "describedby" in link.relations and kind == "application/metalink4+xml":
+            metalink = metalink or url
+    digest = None
+    found = parse_repr_digest(", ".join(digests))
+    for name, ours in _HASHLIB.items():
+        if name in found and len(found[name]) == int(name[4:]) // 8:
+            digest = (ours, found[name])
+            break
+    ranked.sort(key=lambda pair: pair[0])
+    return Findings(tuple(url for _, url in ranked), metalink, digest)

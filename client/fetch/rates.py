@@ -1,0 +1,54 @@
+"""What is remembered of hosts between downloads: rates and round trips.
+
+A small JSON file in the user's data folder; a spoilt or unwritable one is no reason to fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+_FADE = 0.5
+_HOSTS = 500
+
+
+class Rates:
+    """The rate database of paper B: bytes per second by `host:port`, refreshed by each download."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "rates.json"
+        self._rows: dict[str, list[float]] = {}
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            rows = json.loads(self._path.read_text())
+            for host, row in rows.items():
+                rate, rtt_s = float(row[0]), float(row[1])
+                if rate > 0 and rtt_s >= 0:
+                    self._rows[str(host)] = [rate, rtt_s]
+
+    def rate(self, host: str) -> float | None:
+        """Bytes per second, or None for a stranger."""
+        row = self._rows.get(host)
+        return row[0] if row else None
+
+    def path(self, host: str) -> tuple[float, float] | None:
+        """Bytes per second and round trip in seconds, or None for a stranger."""
+        row = self._rows.get(host)
+        return (row[0], row[1]) if row else None
+
+    def learn(self, host: str, rate_bytes_s: float, rtt_s: float) -> None:
+        """A new measurement; half of the old one stays."""
+        old = self._rows.pop(host, None)
+        if old is not None:
+            rate_bytes_s = _FADE * old[0] + (1 - _FADE) * rate_bytes_s
+        self._rows[host] = [round(rate_bytes_s, 1), round(rtt_s, 6)]
+
+    def save(self) -> None:
+        """Write it back; the most recently used hosts stay."""
+        rows = dict(list(self._rows.items())[-_HOSTS:])
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = self._path.with_suffix(f".{os.getpid()}")
+            fresh.write_text(json.dumps(rows))
+            fresh.replace(self._path)

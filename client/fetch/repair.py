@@ -1,0 +1,119 @@
+"""Finds who gave wrong bytes when only the digest of the whole file is known.
+
+Bytes of one mirror are read again from the others and compared. Samples first: a mirror whose
+samples differ most is the first suspect, and all of its bytes are replaced. When no samples differ,
+the mirrors' shares are read again half by half. After each step the caller checks the digest; the
+file is read at most once more per mirror.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from client.fetch.sources import Source
+from client.schedule.segments import Board
+from client.storage.piece_writer import Sink
+
+_SAMPLES = 4
+_SAMPLE_BYTES = 16 << 10
+Convict = Callable[[Source, str], None]
+Span = tuple[int, int]
+
+
+class Repair:
+    """Call `next` whenever the digest turned out wrong; it says what to read again."""
+
+    def __init__(self, sources: list[Source], sink: Sink, convict: Convict) -> None:
+        self._sources = sources
+        self._sink = sink
+        self._convict = convict
+        self._suspect: Source | None = None
+        shares = self._shares()
+        order = sorted(shares, key=lambda n: -sum(b - a for a, b in shares[n]))
+        self._samples = deque(order)
+        self._steps: deque[tuple[int, int]] = deque()
+        self._planned = False
+
+    def _shares(self) -> dict[int, list[Span]]:
+        found: dict[int, list[Span]] = {}
+        for start, end, number in self._sink.sources(0, self._sink.size_bytes):
+            if self._sources[number].dropped is None:
+                found.setdefault(number, []).append((start, end))
+        return found
+
+    def next(self, board: Board) -> bool:
+        """Prepare the next step: some bytes are wanted again, one mirror is excluded. False when
+        nothing is left to try."""
+        for source in self._sources:
+            source.excluded = False
+        self._suspect = None
+        while self._samples:
+            number = self._samples.popleft()
+            spans = [
+                (start, min(end, start + _SAMPLE_BYTES))
+                for start, end in self._spread(self._shares().get(number, []))
+            ]
+            if self._doubt(board, number, spans):
+                return True
+        if not self._planned:
+            self._planned = True
+            self._plan()
+        while self._steps:
+            number, half = self._steps.popleft()
+            spans = self._shares().get(number, [])
+            if self._doubt(board, number, self._half(spans, half)):
+                self._suspect = self._sources[number]
+                return True
+        return False
+
+    def _plan(self) -> None:
+        counts: dict[int, int] = {}
+        for (old, new), times in self._sink.differences.items():
+            for number in (old, new):
+                counts[number] = counts.get(number, 0) + times
+        accused = sorted(counts, key=lambda n: -counts[n])
+        self._steps.extend((number, 2) for number in accused)
+        others = [n for n in self._shares() if n not in accused]
+        # The first half changes hands, so what is left of the share is then the second.
+        self._steps.extend((number, half) for number in others for half in (0, 2))
+
+    @staticmethod
+    def _spread(spans: list[Span]) -> list[Span]:
+        if len(spans) <= _SAMPLES:
+            return spans
+        step = (len(spans) - 1) / (_SAMPLES - 1)
+        return [spans[round(at * step)] for at in range(_SAMPLES)]
+
+    @staticmethod
+    def _half(spans: list[Span], half: int) -> list[Span]:
+        """The first half of the bytes (0), or all (2)."""
+        if half == 2:
+            return spans
+        left = sum(end - start for start, end in spans) // 2
+        found = []
+        for start, end in spans:
+            cut = min(left, end - start)
+            left -= cut
+            found.append((start, start + cut))
+        return [span for span in found if span[1] > span[0]]
+
+    def _doubt(self, board: Board, number: int, spans: list[Span]) -> bool:
+        others = [s for s in self._sources if s.dropped is None and s.number != number]
+        if not spans or not others or self._sources[number].dropped is not None:
+            return False
+        for start, end in spans:
+            self._sink.doubt(start, end)
+            board.want(start, end)
+        self._sources[number].excluded = True
+        return True
+
+    def name_culprit(self) -> None:
+        """The digest is right now: whoever was being replaced had given the wrong bytes."""
+        differing = {old for (old, _), times in self._sink.differences.items() if times}
+        if self._suspect is not None:
+            self._sink.culprits.add(self._suspect.number)
+        elif len(differing) == 1:
+            self._sink.culprits |= differing
+        for source in self._sources:
+            source.excluded = False

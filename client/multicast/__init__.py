@@ -1,0 +1,1 @@
+"""Receiving a multicast session, and repair around it."""

@@ -1,0 +1,85 @@
+"""What a receiver asks the server that made its offer: reports, hashes and repair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from client.net.answers import Reply
+from client.net.courier import Courier
+from client.net.network import Network
+from client.net.request_builder import Asking
+from client.net.urls import Url
+
+_TIMEOUT_S = 10.0
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The body of an answer that did what was asked; or a `fault`, and no body."""
+
+    body: bytes = b""
+    fault: str | None = None
+
+
+Done = Callable[[Answer], None]
+
+
+class Channel(Protocol):
+    """Requests to the server that made the offer; `path` is what stands in the request line."""
+
+    def get(self, path: str, done: Done) -> None:
+        """`done` is called once."""
+        ...
+
+    def post(self, path: str, body: bytes, done: Done) -> None:
+        """The same with a body."""
+        ...
+
+    def close(self) -> None:
+        """Let what is under way end, then close."""
+        ...
+
+
+class HttpChannel:
+    """Implements `Channel` for the origin of `base`, with the manners of `asking`."""
+
+    def __init__(
+        self, network: Network, asking: Asking, base: Url, timeout_s: float = _TIMEOUT_S
+    ) -> None:
+        self._asking = asking
+        self._base = base
+        self._timeout_s = timeout_s
+        self._courier = Courier(network, *asking.route(base))
+
+    def get(self, path: str, done: Done) -> None:
+        """See `Channel`."""
+        self._ask("GET", path, b"", done)
+
+    def post(self, path: str, body: bytes, done: Done) -> None:
+        """See `Channel`."""
+        self._ask("POST", path, body, done)
+
+    def close(self) -> None:
+        """See `Channel`."""
+        self._courier.close()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way."""
+        return self._courier.idle
+
+    def _ask(self, method: str, path: str, body: bytes, done: Done) -> None:
+        def heard(outcome: Reply | str) -> None:
+            if isinstance(outcome, str):
+                done(Answer(fault=outcome))
+            elif not outcome.done or len(outcome.body) >= _MOST_BYTES:
+                done(Answer(fault=f"the server answered {outcome.status}"))
+            else:
+                done(Answer(outcome.body))
+
+        at = replace(self._base, target=path)
+        request = self._asking.request(at, at, method=method, body=body)
+        self._courier.ask(request, heard, limit_bytes=_MOST_BYTES, silence_s=self._timeout_s)

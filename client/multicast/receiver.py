@@ -1,0 +1,335 @@
+"""The receiver's mind: datagrams in, verified blocks out, reports to send. Pure.
+
+Laws:
+
+- Nothing leaves through `write` that does not hash to what the offer says. A block that does not
+  verify is dropped whole, counted, and collected afresh.
+- A datagram that is not of this session, or whose tag is wrong, changes a counter and nothing
+  else.
+- A report names the last datagram seen and what is wanted at that very moment; the sender counts
+  from there. During a pass only blocks that are over are asked for, at its end all.
+
+A receiver that is given the same datagrams in any order, any number of times, with any of them
+missing or altered, ends with the right blocks or with a list of the missing ones.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+
+from client.multicast.blocks import BlockCollector, Space, Write
+from client.multicast.delay import DelayWatch
+from protocol.fec import Scheme, scheme_for
+from protocol.packet import (
+    HEADER_BYTES,
+    MAGIC,
+    PAYLOAD_OFFSET,
+    SEALED_HEADER,
+    VERSION,
+    PacketFlag,
+    PacketSealer,
+    PacketType,
+    newer,
+)
+from protocol.session import Offer
+from protocol.session_report import Report, ReportAnswer
+
+_SYMBOL_KIND = VERSION << 4 | PacketType.SYMBOL
+_MARK_KIND = VERSION << 4 | PacketType.MARK
+_UNPACK = SEALED_HEADER.unpack_from
+_MASK, _HALF = 0xFFFFFFFF, 1 << 31
+#: Cohorts whose reports are spread over more than this let a new pass overtake them.
+_SUPPRESS_WINDOW_S = 0.25
+#: How much more often than usual reports are sent towards the end of a pass.
+_MOST_HURRY = 8
+#: A report stays below the 64 KiB a server takes; the rest is asked for after the next pass.
+_MOST_BLOCKS_A_REPORT = 3000
+_MOST_DIGITS_A_REPORT = 40_000
+
+
+class MulticastReceiver(BlockCollector):
+    """One object on its way in.
+
+    `write(offset, data)` takes verified bytes; `have(block)` says which blocks the caller already
+    holds; `space` gives memory to collect blocks in (the caller may back it by a file). The
+    caller's obligation: call `take` for each datagram, `due` whenever `wake_at` is reached,
+    `answered` for each answer, and stop when `finished` or `given_up`.
+    """
+
+    def __init__(
+        self,
+        offer: Offer,
+        hashes: Sequence[bytes],
+        write: Write,
+        rng: random.Random,
+        now: float,
+        have: Callable[[int], bool] = lambda block: False,
+        space: Space | None = None,
+    ) -> None:
+        super().__init__(offer.layout(), self.scheme_of(offer), hashes, write, have, space)
+        self.offer = offer
+        self.given_up: str | None = None
+        self._rng = rng
+        self._fresh_tag = PacketSealer(offer.key).fresh
+        self._session, self._object = offer.session, offer.object
+        self._silence_s = offer.silence_s
+        self._symbol_bytes = offer.fec.symbol_bytes
+        self._k = offer.fec.block_symbols
+        self._last_block = self.layout.blocks - 1
+        self._last_k = self.layout.k(self._last_block) if self.layout.blocks else 0
+        self._window_s = offer.report_window_s
+        self._pass = 0
+        self._ended_pass = -1
+        self._state: str | None = None
+        self._state_pass = 0
+        self._every_s = offer.report_every_s
+        self._ask_at = float("inf")
+        #: The highest block whose source was seen: those below it are over.
+        self._over_below = 0
+        self._report_at = now if offer.report_joined else float("inf")
+        if offer.report_joined:
+            self._state = "joined"
+        self._done_reported = False
+        self._first_sequence = 0
+        self._last_sequence = 0
+        self._delays = DelayWatch()
+        self._lag_us = 0
+        #: Of the newest datagram; None in a mode that does not say.
+        self._sent_us: int | None = None
+        self.silent_at = now + offer.start_in_s + offer.silence_s
+        self.heard = False
+
+    @staticmethod
+    def scheme_of(offer: Offer) -> Scheme:
+        """The erasure code of an offer."""
+        return scheme_for(offer.fec)
+
+    # --- datagrams in -------------------------------------------------------------------------
+
+    def take(self, datagram: memoryview, now: float) -> None:
+        """One datagram as it came. Never raises for what is in it."""
+        self.take_all((datagram,), now)
+
+    def take_all(self, datagrams: Iterable[memoryview], now: float) -> None:
+        """Datagrams in the order in which they came."""
+        # The hot path of a receiver: at 1 Gb/s the loop runs 80 000 times a second, so the common
+        # case (a good symbol of an open block) is written out with few calls and attributes.
+        counters, fresh_tag, opened = self.counters, self._fresh_tag, self._open
+        own_session, own_object, size = self._session, self._object, self._symbol_bytes
+        last, sent_us, good = self._last_sequence, self._sent_us, 0
+        try:
+            for datagram in datagrams:
+                if len(datagram) < PAYLOAD_OFFSET:
+                    counters.malformed += 1
+                    continue
+                magic, kind, flags, session, obj, number, k, block, symbol, sequence, sent, tag = (
+                    _UNPACK(datagram)
+                )
+                if magic != MAGIC or session != own_session or obj != own_object:
+                    counters.foreign += 1
+                    continue
+                payload = datagram[PAYLOAD_OFFSET:]
+                state = fresh_tag()
+                state.update(datagram[:HEADER_BYTES])
+                state.update(payload)
+                if state.digest() != tag:
+                    counters.forged += 1
+                    continue
+                if not self.heard:
+                    self._hear(sequence, now)
+                    last = sequence
+                good += 1
+                if (sequence - last) & _MASK < _HALF:
+                    last, sent_us = sequence, sent
+                if number != self._pass and newer(number, self._pass, 8):
+                    self._pass_ended(self._pass, now)
+                    self._pass = number
+                if kind == _SYMBOL_KIND:
+                    decoder = opened.get(block)
+                    if (
+                        decoder is not None
+                        and len(payload) == size
+                        and k == (self._k if block != self._last_block else self._last_k)
+                    ):
+                        if decoder.add(symbol, payload):
+                            self._finish_block(block, decoder, now)
+                    else:
+                        if block > self._over_below and symbol < k:
+                            self._over_below = block
+                        self._take_symbol(k, block, symbol, payload, now)
+                elif kind != _MARK_KIND:
+                    counters.malformed += 1
+                    continue
+                if flags:
+                    self._take_flags(number, flags, now)
+        finally:
+            self._last_sequence, self._sent_us = last, sent_us
+            counters.datagrams += good
+            if good:
+                self.silent_at = now + self._silence_s
+
+    def _hear(self, sequence: int, now: float) -> None:
+        self.heard = True
+        self._first_sequence = self._last_sequence = sequence
+        if self._every_s:
+            self._ask_at = now + self._every_s * (0.5 + self._rng.random() / 2)
+
+    def sample_delay(self, arrived_us: int | None, now: float) -> None:
+        """When the datagram taken last reached this host, by any clock in microseconds."""
+        if arrived_us is not None and self._sent_us is not None:
+            self._delays.add((arrived_us - self._sent_us) & _MASK, now)
+
+    def note_lag(self, waited_us: int) -> None:
+        """The newest datagram waited so long in this host before it was read."""
+        self._lag_us = max(0, waited_us)
+
+    def _take_flags(self, pass_number: int, flags: int, now: float) -> None:
+        if flags & PacketFlag.LAST_IN_PASS and pass_number == self._pass:
+            self._pass_ended(pass_number, now)
+        closed = flags & (PacketFlag.CLOSE_OBJECT | PacketFlag.CLOSE_SESSION)
+        if closed and self._left and self.given_up is None:
+            self.given_up = "the sender closed the session"
+
+    # --- reports out --------------------------------------------------------------------------
+
+    @property
+    def wake_at(self) -> float:
+        """When `due` wants to be called at the latest."""
+        return min(self._report_at, self._ask_at, self.silent_at)
+
+    @property
+    def report_pending(self) -> bool:
+        """A report is scheduled."""
+        return self._state is not None
+
+    @property
+    def front_bytes(self) -> int:
+        """How far the first pass has come."""
+        return min(self._over_below * self.layout.block_bytes, self.layout.size_bytes)
+
+    @property
+    def pass_left_s(self) -> float:
+        """How long the first pass still takes, about."""
+        return (self.layout.size_bytes - self.front_bytes) / self.offer.rate_bytes_s
+
+    def due(self, now: float) -> Report | None:
+        """The report to send now, if any; also notices silence."""
+        if now >= self.silent_at and self._left and self.given_up is None:
+            what = "stopped" if self.heard else "never came"
+            self.given_up = f"datagrams {what} for {self.offer.silence_s:g} s"
+        if now >= self._report_at and self._state is not None:
+            return self._scheduled_report()
+        if now >= self._ask_at:
+            self._ask_at = now + self._pause_s() if self._left else float("inf")
+            return self._ask_for_blocks_over()
+        return None
+
+    def _pause_s(self) -> float:
+        """Until the next report during a pass: shorter and shorter towards its end, so that little
+        is left to ask for, and to decode, when everybody waits."""
+        return min(self._every_s, max(self.pass_left_s / 2, self._every_s / _MOST_HURRY))
+
+    def _scheduled_report(self) -> Report | None:
+        state, self._state, self._report_at = self._state, None, float("inf")
+        assert state is not None
+        if state != "receiving":
+            return self._make(state)
+        if not self._left:
+            return None
+        if self._window_s > _SUPPRESS_WINDOW_S and self._pass != self._state_pass:
+            # In a large cohort a new pass already sends for somebody who wants at least as much:
+            # ask again after it.
+            self._ended_pass = -1
+            return None
+        return self._make(state, self.layout.blocks)
+
+    def _ask_for_blocks_over(self) -> Report | None:
+        first = self._done.find(0)
+        if not 0 <= first < self._over_below:
+            return None
+        return self._make("receiving", self._over_below)
+
+    def answered(self, answer: ReportAnswer) -> None:
+        """What the sender said to a report."""
+        self._window_s = answer.report_window_s
+        if answer.action != "continue" and self._left and self.given_up is None:
+            why = "the sender closed the session"
+            if answer.action == "unicast":
+                why = "the sender asked this receiver to use unicast"
+            self.given_up = why
+
+    def report_failed(self) -> None:
+        """A report did not arrive: the next mark of the same pass asks for it again."""
+        self._ended_pass = -1
+        if not self._left:
+            self._done_reported = False
+
+    def leave(self) -> Report:
+        """The report of a receiver that goes on by unicast, or is stopped."""
+        return self._make("done" if not self._left else "left")
+
+    def _pass_ended(self, pass_number: int, now: float) -> None:
+        if pass_number == self._ended_pass or not self._left:
+            return
+        self._ended_pass = pass_number
+        self._over_below = self.layout.blocks
+        self._schedule("receiving", now)
+
+    def _complete(self, now: float) -> None:
+        if not self._done_reported:
+            self._done_reported = True
+            self._ask_at = float("inf")
+            self._schedule("done", now)
+
+    def _schedule(self, state: str, now: float) -> None:
+        self._state, self._state_pass = state, self._pass
+        self._report_at = now + self._rng.random() * self._window_s
+
+    def _make(self, state: str, below: int = 0) -> Report:
+        """A report of this moment, with the wants of all blocks below `below`."""
+        if below:
+            self._drop_known()
+            if not self._left:
+                state = "done"
+        expected = 0
+        if self.heard:
+            expected = ((self._last_sequence - self._first_sequence) & _MASK) + 1
+        counting = self._scheme.counts
+        return Report(
+            self.offer.member,
+            state,
+            self._pass,
+            sequence=self._last_sequence,
+            expected=expected,
+            received=self.counters.datagrams,
+            overruns=self.counters.overruns,
+            queue_ms=self._delays.standing_us() // 1000,
+            lag_ms=self._lag_us // 1000,
+            counts=dict(self._wanted_counts(below)) if below and counting else {},
+            symbols=dict(self._wanted_symbols(below)) if below and not counting else {},
+        )
+
+    def came_elsewhere(self, now: float) -> None:
+        """The caller got blocks another way; if that was all, the sender is told."""
+        self._drop_known()
+        if not self._left:
+            self._complete(now)
+
+    def _wanted_counts(self, below: int) -> Iterator[tuple[int, int]]:
+        for block in islice(self.missing_blocks(below), _MOST_BLOCKS_A_REPORT):
+            decoder = self._open.get(block)
+            yield block, decoder.missing if decoder else self._whole(block)
+
+    def _whole(self, block: int) -> int:
+        return self.layout.k(block)
+
+    def _wanted_symbols(self, below: int) -> Iterator[tuple[int, int]]:
+        digits = _MOST_DIGITS_A_REPORT
+        for block in self.missing_blocks(below):
+            digits -= self.layout.k(block) // 4
+            if digits < 0:
+                return
+            decoder = self._open.get(block)
+            yield block, decoder.wanted if decoder else (1 << self.layout.k(block)) - 1

@@ -1,0 +1,347 @@
+"""One reception of a multicast session: socket, reports and repair around the pure receiver.
+
+    reception = Reception(network, offer, channel, write, folder, interface, ended)
+    reception.start()
+
+Verified blocks go through `write(offset, data)` into the same sink as everything else; `ended` is
+called once with an `Outcome`. Whatever is missing then is the download's to fetch by unicast, under
+its lease. Nothing in here raises for what the network does.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from client.multicast.blocks import ReceiverCounters
+from client.multicast.channel import Answer, Channel
+from client.multicast.paper import PaperReceiver
+from client.multicast.receiver import MulticastReceiver
+from client.multicast.socket import GroupSocket
+from client.multicast.space import BlockSpace
+from client.net.network import Cancellable, Network
+from protocol.errors import ProtocolError
+from protocol.packet import PAYLOAD_OFFSET
+from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
+from protocol.session import HASH_BYTES, Offer
+from protocol.session_report import Report, decode_answer, encode_report
+
+#: After draining the socket it is left alone for so long: one wake-up serves many datagrams.
+_NAP_S = 0.02
+#: After few datagrams the next may be what everybody waits for (the end of a pass).
+_SHORT_NAP_S, _FEW = 0.002, 8
+_MOST_READS_A_TURN = 16
+#: Repair by unicast inside the session pays only for little; the rest is the download's.
+_REPAIR_SHARE = 0.25
+_REPAIR_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a reception ended. `reason` is None when every block was written; `problem` is what
+    `write` raised, if it did."""
+
+    reason: str | None
+    problem: Exception | None
+    heard: bool
+    counters: ReceiverCounters
+    repaired_bytes: int
+    seconds: float
+
+
+class Reception:
+    """Joins (on construction), collects, reports, repairs. One use.
+
+    Raises `LocalProblem` on construction when the group cannot be joined. Between construction and
+    the end the kernel keeps what comes, so long hash lists may be fetched meanwhile.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        offer: Offer,
+        channel: Channel,
+        write: Callable[[int, memoryview], object],
+        folder: Path,
+        interface: str,
+        ended: Callable[[Outcome], None],
+        *,
+        have: Callable[[int], bool] = lambda block: False,
+        rng: random.Random | None = None,
+        space_bytes: int = 64 << 20,
+    ) -> None:
+        self._network = network
+        self._offer = offer
+        self._channel = channel
+        self._ended = ended
+        self._began_at = network.now()
+        self._socket = GroupSocket(offer, interface)
+        self.receiver: MulticastReceiver
+        self._write = write
+        self._have = have
+        self._rng = rng or random.Random()
+        self._space = BlockSpace(folder, space_bytes)
+        paper = offer.fec.scheme == "paper"
+        header_bytes = PAPER_HEADER_BYTES if paper else PAYLOAD_OFFSET
+        self._size = header_bytes + offer.fec.symbol_bytes
+        per_second = max(1.0, offer.rate_bytes_s / self._size)
+        self._nap_s = min(_NAP_S, 0.25 * self._socket.room_datagrams / per_second)
+        self._over = False
+        self._finishing = False
+        self._failure: Exception | None = None
+        self._nap: Cancellable | None = None
+        self._timer: Cancellable | None = None
+        self._timer_at = float("inf")
+        self._reading = False
+        self._repaired_bytes = 0
+        self._reports_open = 0
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        offer = self._offer
+        if offer.hashes or not offer.size_bytes:
+            self._begin(offer.hashes)
+        else:
+            self._channel.get(offer.hashes_url, self._hashes_came)
+
+    def _hashes_came(self, answer: Answer) -> None:
+        blocks = self._offer.layout().blocks
+        if answer.fault is None and len(answer.body) == blocks * HASH_BYTES:
+            data = answer.body
+            self._begin(tuple(data[i : i + HASH_BYTES] for i in range(0, len(data), HASH_BYTES)))
+            return
+        self.receiver = self._make(())
+        fault = answer.fault or "they do not cover the file"
+        self.receiver.given_up = f"no block hashes: {fault}"
+        self._end()
+
+    def _make(self, hashes: tuple[bytes, ...]) -> MulticastReceiver:
+        paper = self._offer.fec.scheme == "paper"
+        receiver_class = PaperReceiver if paper else MulticastReceiver
+        now = self._network.now()
+        return receiver_class(
+            self._offer, hashes, self._write, self._rng, now, self._have, self._space
+        )
+
+    def _begin(self, hashes: tuple[bytes, ...]) -> None:
+        self.receiver = self._make(hashes)
+        if self._over:
+            return
+        self._read(True)
+        self._look()
+
+    def settle(self) -> None:
+        """The caller has everything: say so to the sender and end."""
+        if hasattr(self, "receiver"):
+            self.receiver.came_elsewhere(self._network.now())
+            self._look()
+
+    def stop(self) -> None:
+        """Give up from outside; the outcome says so."""
+        if not hasattr(self, "receiver"):
+            self.receiver = self._make(())
+        if self.receiver.given_up is None and not self.receiver.finished:
+            self.receiver.given_up = "stopped"
+        self._end()
+
+    @property
+    def source_specific(self) -> bool:
+        """Whether the kernel filters by the sender's address."""
+        return self._socket.source_specific
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def _readable(self) -> None:
+        """Take what the kernel has, then nap."""
+        few = self._drain() < _FEW
+        if not self._over:
+            self._read(False)
+            # Towards the end of a pass every moment counts.
+            nap_s = 0.0 if few else self.receiver.pass_left_s / 8
+            nap_s = min(self._nap_s, max(_SHORT_NAP_S, nap_s))
+            self._nap = self._network.call_later(nap_s, self._wake)
+            self._look()
+
+    def _drain(self) -> int:
+        took = 0
+        read, size = self._socket.read, self._size
+        receiver, now = self.receiver, self._network.now()
+        try:
+            for _ in range(_MOST_READS_A_TURN):
+                read_us = time.time_ns() // 1000
+                batch = read()
+                if not batch:
+                    break
+                took += len(batch)
+                if max(map(len, batch)) > size:
+                    # Several of equal size, joined by the kernel (GRO).
+                    batch = [d[at : at + size] for d in batch for at in range(0, len(d), size)]
+                receiver.take_all(batch, now)
+                arrived_us = self._socket.arrived_us()
+                receiver.sample_delay(arrived_us, now)
+                if arrived_us is not None:
+                    receiver.note_lag(read_us - arrived_us)
+        except OSError as error:
+            # Of the socket (interface gone) or of the disk below `write` and the block space.
+            self.receiver.given_up = f"receiving failed: {error.strerror}"
+        except Exception as error:  # noqa: BLE001 - the sink's errors belong to the caller
+            self._failure = error
+        return took
+
+    def _wake(self) -> None:
+        self._nap = None
+        self._read(True)
+
+    def _read(self, on: bool) -> None:
+        if on != self._reading:
+            self._reading = on
+            self._network.watch_reading(self._socket, self._readable if on else None)
+
+    # --- timers and reports -------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Send what is due, notice the end, set the timer."""
+        if self._over or self._finishing:
+            return
+        receiver = self.receiver
+        now = self._network.now()
+        if now >= receiver.silent_at:
+            # A process that was starved finds its timers due before its socket read.
+            self._drain()
+        report = receiver.due(now)
+        if report is not None:
+            receiver.counters.overruns = self._socket.overruns()
+            self._send(report)
+        waits_to_say_done = receiver.finished and receiver.report_pending
+        if (
+            self._failure is not None
+            or receiver.given_up
+            or (receiver.finished and not waits_to_say_done and not self._reports_open)
+        ):
+            self._finish()
+            return
+        self._set_timer(receiver.wake_at, now)
+
+    def _set_timer(self, at: float, now: float) -> None:
+        # Silence moves away with every datagram: a timer that fires too early just looks again.
+        if self._timer is not None:
+            if self._timer_at <= at:
+                return
+            self._timer.cancel()
+        self._timer_at = at
+        self._timer = self._network.call_later(max(0.0, at - now), self._timer_due)
+
+    def _timer_due(self) -> None:
+        self._timer = None
+        self._look()
+
+    def _send(self, report: Report) -> None:
+        self._reports_open += 1
+        self._channel.post(self._offer.report_url, encode_report(report), self._answered)
+
+    def _answered(self, answer: Answer) -> None:
+        self._reports_open -= 1
+        try:
+            if answer.fault is not None:
+                # The sender may be gone; silence will tell.
+                self.receiver.report_failed()
+            elif answer.body:
+                # No body: go on as before.
+                self.receiver.answered(decode_answer(answer.body))
+        except ProtocolError:
+            self.receiver.report_failed()
+        self._look()
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        self._finishing = True
+        receiver = self.receiver
+        self._unwatch()
+        ranges = receiver.repair_ranges() if receiver.heard and self._failure is None else []
+        wanted = sum(end - first for first, end in ranges)
+        size = self._offer.size_bytes
+        if not wanted or wanted > _REPAIR_SHARE * size or not self._offer.repair_url:
+            self._end()
+            return
+        self._repair(_portions(ranges, self._offer.fec.symbol_bytes))
+
+    def _repair(self, portions: list[list[tuple[int, int]]]) -> None:
+        if not portions or self._over:
+            self._end()
+            return
+        portion = portions.pop(0)
+        wanted = ",".join(f"{first}-{end - 1}" for first, end in portion)
+        body = f"{self._offer.member} bytes={wanted}".encode()
+
+        def patch(answer: Answer) -> None:
+            now = self._network.now()
+            view = memoryview(answer.body)
+            if answer.fault is not None or len(view) != sum(b - a for a, b in portion):
+                # Refused or broken: the download takes what is left.
+                self._end()
+                return
+            try:
+                for first, end in portion:
+                    self.receiver.patch(first, view[: end - first], now)
+                    view = view[end - first :]
+            except Exception as error:  # noqa: BLE001 - the sink's errors belong to the caller
+                self._failure = error
+                self._end()
+                return
+            self._repaired_bytes += len(answer.body)
+            self._repair(portions)
+
+        self._channel.post(self._offer.repair_url, body, patch)
+
+    def _unwatch(self) -> None:
+        self._read(False)
+        for call in (self._nap, self._timer):
+            if call is not None:
+                call.cancel()
+        self.receiver.counters.overruns = self._socket.overruns()
+        self._socket.close()
+
+    def _end(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        if self._socket.fileno() >= 0:
+            self._unwatch()
+        receiver = self.receiver
+        if receiver.finished:
+            receiver.given_up = None
+        if receiver.given_up is not None or self._repaired_bytes:
+            # A courtesy: the sender need not wait for a receiver that is gone.
+            report = encode_report(receiver.leave())
+            self._channel.post(self._offer.report_url, report, lambda answer: None)
+        self._ended(
+            Outcome(
+                receiver.given_up,
+                self._failure,
+                receiver.heard,
+                receiver.counters,
+                self._repaired_bytes,
+                self._network.now() - self._began_at,
+            )
+        )
+
+
+def _portions(ranges: list[tuple[int, int]], symbol_bytes: int) -> list[list[tuple[int, int]]]:
+    """Ranges in portions the server answers at once, cut between symbols."""
+    step = max(1, _REPAIR_BYTES // symbol_bytes) * symbol_bytes
+    portions: list[list[tuple[int, int]]] = []
+    room = 0
+    for first, end in ranges:
+        while first < end:
+            if room <= 0:
+                portions.append([])
+                room = step
+            stop = min(end, first + step)
+            portions[-1].append((first, stop))
+            room -= stop - first
+            first = stop
+    return portions

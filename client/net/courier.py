@@ -1,0 +1,175 @@
+"""Small requests over one keep-alive connection, one at a time, each answer whole in memory.
+
+A lost connection is opened again by the next request; a GET that finds the connection gone is sent
+once more. Works on any `client.net.network.Network`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from client.net.answers import Fields, Reply
+from client.net.http import Connection
+from client.net.network import Cancellable, Endpoint, Network
+
+Done = Callable[[Reply | str], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Errand:
+    request: bytes
+    done: Done
+    limit_bytes: int
+    silence_s: float
+    total_s: float
+    again: bool
+    began_s: float = 0.0
+
+
+class Courier:
+    """One origin's small requests; `tunnel` as in `Connection`."""
+
+    def __init__(
+        self, network: Network, endpoint: Endpoint, tunnel: tuple[str, str, bytes] | None = None
+    ) -> None:
+        self._network = network
+        self._endpoint = endpoint
+        self._tunnel = tunnel
+        self._queue: deque[_Errand] = deque()
+        self._current: _Errand | None = None
+        self._connection: Connection | None = None
+        self._status = 0
+        self._fields = Fields([])
+        self._body = bytearray()
+        self._timer: Cancellable | None = None
+        self._closed = False
+
+    def ask(
+        self,
+        request: bytes,
+        done: Done,
+        *,
+        limit_bytes: int,
+        silence_s: float,
+        total_s: float | None = None,
+    ) -> None:
+        """Send a request. `done` is called once, with the answer (its body cut at `limit_bytes`),
+        or with a sentence that says why there is none.
+
+        An answer may be silent for `silence_s` at a time, and take `total_s` in all.
+        """
+        again = not request.startswith(b"POST ")
+        whole_s = silence_s if total_s is None else total_s
+        self._queue.append(_Errand(request, done, limit_bytes, silence_s, whole_s, again))
+        self._next()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is under way."""
+        return self._current is None and not self._queue
+
+    def close(self) -> None:
+        """Let what is under way end, then close."""
+        self._closed = True
+        if self.idle:
+            self._drop()
+
+    def _next(self) -> None:
+        if self._current is not None:
+            return
+        if not self._queue:
+            if self._closed:
+                self._drop()
+            return
+        self._current = self._queue.popleft()
+        self._current.began_s = self._network.now()
+        self._begin(self._current)
+
+    def _begin(self, errand: _Errand) -> None:
+        self._status, self._fields = 0, Fields([])
+        self._body.clear()
+        self._watch()
+        if self._connection is None:
+            self._connection = Connection(
+                self._network, self._endpoint, self, errand.silence_s, self._tunnel
+            )
+        elif self._connection.open:
+            self._send(errand)
+
+    def _send(self, errand: _Errand) -> None:
+        assert self._connection is not None
+        bodiless = errand.request.startswith(b"HEAD ")
+        self._connection.send(errand.request, self, bodiless=bodiless)
+
+    # -- from the connection -------------------------------------------------------------------
+
+    def opened(self, rtt_s: float) -> None:
+        """The connection stands."""
+        if self._current is not None:
+            self._send(self._current)
+
+    def closed(self, text: str, permanent: bool, crowded: bool) -> None:
+        """The connection is gone."""
+        served = self._connection.served if self._connection is not None else 0
+        self._connection = None
+        errand = self._current
+        if errand is None:
+            return
+        if served and errand.again and not self._status:
+            errand.again = False
+            self._begin(errand)
+        else:
+            self._tell("the answer ended early" if self._status else text)
+
+    def head(self, status: int, fields: Fields) -> None:
+        """The answer begins."""
+        self._status, self._fields = status, fields
+
+    def body(self, data: memoryview) -> None:
+        """It goes on."""
+        errand = self._current
+        if errand is None:
+            return
+        self._body += data[: errand.limit_bytes - len(self._body)]
+        if len(self._body) >= errand.limit_bytes:
+            self._drop()
+            self.end()
+
+    def end(self) -> None:
+        """It is whole."""
+        self._tell(Reply(self._status, self._fields.as_dict(), bytes(self._body)))
+
+    def lost(self, text: str, permanent: bool) -> None:
+        """`closed` says more."""
+
+    # -- the rest ------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        errand, connection = self._current, self._connection
+        if errand is None:
+            return
+        now = self._network.now()
+        heard_s = max(errand.began_s, connection.last_s if connection is not None else 0.0)
+        until_s = min(heard_s + errand.silence_s, errand.began_s + errand.total_s)
+        if now < until_s:
+            self._timer = self._network.call_later(until_s - now, self._watch)
+            return
+        self._drop()
+        slow = self._status and errand.total_s > errand.silence_s
+        self._tell("the answer drips too slowly" if slow else "no answer in time")
+
+    def _tell(self, outcome: Reply | str) -> None:
+        errand, self._current = self._current, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if errand is not None:
+            errand.done(outcome)
+        self._next()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()

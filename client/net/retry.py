@@ -1,0 +1,241 @@
+"""What a polite client does next: a pure state machine from answers to actions.
+
+One `Visit` is one client's wish for one file at one server, from the first attempt until the
+body flows or the client gives up. The downloader, the simulator and the load test all use this
+module, so the manners that were simulated are the manners that were shipped.
+
+    visit = Visit(POLITE, random.Random(7), now)
+    action = visit.begin(now)                 # Ask: send the request (with visit.headers())
+    action = visit.answered(now, answer)      # Ask | WaitUntil | HoldOn | GiveUp
+
+Laws: a client never comes back before it was told to (jitter goes upward only); a ticket that was
+given is shown at every later attempt; a refused ticket is dropped once and asked for afresh once.
+Times are seconds, `now` never runs backwards within one visit. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from random import Random
+
+TICKET_HEADER = "Tidegate-Ticket"
+WAIT_HEADER = "Tidegate-Wait"
+PASS_HEADER = "Tidegate-Pass"
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How a kind of client behaves; `jitter` is a fraction of the wait, added and never taken off.
+
+    `obeys_retry_after`: whether it waits as told, else `own_retry_s` is used for every answer.
+    `tickets`: whether it keeps a ticket and shows it again. `max_wait_s`: it gives up rather than
+    wait longer than this in all. `max_failures`: so many failures in a row (no answer, 5xx
+    without a time) end the visit. Backoff after failure n is `backoff_s` x 2**(n-1) up to
+    `backoff_cap_s`.
+    """
+
+    tickets: bool = True
+    obeys_retry_after: bool = True
+    own_retry_s: float | None = None
+    jitter: float = 0.05
+    jitter_cap_s: float = 5.0
+    backoff_s: float = 1.0
+    backoff_cap_s: float = 60.0
+    max_wait_s: float = math.inf
+    max_failures: int = 8
+
+
+#: `tidegate get`.
+POLITE = Manners()
+#: `curl --retry`, pip, urllib3: wait as told, know no tickets.
+RETRYING = Manners(tickets=False, jitter=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The body is coming. `ticket` is the lease token for further requests of this download."""
+
+    ticket: str | None = None
+    connections: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ComeBack:
+    """Not now; `retry_after_s` is None where the server named no time.
+
+    `ticket`, `place` (1 = next), `expected_s`, `p90_s` and `ready` where it keeps a queue.
+    """
+
+    retry_after_s: float | None = None
+    ticket: str | None = None
+    place: int | None = None
+    expected_s: float | None = None
+    p90_s: float | None = None
+    ready: bool = False
+    text: str = "the server is busy"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """No usable answer: the connection broke, or the server failed without naming a time."""
+
+    text: str = "the connection failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An answer that asking again will not change; `ticket_fault` when only the ticket is bad."""
+
+    reason: Reason
+    text: str
+    ticket_fault: bool = False
+
+
+Answer = Granted | ComeBack | Failed | Refused
+
+
+class Reason(enum.StrEnum):
+    """Why a visit ended without the file."""
+
+    NOT_FOUND = "not-found"
+    REFUSED = "refused"
+    NETWORK = "network"
+    WAITED_TOO_LONG = "waited-too-long"
+    PROTOCOL = "protocol"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Send the request now."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitUntil:
+    """Ask again at `at`, not before. `told` is the server's answer, None after a failure."""
+
+    at: float
+    text: str
+    told: ComeBack | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldOn:
+    """Admitted: take the body; at most `connections` parallel requests (None: no limit told)."""
+
+    connections: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Stop; `text` is one plain sentence for people."""
+
+    reason: Reason
+    text: str
+
+
+Action = Ask | WaitUntil | HoldOn | GiveUp
+
+
+class Visit:
+    """The state machine. Counters are public for statistics and read-only by convention."""
+
+    def __init__(self, manners: Manners, random: Random, now: float) -> None:
+        self.manners = manners
+        self.ticket: str | None = None
+        self.place: int | None = None
+        self.attempts = 0
+        self.waited_s = 0.0
+        self._random = random
+        self._began_s = now
+        self._first_wait_s: float | None = None
+        self._failures = 0
+        self._asked_afresh = False
+
+    def begin(self, now: float) -> Ask:
+        """The first attempt, or the next after an interruption: always at once."""
+        self.attempts += 1
+        return Ask()
+
+    def headers(self) -> list[tuple[str, str]]:
+        """Request fields for the next attempt (the ticket too, where one is held)."""
+        if not self.manners.tickets:
+            return []
+        fields = [(WAIT_HEADER, "ticket")]
+        if self.ticket is not None:
+            fields.append((TICKET_HEADER, self.ticket))
+        return fields
+
+    def due(self, now: float) -> Ask:
+        """The time of a `WaitUntil` has come."""
+        return self.begin(now)
+
+    def answered(self, now: float, answer: Answer) -> Action:
+        """The answer to the last attempt; returns what to do next."""
+        match answer:
+            case Granted(ticket, connections):
+                self._failures = 0
+                self._asked_afresh = False
+                self._keep(ticket)
+                if self._first_wait_s is not None:
+                    self.waited_s += now - self._first_wait_s
+                    self._first_wait_s = None
+                return HoldOn(connections)
+            case ComeBack():
+                self._failures = 0
+                self._keep(answer.ticket)
+                self.place = answer.place
+                return self._wait(now, self._told_s(answer), answer.text, answer)
+            case Failed(text):
+                self._failures += 1
+                if self._failures >= self.manners.max_failures:
+                    return GiveUp(Reason.NETWORK, text)
+                return self._wait(now, self._backoff_s(), text, None)
+            case Refused(reason, text, ticket_fault):
+                if ticket_fault and self.ticket is not None and not self._asked_afresh:
+                    self._asked_afresh = True
+                    self.ticket = None
+                    self.attempts += 1
+                    return Ask()
+                return GiveUp(reason, text)
+
+    def _keep(self, ticket: str | None) -> None:
+        if ticket is not None and self.manners.tickets:
+            self.ticket = ticket
+
+    def _told_s(self, answer: ComeBack) -> float:
+        manners = self.manners
+        if manners.own_retry_s is not None and not manners.obeys_retry_after:
+            return manners.own_retry_s
+        if answer.retry_after_s is not None and manners.obeys_retry_after:
+            return max(0.0, answer.retry_after_s)
+        if manners.own_retry_s is not None:
+            return manners.own_retry_s
+        # Busy without a time: back off as after a failure, but never give up over it.
+        self._failures += 1
+        told_s = self._backoff_s()
+        self._failures = min(self._failures, manners.max_failures - 1)
+        return told_s
+
+    def _backoff_s(self) -> float:
+        manners = self.manners
+        exponent = min(max(self._failures - 1, 0), 30)
+        return min(float(manners.backoff_s * 2**exponent), manners.backoff_cap_s)
+
+    def _wait(self, now: float, wait_s: float, text: str, told: ComeBack | None) -> Action:
+        manners = self.manners
+        if self._first_wait_s is None:
+            self._first_wait_s = now
+        extra_s = min(wait_s * manners.jitter, manners.jitter_cap_s) * self._random.random()
+        at = now + wait_s + extra_s
+        if at - self._first_wait_s + self.waited_s > manners.max_wait_s:
+            return GiveUp(
+                Reason.WAITED_TOO_LONG,
+                f"{text}; the next chance is {wait_s:.0f} s away, past the limit of "
+                f"{manners.max_wait_s:.0f} s",
+            )
+        return WaitUntil(at, text, told)

@@ -1,0 +1,110 @@
+"""URLs as the client needs them: where to connect, what to ask for, what to call the file. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import quote, unquote, urljoin, urlsplit
+
+_KEEP = "%/:=&?~#+!$,;'@()*[]"
+
+
+class BadUrl(ValueError):
+    """Not a URL this client can fetch; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """An absolute http or https URL without fragment; `text` never shows a password."""
+
+    scheme: str
+    host: str
+    port: int
+    target: str
+    user: str | None = None
+    password: str | None = None
+
+    @property
+    def authority(self) -> str:
+        """Host and, unless it is the usual one, port: the Host field."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        usual = 443 if self.scheme == "https" else 80
+        return host if self.port == usual else f"{host}:{self.port}"
+
+    @property
+    def text(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.target}"
+
+    @property
+    def origin(self) -> tuple[str, str, int]:
+        return self.scheme, self.host, self.port
+
+    def join(self, reference: str) -> Url:
+        """The URL that `reference` means here; raises BadUrl."""
+        return parse(urljoin(self.text, _quoted(reference)))
+
+    def file_name(self) -> str:
+        """A safe name for the file: the last part of the path; empty when it has none."""
+        return safe_name(unquote(self.target.split("?")[0].rpartition("/")[2]))
+
+
+def parse(text: str) -> Url:
+    """Read a URL; raises BadUrl with a sentence. Control characters are never passed on."""
+    try:
+        parts = urlsplit(_quoted(text.strip()))
+        port = parts.port
+    except ValueError as error:
+        raise BadUrl(f"{text!r} is not a URL: {error}") from None
+    if parts.scheme not in ("http", "https"):
+        raise BadUrl(f"{text!r} is not an http or https URL")
+    host = parts.hostname
+    if not host:
+        raise BadUrl(f"{text!r} names no host")
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode()
+        except UnicodeError:
+            raise BadUrl(f"{text!r} has an impossible host name") from None
+    target = parts.path or "/"
+    if parts.query:
+        target += "?" + parts.query
+    return Url(
+        parts.scheme,
+        host,
+        port or (443 if parts.scheme == "https" else 80),
+        target,
+        unquote(parts.username) if parts.username is not None else None,
+        unquote(parts.password) if parts.password is not None else None,
+    )
+
+
+def _quoted(text: str) -> str:
+    if re.fullmatch(r"[!-~]*", text):
+        return text
+    head, _, tail = text.partition("://")
+    host, slash, rest = tail.partition("/")
+    return f"{head}://{host}{slash}{quote(rest, _KEEP)}" if slash and _ else quote(text, _KEEP)
+
+
+def safe_name(name: str) -> str:
+    """A name that is one plain file here, whatever a server or URL says; empty if hopeless."""
+    name = name.replace("\\", "/").rpartition("/")[2]
+    name = "".join(c if c.isprintable() and c not in '<>:"|?*' else "_" for c in name).strip()
+    name = name.lstrip(".") if name.strip(".") else ""
+    while len(name.encode()) > 200:
+        name = name[: len(name) // 2]
+    return name
+
+
+def disposition_name(value: str | None) -> str | None:
+    """The file name of a Content-Disposition (RFC 6266), made safe; None without one."""
+    if not value:
+        return None
+    extended = re.search(r"filename\*\s*=\s*(?:UTF-8)''([^;\s]+)", value, re.IGNORECASE)
+    if extended is not None:
+        return safe_name(unquote(extended[1])) or None
+    plain = re.search(r'filename\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^;\s]+))', value, re.IGNORECASE)
+    if plain is None:
+        return None
+    name = plain[2] if plain[1] is None else re.sub(r"\\(.)", r"\1", plain[1])
+    return safe_name(name) or None

@@ -1,0 +1,1 @@
+"""Which bytes to ask which mirror for, and when. Pure."""

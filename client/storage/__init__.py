@@ -1,0 +1,1 @@
+"""Where the bytes of a download are kept until it is whole."""

@@ -1,0 +1,344 @@
+"""Where the finished bytes go: a file that gets its name when it is whole, or a pipe in order."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from client.net.errors import LocalProblem
+from client.net.network import Network
+from client.schedule.intervals import Spans
+from client.storage.journal import JOURNAL_SUFFIX, PART_SUFFIX, Identity, Journal, boot_id
+from client.storage.piece_writer import Sink
+from client.storage.storage import FileBacking, RingBacking
+
+#: Stands for "not told" until the body has ended.
+UNKNOWN_SIZE = 1 << 62
+
+
+class Target(Protocol):
+    """The life of an output: `open`, then `checkpoint` now and then, then one of the rest."""
+
+    path: Path | None
+
+    def resumable(self) -> Identity | None: ...
+    def open(self, identity: Identity) -> Sink: ...
+    def checkpoint(self) -> None: ...
+    def window_end(self) -> int | None: ...
+    def drained(self) -> bool: ...
+    def finish(self, name: str | None) -> str | None: ...
+    def restart(self) -> None: ...
+    def close(self, *, discard: bool) -> None: ...
+
+
+#: So many numbered names are tried before the folder counts as hopeless.
+_MOST_NAMESAKES = 10_000
+
+
+class FileTarget:
+    """`FILE`, written as `FILE.tidegate-part` with a journal beside it.
+
+    `chosen`: the user named the file, so an older one of that name is replaced. Any other name
+    (a server's, a Metalink's) never replaces a file: what is there stays, ours gets a number.
+    """
+
+    def __init__(self, path: Path, *, chosen: bool = True) -> None:
+        self.path: Path | None = path
+        self._chosen = chosen
+        self._final = path
+        self._part = path.with_name(path.name + PART_SUFFIX)
+        self._journal: Journal | None = None
+        self._backing: FileBacking | None = None
+        self._sink: Sink | None = None
+
+    def resumable(self) -> Identity | None:
+        """What an earlier, broken-off download left, if its bytes can be trusted."""
+        journal_path = self._final.with_name(self._final.name + JOURNAL_SUFFIX)
+        if self._final.is_dir():
+            raise LocalProblem(f"cannot write {self._final}: a folder has that name")
+        if self._journal is None:
+            if not journal_path.exists() and not self._part.exists():
+                return None
+            self._journal = Journal(journal_path)
+        found = self._journal.identity
+        if found is None or not self._part.is_file() or self._part.is_symlink():
+            return None
+        if self._journal.have.total == 0:
+            return None
+        last = max(end for _, end in self._journal.have)
+        if self._part.stat().st_size < last:
+            return None
+        if found.boot != boot_id() and found.digest is None:
+            return None
+        return found
+
+    def open(self, identity: Identity) -> Sink:
+        """Take up what is left if it is the same file, else begin afresh."""
+        old = self.resumable()
+        if self._journal is None:
+            self._journal = Journal(self._final.with_name(self._final.name + JOURNAL_SUFFIX))
+        same = old is not None and old.vouched_by(identity)
+        have = self._journal.have if same else Spans()
+        checked = set(self._journal.checked) if same and old is not None else set()
+        if old is not None and old.pieces != identity.pieces and identity.pieces is not None:
+            checked = set()
+        if old is not None and old.boot != boot_id():
+            checked = set()
+        if same and old is not None:
+            identity.validators = {**old.validators, **identity.validators}
+            identity.digest = identity.digest or old.digest
+            identity.pieces = identity.pieces or old.pieces
+        if not same:
+            with contextlib.suppress(OSError):
+                os.unlink(self._part)
+        self._backing = FileBacking(self._part)
+        missing = identity.size_bytes - have.total
+        if identity.size_bytes != UNKNOWN_SIZE and missing > self._backing.room_bytes():
+            room = self._backing.room_bytes()
+            raise LocalProblem(
+                f"cannot write {self._final}: {missing} bytes are needed and {room} are free"
+            ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._final))
+        if identity.size_bytes != UNKNOWN_SIZE:
+            self._journal.start(identity, have, checked)
+        self._sink = Sink(self._backing, identity.size_bytes, have=have)
+        self._sink.checked = checked
+        return self._sink
+
+    def checkpoint(self) -> None:
+        """Note in the journal what has arrived."""
+        if self._journal is not None and self._sink is not None and self._journal.identity:
+            self._journal.note(self._sink.have, self._sink.checked)
+
+    def window_end(self) -> int | None:
+        return None
+
+    def drained(self) -> bool:
+        return True
+
+    def finish(self, name: str | None) -> str | None:
+        """Everything is right: the file gets its name, or `name` where the server knows better.
+
+        Returns a sentence when the name was taken and another one had to do.
+        """
+        wanted = self._final
+        if name is not None and name != wanted.name:
+            wanted = wanted.with_name(name)
+            self._chosen = False
+        assert self._backing is not None
+        assert self._sink is not None
+        self._backing.truncate(self._sink.size_bytes)
+        self._backing.close()
+        try:
+            if self._chosen:
+                os.replace(self._part, wanted)
+                self._final = wanted
+            else:
+                self._final = _place_beside(self._part, wanted)
+        except OSError as error:
+            raise LocalProblem.of(error, wanted) from None
+        self.path = self._final
+        if self._journal is not None:
+            self._journal.remove()
+            self._journal = None
+        if self._final == wanted:
+            return None
+        return f"{wanted} was there and stays as it is; this one is {self._final.name}"
+
+    def restart(self) -> None:
+        """What is there is of no use: forget it."""
+        if self._backing is not None:
+            self._backing.close()
+            self._backing = None
+        if self._journal is not None:
+            self._journal.remove()
+            self._journal = None
+        with contextlib.suppress(OSError):
+            os.unlink(self._part)
+
+    def close(self, *, discard: bool) -> None:
+        """Stop; keep what arrived for the next time unless it is known to be wrong or nothing."""
+        nothing = self._sink is None or self._sink.have.total == 0
+        if self._sink is not None and not discard:
+            with contextlib.suppress(LocalProblem):
+                self.checkpoint()
+        if self._backing is not None:
+            self._backing.close()
+        if discard or (nothing and self._backing is not None):
+            self.restart()
+        elif self._journal is not None:
+            self._journal.close()
+
+
+def _place_beside(part: Path, wanted: Path) -> Path:
+    """Give `part` the name `wanted`, or the first free `NAME.1.EXT`; nothing is ever replaced.
+
+    A hard link fails where the name is taken, so no other program can slip in between; a file
+    system without hard links gets the name claimed by an empty file first.
+    """
+    for number in range(_MOST_NAMESAKES):
+        at = wanted if number == 0 else wanted.with_stem(f"{wanted.stem}.{number}")
+        try:
+            os.link(part, at, follow_symlinks=False)
+        except FileExistsError:
+            continue
+        except OSError:
+            try:
+                os.close(os.open(at, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
+            except FileExistsError:
+                continue
+            os.replace(part, at)
+            return at
+        os.unlink(part)
+        return at
+    raise FileExistsError(errno.EEXIST, "too many files have that name")
+
+
+class StreamTarget:
+    """A file descriptor that gets the bytes in order, through a bounded window of memory.
+
+    Pieces are checked before they leave; the digest of the whole can only be known at the end.
+    """
+
+    def __init__(
+        self, fd: int, network: Network, window_bytes: int, fail: Callable[[LocalProblem], None]
+    ) -> None:
+        self.path: Path | None = None
+        self._fd = fd
+        self._network = network
+        self._window = window_bytes
+        self._fail = fail
+        self._ring: RingBacking | None = None
+        self._sink: Sink | None = None
+        self._writing = False
+        self._started = False
+
+    def resumable(self) -> Identity | None:
+        return None
+
+    def open(self, identity: Identity) -> Sink:
+        self._ring = RingBacking(self._window)
+        self._sink = Sink(self._ring, identity.size_bytes)
+        return self._sink
+
+    def checkpoint(self) -> None:
+        """Send on what is ready."""
+        ring, sink = self._ring, self._sink
+        if ring is None or sink is None or self._writing:
+            return
+        ready = min(sink.have.reach(ring.passed), sink.hashed_bytes)
+        if sink.pieces is not None:
+            index = ring.passed // sink.pieces.length
+            while index in sink.checked:
+                index += 1
+            ready = min(ready, index * sink.pieces.length)
+        ready = min(ready, ring.passed + (1 << 20))
+        if ready <= ring.passed:
+            return
+        data = ring.read(ring.passed, ready - ring.passed)
+        self._writing = True
+        self._started = True
+        self._network.in_thread(lambda: self._write(data), lambda r: self._written(r, ready))
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def _written(self, result: object, passed: int) -> None:
+        self._writing = False
+        if isinstance(result, OSError):
+            self._fail(LocalProblem.of(result, "standard output"))
+            return
+        if self._ring is not None:
+            self._ring.passed = passed
+            self.checkpoint()
+
+    def window_end(self) -> int | None:
+        return None if self._ring is None else self._ring.passed + self._window
+
+    def drained(self) -> bool:
+        """Whether the reader has got everything; nudges the writer."""
+        self.checkpoint()
+        if self._ring is None or self._sink is None:
+            return True
+        return not self._writing and self._ring.passed >= self._sink.size_bytes
+
+    def finish(self, name: str | None) -> str | None:
+        """Nothing to rename."""
+        return None
+
+    def restart(self) -> None:
+        if self._started:
+            raise LocalProblem(
+                "the file changed while it was being sent on; what was written is not usable"
+            )
+        self._ring = None
+        self._sink = None
+
+    def close(self, *, discard: bool) -> None:
+        """Nothing to keep."""
+
+
+class _Memory:
+    """A backing in memory, as long as what has been written."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def write(self, offset: int, data: bytes | bytearray | memoryview) -> None:
+        if len(self.data) < offset:
+            self.data.extend(bytes(offset - len(self.data)))
+        self.data[offset : offset + len(data)] = data
+
+    def read(self, offset: int, length: int) -> bytes:
+        return bytes(self.data[offset : offset + length])
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class MemoryTarget:
+    """For listings and Metalinks: at most `limit_bytes` of memory."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.path: Path | None = None
+        self._limit = limit_bytes
+        self._memory = _Memory()
+
+    @property
+    def data(self) -> bytes:
+        """What arrived."""
+        return bytes(self._memory.data)
+
+    def resumable(self) -> Identity | None:
+        return None
+
+    def open(self, identity: Identity) -> Sink:
+        if self._limit < identity.size_bytes < UNKNOWN_SIZE:
+            raise LocalProblem(f"the answer has {identity.size_bytes} bytes, which is too much")
+        self._memory = _Memory()
+        return Sink(self._memory, identity.size_bytes)
+
+    def checkpoint(self) -> None:
+        if len(self._memory.data) > self._limit:
+            raise LocalProblem("the answer does not end")
+
+    def window_end(self) -> int | None:
+        return None
+
+    def drained(self) -> bool:
+        return True
+
+    def finish(self, name: str | None) -> str | None:
+        """Nothing to rename."""
+        return None
+
+    def restart(self) -> None:
+        self._memory = _Memory()
+
+    def close(self, *, discard: bool) -> None:
+        """Nothing to keep."""

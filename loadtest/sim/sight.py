@@ -1,0 +1,97 @@
+"""What a live server can see of its link, and the cap that it puts on it: `server.admission.line`.
+
+The policy in a run is told nothing else. Not whether the link is full, but whether the cap that the
+server itself set holds somebody back; not what a transfer gets at this instant, but what was
+acknowledged between two looks, smoothed as the live server smooths it; not what the link carries,
+but what `policies.bottleneck` finds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from loadtest.sim.conditions import Conditions
+from policies.bottleneck import Bottleneck, LineOrders, Sample
+from policies.max_min import Flow, Link
+
+#: As live: rates are smoothed over the first of these, seconds.
+_SMOOTHING_S = 0.5
+
+
+class Sight:
+    """Sockets and pacer of the simulated server."""
+
+    def __init__(self, link: Link, conditions: Conditions) -> None:
+        ceiling_bytes_s = conditions.ceiling_bytes_s if conditions.paced else None
+        self._link = link
+        self._line_bytes_s = link.capacity_bytes_s
+        self._look_s = conditions.look_s
+        self._bottleneck = Bottleneck(ceiling_bytes_s) if conditions.paced else None
+        self.orders = LineOrders()
+        self._cap(LineOrders(ceiling_bytes_s))
+        #: Lease -> when it was last looked at, what it had left then, its smoothed rate.
+        self._looks: dict[int, tuple[float, float, float]] = {}
+        #: When and how much had been delivered in all, at the last tick.
+        self._ticked = (link.now, link.delivered_bytes)
+
+    def _cap(self, orders: LineOrders) -> None:
+        self.orders = orders
+        cap = math.inf if orders.cap_bytes_s is None else orders.cap_bytes_s
+        self._link.set_capacity(min(self._line_bytes_s, cap))
+        self._capped = cap <= self._line_bytes_s
+
+    @property
+    def busy(self) -> bool:
+        """Whether the cap holds somebody back."""
+        return self._capped and self._link.full
+
+    def stuck(self, flow: Flow) -> bool:
+        """Whether this transfer's socket takes no more: its client, or the line, is the limit."""
+        return not self.busy or self._link.rate(flow) >= flow.cap_bytes_s
+
+    def begins(self, lease: int, flow: Flow, now: float) -> None:
+        """A transfer runs (again): what it got before tells nothing of what it will get."""
+        rate = self._looks[lease][2] if lease in self._looks else 0.0
+        self._looks[lease] = (now, self._link.remaining(flow), rate)
+
+    def ends(self, lease: int) -> None:
+        """The lease is over."""
+        self._looks.pop(lease, None)
+
+    def restart(self, now: float) -> None:
+        """Nobody was there until now."""
+        self._ticked = (now, self._link.delivered_bytes)
+
+    def tick(self, now: float, flows: Mapping[int, Flow], sizes: Mapping[int, int]) -> float:
+        """Look at the running transfers, cap the link; returns the goodput since the last tick."""
+        link = self._link
+        if self._bottleneck is not None:
+            samples = []
+            for lease, flow in flows.items():
+                left = math.ceil(link.remaining(flow))
+                samples.append(Sample(lease, sizes[lease] - left, left, self.stuck(flow)))
+            acked = int(link.delivered_bytes)
+            self._cap(self._bottleneck.observe(now, acked, 0, self.busy, samples))
+        then, bytes_then = self._ticked
+        self._ticked = (now, link.delivered_bytes)
+        return (link.delivered_bytes - bytes_then) / (now - then) if now > then else 0.0
+
+    def rate(self, lease: int, flow: Flow, now: float) -> float:
+        """What the transfer was seen to get, as the live server measures it."""
+        looked_s, left, rate = self._looks[lease]
+        passed = now - looked_s
+        if passed < max(self._look_s, 1e-9):
+            return rate
+        remaining = self._link.remaining(flow)
+        fresh = (left - remaining) / passed
+        if rate == 0.0:
+            rate = fresh
+        else:
+            rate += (fresh - rate) * min(1.0, passed / _SMOOTHING_S)
+        self._looks[lease] = (now, remaining, rate)
+        return rate
+
+    def held_back(self, flow: Flow) -> bool:
+        """Whether its client may be faster than it is, as far as the server knows."""
+        return not self.orders.clear or not self.stuck(flow)

@@ -1,0 +1,926 @@
+"""The one state machine of admission: leases, the queue, the ready list, expiry and calls.
+
+Every policy runs on it; a policy is a few hooks (`policies.contract.Policy`) that say who is next
+and how much room there is. Nothing else is decided twice:
+
+- A job rides on the lease of its download, finds its place again, starts, or gets a ticket.
+- The first tickets in order are *ready*: they may start as soon as a slot is free. The ready list
+  grows with the slots and with the measured no-shows, and while slots stay free although tickets
+  wait; a ready ticket's time to live counts from the return that was promised.
+- A client that waits inside its request is called in turn the instant a slot is free, but does not
+  push past an absent one that is due any moment. A slot that stood idle while all whose turn it was
+  stayed away goes to the first that asks.
+- Small jobs that found every slot taken come before all large ones.
+- Visits before the promised return are counted, soon start nothing and only move the return.
+- Use it or lose it: while others wait, a download that takes hardly any of its slot's share goes on
+  without one (`policies.leases`).
+
+A policy that gives no tickets still serves those it took over, first.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+
+from policies.capacity import Capacity
+from policies.contract import (
+    Admit,
+    Advance,
+    Decision,
+    Estimate,
+    Forecast,
+    Job,
+    LeaseView,
+    Policy,
+    Reason,
+    Refuse,
+    Snapshot,
+    TicketRow,
+    TicketState,
+    Wait,
+)
+from policies.estimate.estimator import Estimator
+from policies.estimate.newcomers import Newcomers
+from policies.estimate.retry import EARLY, RetryAdvice
+from policies.leases import Lease, LeasePool
+from policies.queue.table import MOST_POLLS
+from policies.queue.tickets import READY, WAITING, TicketQueue
+from policies.reputation import Delivered, Reputation
+from policies.settings import PolicySettings
+
+#: A download that took this much, or a tenth of what it wanted, has been used.
+_TAKEN_BYTES = 1 << 20
+#: A client that reconnects at once, for ranges or after a broken line, keeps its slot anyway.
+_SHORTEST_IDLE = 0.25
+#: A slot is kept free for an absent ticket whose promised return is this near, seconds; one that
+#: nobody came for in that time goes to the first that asks.
+_DUE_S = 0.5
+_MOST_DUE = 200
+#: A return that was promised longer ago than this part of the time to live is late.
+_LATE_PART = 0.05
+_MOST_LATE = 1_000
+#: The queue is laid out anew when time passes and this long has gone by, or when somebody asks
+#: and nothing has been laid out for the second of these, seconds.
+_FRESH_S, _OLD_S = 0.5, 2.0
+#: How often the use that leases make of their slots is looked at, seconds.
+_USE_S = 10.0
+#: Slower than any modem: a reader that takes less stands still, bytes a second.
+_LEAST_BYTES_S = 2_000.0
+#: No wait longer than this many times `retry_max_s` is ever told.
+LONGEST = 20.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts since the first policy of this server was built; they survive a switch."""
+
+    offers: int = 0
+    admitted_small: int = 0
+    admitted_large: int = 0
+    completed: int = 0
+    tickets_issued: int = 0
+    tickets_expired: int = 0
+    early_polls: int = 0
+    refused: int = 0
+
+
+@dataclass(slots=True)
+class AdmissionState:
+    """All state that outlives the policy that made it."""
+
+    pool: LeasePool = field(default_factory=LeasePool)
+    tally: Tally = field(default_factory=Tally)
+    queue: TicketQueue = field(default_factory=TicketQueue)
+    estimator: Estimator = field(default_factory=Estimator)
+    newcomers: Newcomers = field(default_factory=Newcomers)
+    capacity: Capacity = field(default_factory=Capacity)
+    reputation: Reputation = field(default_factory=Reputation)
+    delivered: Delivered = field(default_factory=Delivered)
+    #: Nobody starts; who runs may finish, who asks gets a place.
+    closed: bool = False
+
+
+class Admission:
+    """Implements `AdmissionPolicy` with the hooks of one policy."""
+
+    def __init__(
+        self,
+        kind: type[Policy],
+        settings: PolicySettings,
+        rng: random.Random,
+        state: AdmissionState | None = None,
+    ) -> None:
+        self.name = kind.name
+        self.settings = settings
+        self.state = state = AdmissionState() if state is None else state
+        self.pool = state.pool
+        self.queue = state.queue
+        self.estimator = state.estimator
+        self.capacity = state.capacity
+        self.capacity.configure(settings.bandwidth_bytes_s, settings.overbook)
+        self.advice = RetryAdvice(settings, rng)
+        self._tally = state.tally
+        self._extra_ready = 0
+        #: Ready tickets whose owners should have come by now.
+        self._late = 0
+        self._grown_s = -math.inf
+        self._advanced_s: float | None = None
+        #: Since when a slot for large jobs has been free although tickets wait.
+        self._idle_since_s: float | None = None
+        self._used_s = -math.inf
+        self._inherited = [lease for lease in self.pool.leases.values() if lease.paused]
+        self._to_pause: list[Lease] = []
+        self.policy = kind.build(self)
+        rank = self.queue.by_number if kind.rank is Policy.rank else self.policy.rank
+        self.queue.set_rank(rank)
+
+    # -- room ------------------------------------------------------------------------------------
+
+    def is_large(self, size_bytes: int) -> bool:
+        """Large jobs are those that may have to wait for small ones (paper A: 20 KB)."""
+        return size_bytes >= self.settings.small_below_bytes
+
+    def _is_small(self, row: int) -> bool:
+        return not self.is_large(self.queue.table.size[row])
+
+    def slots_free(self) -> int:
+        """Slots that nobody holds and a job may take; none while the doors are closed."""
+        return 0 if self.state.closed else self.policy.slots() - self.pool.slots_used
+
+    def large_free(self) -> int:
+        """Slots that a large job could take this instant."""
+        return min(self._large_unused(), self.slots_free())
+
+    def _large_unused(self) -> int:
+        slots, large_slots = self.policy.slots(), self.policy.large_slots()
+        return min(large_slots - self.pool.large_used, slots - self.pool.slots_used)
+
+    def large_room(self, now: float) -> int:
+        """Slots that a large job could take without keeping a small one waiting."""
+        free = self.large_free()
+        ready = self.queue.ready
+        if free > 0 and ready and ready[0][0] == -math.inf:
+            free = min(free, self.slots_free() - self._small_owed(now))
+        return free
+
+    def _small_owed(self, now: float, before: float = math.inf) -> int:
+        """Slots that small jobs with tickets below `before` will take at once."""
+        table = self.queue.table
+        owed = 0
+        for key, number in self.queue.ready:
+            if key > -math.inf or number >= before:
+                break
+            row = table.rows[number]
+            owed += self._is_small(row) and (bool(table.present[row]) or self._is_due(row, now))
+        return owed
+
+    def _is_due(self, row: int, now: float) -> bool:
+        """Whether an absent ticket's promised return is due just now."""
+        table = self.queue.table
+        return not table.present[row] and abs(table.promise_s[row] - now) <= _DUE_S
+
+    @property
+    def _link_decides(self) -> bool:
+        """Whether the link, not the slots, says how many run: known at last, and asked for."""
+        return self.policy.link_bound and math.isfinite(self.capacity.rate_bytes_s)
+
+    def close(self, closed: bool) -> None:
+        """See `AdmissionPolicy.close`."""
+        self.state.closed = closed
+
+    # -- offers ----------------------------------------------------------------------------------
+
+    def admit_small(self, now: float) -> bool:
+        """See `AdmissionPolicy.admit_small`."""
+        if self.slots_free() > 0:
+            self._tally.admitted_small += 1
+            return True
+        return False
+
+    def admit_brief(self, now: float) -> bool:
+        """See `AdmissionPolicy.admit_brief`."""
+        if len(self.queue) or self.large_free() <= 0:
+            return False
+        self._tally.admitted_large += 1
+        self._tally.completed += 1
+        return True
+
+    def offer(self, job: Job, now: float, ticket: int | None = None) -> Decision:
+        """See `AdmissionPolicy.offer`."""
+        self._tally.offers += 1
+        lease = self.pool.find(job.client, job.file)
+        if lease is not None:
+            return self._join(lease, now)
+        row = self.queue.find(job.client, job.file) if len(self.queue) else None
+        if row is not None:
+            return self._returning(row, job, now)
+        if not self.is_large(job.size_bytes):
+            return self._offer_small(job, now)
+        if not self.policy.gives_tickets:
+            if self.large_free() > len(self.queue):
+                return self._start(job, now, None)
+            return Wait(self.policy.retry_s())
+        if ticket is not None:
+            reason = self._why_not(ticket)
+            if reason is not None:
+                return self._refuse(reason)
+        return self._newcomer(job, now)
+
+    def _offer_small(self, job: Job, now: float) -> Decision:
+        if self.slots_free() > self._small_owed(now):
+            return self._start(job, now, None)
+        if not self.policy.gives_tickets:
+            return Wait(self.settings.busy_retry_s)
+        return self._newcomer(job, now)
+
+    def _join(self, lease: Lease, now: float) -> Decision:
+        if lease.connections >= self.settings.connections_per_lease:
+            return self._refuse(Reason.TOO_MANY_CONNECTIONS, self.settings.busy_retry_s)
+        self.pool.attach(lease, now)
+        self.policy.changes(lease)
+        return Admit(lease.id, lease.ticket, joined=True)
+
+    def _why_not(self, ticket: int) -> Reason | None:
+        """Why a ticket without a place for this download is no good."""
+        if ticket in self.queue.table.rows:
+            return Reason.TICKET_FOREIGN
+        ended = self.queue.ended.get(ticket)
+        if ended is not None and ended.state is TicketState.DONE:
+            return Reason.TICKET_USED
+        return Reason.TICKET_EXPIRED
+
+    def _believed_bytes(self, job: Job) -> int:
+        """What the order counts: all of the file but what was really delivered of it.
+
+        A claim to want little is not held against what is sent, so it is not believed.
+        """
+        left = job.size_bytes - self.state.delivered.bytes(job.client, job.file)
+        return max(job.remaining_bytes, min(left, job.size_bytes))
+
+    def _newcomer(self, job: Job, now: float) -> Decision:
+        queue, settings = self.queue, self.settings
+        if queue.held_by(job.client) >= settings.tickets_per_client:
+            return self._refuse(Reason.TOO_MANY_TICKETS, settings.retry_max_s)
+        if len(queue) >= settings.tickets_max:
+            return Wait(settings.busy_retry_s)
+        row = queue.issue(job, self._believed_bytes(job), now)
+        self._tally.tickets_issued += 1
+        queue.set_present(row, job.present)
+        if self._is_small(row):
+            self._make_ready(row, now, first=True)
+        else:
+            table = queue.table
+            self.state.newcomers.note(now, job.size_bytes, table.remaining[row], table.weight[row])
+            self._fill_ready(now)
+        if self._may_start(row, now):
+            return self._start_ticket(row, job, now)
+        times = self.state.reputation.times(job.client)
+        return self.advice.slowly(self._wait(row, now), times)
+
+    def _returning(self, row: int, job: Job, now: float) -> Decision:
+        queue, table, settings = self.queue, self.queue.table, self.settings
+        if not table.polls[row]:
+            self.estimator.no_shows.seen(table.number[row])
+        if table.polls[row] < MOST_POLLS:
+            table.polls[row] += 1
+        queue.set_present(row, job.present)
+        queue.resize(row, self._believed_bytes(job))
+        if job.weight > table.weight[row]:
+            queue.reweigh(row, job.weight)
+        early = not job.present and now < table.promise_s[row] - settings.early_tolerance_s
+        if early:
+            self._tally.early_polls += 1
+            table.early[row] = min(table.early[row] + 1, MOST_POLLS)
+            extra = table.early[row] - settings.early_polls_free
+            if extra > 0:
+                if extra * settings.early_penalty_s <= settings.early_penalty_max_s:
+                    table.promise_s[row] += settings.early_penalty_s
+                return self.advice.slowly(self._wait_on(row, now), extra)
+        if table.state[row] == WAITING:
+            self._fill_ready(now)
+        if self._may_start(row, now):
+            return self._start_ticket(row, job, now)
+        if early:
+            return self._wait_on(row, now)
+        return self._wait(row, now)
+
+    def _may_start(self, row: int, now: float) -> bool:
+        if not self._is_small(row):
+            return self.policy.may_start(row, now)
+        number = self.queue.table.number[row]
+        return self.slots_free() > self._small_owed(now, number)
+
+    def turn_has_come(self, row: int, now: float) -> bool:
+        """Whether a slot is free for this ticket of a large job beside those before it."""
+        free = self.large_room(now)
+        if free <= 0:
+            return False
+        table = self.queue.table
+        if table.state[row] == WAITING and not self._nobody_comes(row, now):
+            return False
+        entry = (table.key[row], table.number[row])
+        owed = bisect_left(self.queue.here, entry)
+        owed += self._due_before(entry, now, free - owed)
+        return free > owed
+
+    def _nobody_comes(self, row: int, now: float) -> bool:
+        """Whether a slot stood idle, as all whose turn it was are away, until this one asked."""
+        idle_since_s = self._idle_since_s
+        if idle_since_s is None or now - idle_since_s < _DUE_S:
+            return False
+        table = self.queue.table
+        return bool(table.present[row]) or not table.polls[row] or now >= table.promise_s[row]
+
+    def _start(self, job: Job, now: float, row: int | None) -> Admit:
+        table = self.queue.table
+        large = self.is_large(job.size_bytes)
+        number = None if row is None else table.number[row]
+        lease = self.pool.open(job, now, number, large)
+        if large:
+            self._tally.admitted_large += 1
+            lease.believed_bytes = self._believed_bytes(job)
+            if row is not None:
+                lease.waited_from_s = table.issued_s[row]
+                lease.mark = table.mark[row]
+            if lease.cap_bytes_s == math.inf:
+                lease.cap_bytes_s = self.capacity.recall(job.client)
+                lease.cap_is_floor = self.capacity.recall_is_floor(job.client)
+            self.policy.starts(lease, row, now)
+        else:
+            self._tally.admitted_small += 1
+        return Admit(lease.id, number)
+
+    def _start_ticket(self, row: int, job: Job, now: float) -> Admit:
+        table = self.queue.table
+        if table.state[row] == READY and table.polls[row] and not table.present[row]:
+            self.estimator.claimed(True)
+        if table.raw[row]:
+            stated = Estimate(table.expected[row], table.bound[row])
+            waited = now - table.issued_s[row]
+            # A slot that stood empty until its owner came back would have been there sooner.
+            idle_since = now if self._idle_since_s is None else self._idle_since_s
+            needed = waited - (now - idle_since)
+            self.estimator.started(table.raw[row], table.away[row], stated, waited, needed)
+        self.queue.start(row, now)
+        return self._start(job, now, row)
+
+    def _refuse(self, reason: Reason, retry_after_s: float | None = None) -> Refuse:
+        self._tally.refused += 1
+        return Refuse(reason, retry_after_s)
+
+    # -- the life of a lease -----------------------------------------------------------------------
+
+    def progress(
+        self,
+        lease: int,
+        now: float,
+        remaining_bytes: int,
+        rate_bytes_s: float,
+        held_back: bool = False,
+    ) -> None:
+        """See `AdmissionPolicy.progress`."""
+        held = self.pool.leases[lease]
+        held.took(remaining_bytes)
+        held.rate_bytes_s = rate_bytes_s
+        if held.large:
+            self.capacity.measured(held, rate_bytes_s, held_back)
+            self.policy.changes(held)
+
+    def detach(self, lease: int, now: float, remaining_bytes: int) -> None:
+        """See `AdmissionPolicy.detach`."""
+        held = self.pool.leases[lease]
+        held.took(remaining_bytes)
+        self.pool.detach(held, now, self._kept_s(held, now))
+        if held.large:
+            self.policy.changes(held)
+
+    def _kept_s(self, held: Lease, now: float) -> float:
+        """How long the slot stays with a download that has lost its last connection.
+
+        One that has hardly taken anything keeps it no longer than it used it, all times without a
+        connection together, so that asking and hanging up at once, even again and again, holds
+        little up; and each time that such a slot ran out, the next is kept half as long. A small
+        download is sooner begun anew than resumed: its slot is not kept.
+        """
+        if not held.large:
+            return 0.0
+        whole_s = self.settings.lease_idle_s
+        if _was_used(held):
+            return whole_s
+        shortest_s = _SHORTEST_IDLE * whole_s * 0.5 ** self.state.reputation.times(held.client)
+        used_s = now - held.started_s - held.idled_s
+        return min(whole_s, max(0.0, max(shortest_s, used_s) - held.idled_s))
+
+    def release(self, lease: int, now: float, done: bool) -> None:
+        """See `AdmissionPolicy.release`."""
+        self._close(self.pool.leases[lease], now, done)
+
+    def _close(self, lease: Lease, now: float, done: bool) -> None:
+        self.pool.close(lease)
+        self._tally.completed += done
+        if done:
+            self.state.reputation.used(lease.client)
+        if lease.large:
+            taken = lease.started_bytes - lease.remaining_bytes
+            self.state.delivered.note(lease.client, lease.file, 0 if done else taken)
+            if _was_used(lease) and not lease.slotless:
+                self.estimator.ended(lease, now, self._least_rate_bytes_s())
+                if lease.ticket is None:
+                    self.estimator.no_shows.learn(True)
+            self.policy.ends(lease, now, done)
+            self.capacity.learn(lease)
+        if lease.ticket is not None:
+            row = self.queue.table.rows[lease.ticket]
+            self.queue.end(row, TicketState.DONE if done else TicketState.EXPIRED, now)
+
+    def _end_idle(self, now: float) -> tuple[int, ...]:
+        idled = self.pool.idled_out(now)
+        for lease in idled:
+            if lease.large and not _was_used(lease):
+                if not self.state.reputation.times(lease.client):
+                    self.estimator.no_shows.learn(False)
+                self.state.reputation.idled(lease.client)
+            self._close(lease, now, False)
+        return tuple(lease.id for lease in idled)
+
+    def _look_at_use(self, now: float) -> None:
+        """While others wait, a download that hardly uses its slot goes on without one.
+
+        Once it takes its share again, it gets the next slot that is free.
+        """
+        passed_s = now - self._used_s
+        if passed_s < _USE_S:
+            return
+        least = self._least_rate_bytes_s() * passed_s
+        pool, waited_for = self.pool, len(self.queue) > 0
+        for lease in pool.leases.values():
+            taken = lease.seen_bytes - lease.remaining_bytes
+            lease.seen_bytes = lease.remaining_bytes
+            looked_at = lease.large and lease.connections and not lease.paused
+            if not looked_at or lease.started_s > self._used_s:
+                continue
+            if not lease.slotless:
+                if waited_for and taken < least and len(pool.slotless) < self.settings.slots_max:
+                    pool.take_slot(lease)
+            elif taken >= least or not waited_for:
+                if self.large_free() > 0:
+                    pool.give_slot(lease)
+                elif not self.policy.link_bound:
+                    self._to_pause.append(lease)
+        self._used_s = now
+
+    def pause_slotless(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Leases without a slot that would take a share pause until one is free.
+
+        Not longer than `max_pause_s` at a stretch. Pauses that another policy left behind end.
+        """
+        resume = []
+        for lease in (*self._inherited, *self.pool.slotless.values()):
+            if not lease.paused:
+                continue
+            free = lease.slotless and self._large_unused() > 0
+            if free:
+                self.pool.give_slot(lease)
+            if free or not lease.slotless or now >= lease.stopped_s + self.settings.max_pause_s:
+                lease.paused = False
+                resume.append(lease.id)
+        pause = []
+        for lease in self._to_pause:
+            if lease.id in self.pool.slotless and not lease.paused:
+                lease.paused, lease.stopped_s = True, now
+                pause.append(lease.id)
+        self._inherited, self._to_pause = [], []
+        return tuple(pause), tuple(resume)
+
+    def _next_resume_s(self) -> float | None:
+        """When a pause of a lease without a slot must end."""
+        paused = (lease.stopped_s for lease in self.pool.slotless.values() if lease.paused)
+        first_s = min(paused, default=None)
+        return None if first_s is None else first_s + self.settings.max_pause_s
+
+    def _least_rate_bytes_s(self) -> float:
+        """What a download must take to hold a slot while others wait.
+
+        A stated part of its slot's share of the link; where nobody knows the link, of what a
+        typical client takes, but more than readers that stand still could pass off as typical.
+        """
+        part = self.settings.slot_use_fraction
+        if math.isfinite(self.capacity.rate_bytes_s):
+            return part * self.capacity.rate_bytes_s / max(1, self.pool.slots_used)
+        return max(part * self.capacity.typical_client_bytes_s, _LEAST_BYTES_S if part else 0.0)
+
+    def observe(
+        self,
+        goodput_bytes_s: float,
+        link_busy: bool,
+        now: float,
+        line_bytes_s: float = math.inf,
+    ) -> None:
+        """See `AdmissionPolicy.observe`."""
+        wanted = bool(self.queue.here) or any(lease.paused for lease in self.pool.leases.values())
+        self.capacity.observe(goodput_bytes_s, link_busy, wanted, line_bytes_s)
+        self.policy.observes(now)
+
+    def leases(self) -> Sequence[LeaseView]:
+        """See `AdmissionPolicy.leases`."""
+        return [lease.view() for lease in self.pool.leases.values()]
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def advance(self, now: float) -> Advance:
+        """See `AdmissionPolicy.advance`."""
+        queue = self.queue
+        if self._advanced_s is not None:
+            self.estimator.waited(len(queue) * max(0.0, now - self._advanced_s))
+        self._advanced_s = now
+        idled = self._end_idle(now)
+        expired = self._expire(now)
+        self._look_at_use(now)
+        self._grow(now)
+        late_s = (1.0 - _LATE_PART) * self.settings.ticket_ttl_s
+        self._late = sum(1 for _ in islice(queue.running_out(now, now + late_s), _MOST_LATE))
+        self._fill_ready(now)
+        pause, resume = self.policy.preempt(now)
+        small = self._call_small(now)
+        call, held_for_due = self.policy.call(now)
+        for number in call:
+            if queue.table.state[queue.table.rows[number]] == WAITING:
+                self._make_ready(queue.table.rows[number], now)
+        if len(queue):
+            # Here, as time passes, so that hardly any offer has to pay for it.
+            self._lay_out(now)
+        wakes = [self.pool.next_idle(), queue.next_deadline(), self.policy.wake_s(now)]
+        if self.pool.slotless and not self.policy.link_bound:
+            wakes.append(self._next_resume_s())
+        if held_for_due:
+            wakes.append(now + _DUE_S)
+        if queue.line and self.large_free() > 0 and not self._link_decides:
+            wakes.append(self._grown_s + self.settings.ready_grow_s)
+        if queue.here and self.pool.leases:
+            wakes.append(self._used_s + _USE_S)
+        if not len(queue) or self.large_free() <= 0 or not self.policy.has_place(now):
+            self._idle_since_s = None
+        elif self._idle_since_s is None:
+            self._idle_since_s = now
+        known = [wake for wake in wakes if wake is not None]
+        return Advance(
+            pause=pause,
+            resume=resume,
+            idled_out=idled,
+            expired=expired,
+            call=small + call,
+            wake_at=min(known) if known else None,
+        )
+
+    def _expire(self, now: float) -> tuple[int, ...]:
+        table = self.queue.table
+        out = []
+        for row in self.queue.overdue(now):
+            out.append(table.number[row])
+            self.estimator.claimed(False)
+            if table.polls[row]:
+                # Newcomers that never come are counted as such.
+                self.estimator.left()
+            self._tally.tickets_expired += 1
+            self._end_ticket(row, TicketState.EXPIRED, now)
+        return tuple(out)
+
+    def _end_ticket(self, row: int, state: TicketState, now: float) -> None:
+        if not self._is_small(row):
+            self.policy.leaves(row, now)
+        self.queue.end(row, state, now)
+
+    @property
+    def ready_target(self) -> int:
+        """How long the ready list should be: so that enough tickets are likely to be claimed."""
+        base = self.settings.ready_list or self.policy.ready_slots()
+        expected = math.ceil(base / (1.0 - self.estimator.no_show_fraction))
+        # One that is late already keeps no place from the next: a ghost holds nobody up.
+        return max(expected, base + self._late) + self._extra_ready
+
+    def _grow(self, now: float) -> None:
+        """Lengthen the ready list while slots stay free although tickets wait, and shrink back."""
+        settings = self.settings
+        if self._link_decides:
+            # Slots are always free; a client may start when it asks if the link has use for it.
+            self._extra_ready, self._grown_s = 0, now
+        elif self.large_free() <= 0 or not self.queue.line:
+            if self._extra_ready and now - self._grown_s >= settings.ready_grow_s:
+                self._extra_ready = self._extra_ready * 3 // 4
+                self._grown_s = now
+            elif not self._extra_ready:
+                self._grown_s = now
+        elif now - self._grown_s >= settings.ready_grow_s:
+            # Tickets that nobody returns for must not keep the others from idle slots.
+            step = max(1, self.ready_target // 4)
+            self._extra_ready = min(self._extra_ready + step, len(self.queue))
+            self._grown_s = now
+
+    def _fill_ready(self, now: float) -> None:
+        room = self.ready_target - len(self.queue.ready)
+        while room > 0:
+            row = self.queue.first_waiting()
+            if row is None:
+                return
+            self._make_ready(row, now)
+            room -= 1
+
+    def _make_ready(self, row: int, now: float, first: bool = False) -> None:
+        promise = max(now, self.queue.table.promise_s[row])
+        self.queue.make_ready(row, now, promise + self.settings.ticket_ttl_s, first)
+
+    def _call_small(self, now: float) -> tuple[int, ...]:
+        """Small jobs of clients that wait here and may start now."""
+        table = self.queue.table
+        call: list[int] = []
+        for key, number in self.queue.here:
+            if key > -math.inf:
+                break
+            row = table.rows[number]
+            if self._is_small(row) and self._may_start(row, now):
+                call.append(number)
+        return tuple(call)
+
+    def call_in_turn(self, now: float) -> tuple[tuple[int, ...], bool]:
+        """Large jobs of clients that wait here, by rank; whether a slot is kept for one due."""
+        free = self.large_room(now)
+        call: list[int] = []
+        if free <= 0:
+            return (), False
+        table = self.queue.table
+        for entry in self.queue.here:
+            if len(call) >= free:
+                break
+            if self._is_small(table.rows[entry[1]]):
+                continue
+            if len(call) + self._due_before(entry, now, free - len(call)) >= free:
+                return tuple(call), True
+            call.append(entry[1])
+        return tuple(call), False
+
+    def _due_before(self, entry: tuple[float, int], now: float, enough: int) -> int:
+        """Absent ready tickets of large jobs before this one whose return is due just now.
+
+        Counts up to `enough`, and looks at no more than a few hundred: when so many are due at
+        once, the first of them that come take all the slots anyway.
+        """
+        table, ttl_s = self.queue.table, self.settings.ticket_ttl_s
+        due = 0
+        rows = self.queue.running_out(now + ttl_s - _DUE_S, now + ttl_s + _DUE_S)
+        for row in islice(rows, _MOST_DUE):
+            before = (table.key[row], table.number[row]) < entry
+            due += before and not self._is_small(row)
+            if due >= enough:
+                break
+        return due
+
+    # -- what is told ------------------------------------------------------------------------------
+
+    def _forecast(self, row: int, now: float) -> Forecast:
+        """The scheduled wait of a ticket, before calibration."""
+        told = self.policy.forecast(row, now)
+        if told is None:
+            self._lay_out(now, _OLD_S)
+            wait_s = self.estimator.raw_s(self.queue.place(row), now)
+            told = Forecast(wait_s / (1.0 - self._overtaking(row, now)))
+        return self._sane(told)
+
+    def _next_forecast(self, now: float) -> Forecast:
+        told = self.policy.next_forecast(now)
+        if told is None:
+            self._lay_out(now)
+            told = Forecast(self.estimator.raw_s(len(self.queue) + 1, now))
+        return self._sane(told)
+
+    def _sane(self, told: Forecast) -> Forecast:
+        longest_s = LONGEST * self.settings.retry_max_s
+        wait_s = told.wait_s if told.wait_s < longest_s else longest_s
+        return Forecast(wait_s, min(told.at_least_s, wait_s))
+
+    def _overtaking(self, row: int, now: float) -> float:
+        """The part of the server's time that goes to newcomers of better rank."""
+        queue = self.queue
+        if queue.rank == queue.by_number:
+            return 0.0
+        slots = max(1, self.policy.large_slots())
+        return self.state.newcomers.overtaking(
+            queue.table.key[row],
+            queue.rank,
+            queue.next_number,
+            now,
+            lambda size: self.estimator.service_s(size) / slots,
+        )
+
+    def _state(self, wait_s: float, away_s: float = 0.0) -> Estimate:
+        longest_s = LONGEST * self.settings.retry_max_s
+        stated = self.estimator.state(wait_s, away_s)
+        return Estimate(min(stated.expected_s, longest_s), min(stated.p90_s, longest_s))
+
+    def _wait(self, row: int, now: float) -> Wait:
+        """Promise a return, and remember it."""
+        queue, table, advice = self.queue, self.queue.table, self.advice
+        told = self._forecast(row, now)
+        slot_s = self._slot_s(told)
+        new = not table.polls[row]
+        retry = advice.retry_s(slot_s, new and self.estimator.no_shows.doubtful)
+        away = self._away_s(row, slot_s, retry)
+        stated = self._state(told.wait_s, away)
+        if table.raw[row] == 0.0:
+            table.raw[row], table.away[row] = max(told.wait_s, 0.25), away
+            table.expected[row], table.bound[row] = stated.expected_s, stated.p90_s
+        elif 0.0 <= table.bound[row] < now - table.issued_s[row]:
+            self.estimator.broken(table.away[row])
+            table.bound[row] = -1.0
+        if not table.present[row]:
+            retry += advice.penalty_s(table.early[row])
+        table.promise_s[row] = now if table.present[row] else now + retry
+        if new and not table.present[row]:
+            self.estimator.no_shows.told(table.number[row], table.promise_s[row])
+        if table.state[row] == READY:
+            queue.keep_until(row, table.promise_s[row] + self.settings.ticket_ttl_s)
+        if not self._is_small(row):
+            self.policy.waits(row, now)
+        return self._answer(row, retry, stated)
+
+    def _slot_s(self, told: Forecast) -> float:
+        """When a slot is likely to be there for a client that waits elsewhere."""
+        return max(self.estimator.slot_s(told.wait_s), told.at_least_s)
+
+    def _away_s(self, row: int, slot_s: float, retry: float) -> float:
+        """When an absent owner should be back if no longest come-back time cut its wait."""
+        return 0.0 if self.queue.table.present[row] else max(retry, EARLY * slot_s)
+
+    def _answer(self, row: int, retry: float, stated: Estimate) -> Wait:
+        table = self.queue.table
+        return Wait(
+            retry_after_s=retry,
+            ticket=table.number[row],
+            place=self.queue.place(row),
+            ready=table.state[row] == READY,
+            estimate=stated,
+        )
+
+    def _wait_on(self, row: int, now: float) -> Wait:
+        """Repeat the promise to one that came too early."""
+        promised_s = self.queue.table.promise_s[row] - now
+        return self._answer(row, promised_s, self._stated(row, now))
+
+    def _stated(self, row: int, now: float) -> Estimate:
+        """The estimate for a ticket whose promise stands."""
+        told = self._forecast(row, now)
+        promised_s = self.queue.table.promise_s[row] - now
+        return self._state(told.wait_s, self._away_s(row, self._slot_s(told), promised_s))
+
+    # -- the queue laid out ------------------------------------------------------------------------
+
+    def _lay_out(self, now: float, fresh_s: float = _FRESH_S) -> None:
+        if self.estimator.stale(now, fresh_s):
+            self.estimator.no_shows.check(now - self.advice.unpunctual_s())
+            leases = (lease for lease in self.pool.leases.values() if lease.large)
+            self.estimator.lay_out(
+                now,
+                self.policy.large_slots(),
+                [lease for lease in leases if not lease.slotless],
+                self._ahead(now),
+                len(self.queue.line),
+                self.queue.line.total_bytes,
+                self._least_rate_bytes_s(),
+            )
+
+    def _ahead(self, now: float) -> Iterator[tuple[float, float]]:
+        """Bytes of all tickets in the order of turn, and how likely their owners still come."""
+        queue, table, reputation = self.queue, self.queue.table, self.state.reputation
+        shows = self.estimator.no_shows.shows
+        late_s = now - self.advice.unpunctual_s()
+        ready = (number for _, number in queue.ready)
+        for number in chain(ready, queue.line):
+            row = table.rows[number]
+            there = 1.0
+            if reputation.times(table.client[row]):
+                # It will hardly use the slot.
+                there = 0.0
+            elif not table.present[row]:
+                # One from an earlier run was told its return there.
+                told = table.raw[row] > 0.0
+                if told and table.promise_s[row] < late_s:
+                    there = 0.0
+                elif not table.polls[row]:
+                    there = shows
+            yield table.remaining[row], there
+
+    # -- the other words of the seam ---------------------------------------------------------------
+
+    def row(self, ticket: int) -> int | None:
+        """The row of a waiting or ready ticket."""
+        row = self.queue.table.rows.get(ticket)
+        if row is None or self.queue.table.state[row] not in (WAITING, READY):
+            return None
+        return row
+
+    def withdraw(self, ticket: int, now: float) -> None:
+        """See `AdmissionPolicy.withdraw`."""
+        row = self.row(ticket)
+        if row is not None:
+            self.estimator.left()
+            self._end_ticket(row, TicketState.WITHDRAWN, now)
+
+    def absent(self, ticket: int, now: float) -> None:
+        """See `AdmissionPolicy.absent`."""
+        row = self.row(ticket)
+        if row is not None and self.queue.table.present[row]:
+            self.queue.set_present(row, False)
+            self.queue.table.promise_s[row] = now
+            if self.queue.table.state[row] == READY:
+                self.queue.keep_until(row, now + self.settings.ticket_ttl_s)
+
+    def promote(self, ticket: int, now: float) -> bool:
+        """See `AdmissionPolicy.promote`."""
+        row = self.row(ticket)
+        if row is None:
+            return False
+        table = self.queue.table
+        if table.state[row] == READY:
+            self.queue.set_key(row, -math.inf)
+        else:
+            self._make_ready(row, now, first=True)
+        # It was told a later return; it need not wait for that any more.
+        table.promise_s[row] = min(table.promise_s[row], now)
+        return True
+
+    def estimate(self, ticket: int, now: float) -> Estimate | None:
+        """See `AdmissionPolicy.estimate`."""
+        row = self.row(ticket)
+        return None if row is None else self._stated(row, now)
+
+    def ticket(self, number: int) -> TicketRow | None:
+        """See `AdmissionPolicy.ticket`."""
+        return self.queue.row_of(number)
+
+    def place(self, ticket: int) -> int | None:
+        """See `AdmissionPolicy.place`."""
+        row = self.row(ticket)
+        return None if row is None else self.queue.place(row)
+
+    def tickets(self, start: int = 0) -> Iterable[TicketRow]:
+        """See `AdmissionPolicy.tickets`."""
+        return self.queue.queue(start)
+
+    def changes(self) -> list[TicketRow]:
+        """See `AdmissionPolicy.changes`."""
+        return self.queue.changes()
+
+    def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
+        """See `AdmissionPolicy.restore`."""
+        queue = self.queue
+        for ticket in sorted(rows, key=lambda ticket: ticket.number):
+            row = queue.restore(ticket, now)
+            if row is None:
+                continue
+            if ticket.state is TicketState.STARTED or self._is_small(row):
+                self._make_ready(row, now, first=True)
+            elif ticket.state is TicketState.READY:
+                self._make_ready(row, now)
+        queue.next_number = max(queue.next_number, next_number)
+
+    def snapshot(self, now: float) -> Snapshot:
+        """See `AdmissionPolicy.snapshot`."""
+        pool, tally, queue = self.pool, self._tally, self.queue
+        next_wait = self._state(self._next_forecast(now).wait_s) if len(queue) else None
+        return Snapshot(
+            policy=self.name,
+            mode=self.policy.name,
+            slots=self.policy.slots(),
+            closed=self.state.closed,
+            large_slots=self.policy.large_slots(),
+            small_active=pool.small_active,
+            large_active=pool.large_active,
+            paused=sum(lease.paused for lease in pool.leases.values()),
+            waiting=len(queue.line),
+            ready=len(queue.ready),
+            ready_target=self.ready_target,
+            offers_total=tally.offers,
+            admitted_small_total=tally.admitted_small,
+            admitted_large_total=tally.admitted_large,
+            completed_total=tally.completed,
+            tickets_issued_total=tally.tickets_issued,
+            tickets_expired_total=tally.tickets_expired,
+            no_show_fraction=self.estimator.no_show_fraction,
+            early_polls_total=tally.early_polls,
+            refused_total=tally.refused,
+            last_wait=next_wait,
+            eta_within_p90=self.estimator.within_p90,
+            eta_median_error=self.estimator.median_error,
+            link_bound=self.policy.link_bound,
+            slotless=len(pool.slotless),
+        )
+
+
+def _was_used(lease: Lease) -> bool:
+    """Whether the download took enough to be believed."""
+    taken = lease.started_bytes - lease.remaining_bytes
+    return taken >= min(_TAKEN_BYTES, lease.started_bytes // 10)

@@ -1,0 +1,148 @@
+"""Places out of turn: who may have one, and when a waiting client is told that it starts.
+
+A download that starts before its turn runs for a moment and is then paused, which costs the link
+only what keeps it alive. So there are as many such places as cost little together; they go by the
+told times (`policies.estimate.told_times`), and a told time is the forecast of a turn or a place.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from policies.contract import Forecast
+from policies.estimate.told_times import ToldTimes, due_s
+from policies.preemption import PROBE_S, Preemption
+
+if TYPE_CHECKING:
+    from policies.admission import Admission
+
+#: Newcomers that are measured at once, and leases that run just to be kept alive, take no more
+#: than these parts of the clients that fill the link (mean in Experiment 2 at 50 %: 1.086 times
+#: the lower bound with a tenth for upkeep, 1.067 with this).
+_PROBE_PART, _UPKEEP_PART = 0.1, 0.03
+#: So many times as many may be paused for the sake of told times,
+_OWED_TIMES = 1.5
+#: and so many more for each visit, made when it was told, that was in vain.
+_VAIN_TIMES = 0.5
+#: A client that polls is due from this part of its told time.
+_NEARLY = 0.9
+#: A turn comes no sooner than after this part of its forecast, whatever came of places.
+_TURN_AT_LEAST = 0.85
+
+
+class Backfill:
+    """What a place needs, who is due, and what clients are told."""
+
+    __slots__ = ("_admission", "_capacity", "_preemption", "_queue", "_settings", "_told")
+
+    def __init__(self, admission: Admission, preemption: Preemption) -> None:
+        self._admission = admission
+        self._queue = admission.queue
+        self._capacity = admission.capacity
+        self._settings = admission.settings
+        self._preemption = preemption
+        self._told = ToldTimes()
+        table = self._queue.table
+        for row in table.rows.values():
+            if table.present[row] and admission.is_large(table.size[row]):
+                self._told.note(table.number[row], self._due_s(row), math.inf)
+
+    # -- who may have one --------------------------------------------------------------------------
+
+    def may_have_place(self, row: int, now: float) -> bool:
+        """Whether this waiting client may start though others come first: it will be paused.
+
+        As long as that is bearable. One whose speed is unknown is measured, not too many at once;
+        one whose told time has come is kept waiting only beyond all bounds.
+        """
+        if not math.isfinite(self._capacity.rate_bytes_s):
+            return False
+        owed = self._is_owed(row, now)
+        most = self.most_paused()
+        if self._preemption.count >= (most * self._owed_times(row) if owed else most):
+            return False
+        return owed or self._preemption.probes < self._most_probes()
+
+    def _is_owed(self, row: int, now: float) -> bool:
+        """Whether the time that this client was told has come: its start, or its return."""
+        table = self._queue.table
+        if table.present[row]:
+            return now >= self._due_s(row)
+        # The longest time to come back may have cut its return short of its start.
+        start_s = table.issued_s[row] + _NEARLY * table.expected[row]
+        told_s = max(table.promise_s[row], start_s)
+        return table.raw[row] > 0.0 and now >= told_s - self._settings.early_tolerance_s
+
+    def _owed_times(self, row: int) -> float:
+        """How many times as many as else may be paused for the sake of this one."""
+        table = self._queue.table
+        # One that came when it was told, and was sent away again, comes before others.
+        vain = 0 if table.present[row] else max(0, table.polls[row] - table.early[row] - 1)
+        return _OWED_TIMES + _VAIN_TIMES * vain
+
+    def _due_s(self, row: int) -> float:
+        table = self._queue.table
+        if table.raw[row] == 0.0:
+            return math.inf
+        return due_s(table.number[row], table.issued_s[row], table.expected[row])
+
+    def _fill(self) -> float:
+        """How many clients fill the link."""
+        return self._capacity.demand_bytes_s / self._capacity.typical_client_bytes_s
+
+    def _most_probes(self) -> float:
+        return max(1.0, _PROBE_PART * self._fill())
+
+    def most_paused(self) -> float:
+        """So many paused leases cost the upkeep that is bearable."""
+        settings = self._settings
+        return _UPKEEP_PART * self._fill() * settings.max_pause_s / settings.min_run_s
+
+    def next_place(self, now: float) -> tuple[int, ...]:
+        """Of the clients that wait here the one that is due first, if it may start."""
+        table = self._queue.table
+        while (number := self._told.first()) is not None:
+            row = self._admission.row(number)
+            if row is not None and table.present[row]:
+                return (number,) if self.may_have_place(row, now) else ()
+            self._told.forget_first()
+        return ()
+
+    # -- when --------------------------------------------------------------------------------------
+
+    def next_s(self, now: float) -> float | None:
+        """When the next client is due."""
+        return self._told.next_s(now)
+
+    def waits(self, row: int, now: float) -> None:
+        """A client that waits here has been told its time."""
+        if self._queue.table.present[row]:
+            self._told.note(self._queue.table.number[row], self._due_s(row), now)
+
+    def starts(self, row: int, in_turn: bool, now: float) -> None:
+        """It has started."""
+        if self._queue.table.present[row] and not in_turn:
+            self._told.taken(now)
+
+    def forecast(self, row: int, turn_s: float, now: float) -> Forecast:
+        """A turn after `turn_s` or a place out of turn, whatever comes first."""
+        place_s = self.until_place_s(len(self._queue) - 1, now)
+        wait_s = min(turn_s, place_s)
+        due_s = self._due_s(row) if self._queue.table.present[row] else math.inf
+        if due_s < math.inf:
+            wait_s = min(wait_s, max(0.0, due_s - now))
+        # A turn is known by all that is before it; places come and go.
+        return Forecast(wait_s, _TURN_AT_LEAST * wait_s if turn_s < place_s else 0.0)
+
+    def until_place_s(self, before: int, now: float) -> float:
+        """When a place out of turn comes, after those who were told a time before."""
+        probes_s = PROBE_S * (0.5 + before / self._most_probes())
+        beyond = self._preemption.count + before + 1 - self.most_paused()
+        running = [lease for lease in self._admission.pool.leases.values() if lease.large]
+        if beyond <= 0.0 or not running:
+            return probes_s
+        # A place comes free no faster than the link carries one such download after another.
+        held = sum(lease.remaining_bytes for lease in running) / len(running)
+        interval_s = max(held / self._capacity.rate_bytes_s, self._told.interval_s(now))
+        return probes_s + beyond * interval_s

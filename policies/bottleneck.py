@@ -1,0 +1,495 @@
+"""What the line carries, found by looking: no configured bandwidth, no test traffic.
+
+While nobody is held back by the server itself, a crowd may be limited by the server's line or each
+client by its own. Seen from a socket both look alike: it takes no more. They are told apart by a
+*trial*: a part of the crowd is held back for about a second. On a full line the others take over
+what is set free, on lines of their own they cannot. (Holding back those with most left costs
+nobody: shortest first would do the same.)
+
+Once the line is known the pacer is capped a little below it, so the queue stands in the server,
+where it can be ordered, and not in the network: cake-autorate's idea. Sometimes the cap is raised
+for a moment, a *probe* as BBR makes them: if more arrives, the line has more. When the crowd
+takes less than the cap although nothing holds it back, a trial tells whether the line has fallen.
+Trials are repeated while the cap holds, too: a cap that was put on a crowd that did not fill its
+line is lifted by the first of them.
+
+Cardwell et al., "BBR: congestion-based congestion control", ACM Queue 14(5), 2016.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+#: The cap stands at this part of what the line was seen to carry.
+_BELOW = 0.98
+#: Rates are looked at over this long, in a trial or probe over the shorter, seconds.
+_LONG_S, _SHORT_S = 1.0, 0.5
+#: The line has fallen when goodput is below this part of it, and at least so much of a crowd got
+#: less than so much of what it got a second before, all at once.
+_FALLEN, _TOGETHER, _LESS = 0.8, 0.8, 0.85
+#: Looks are kept so long, seconds.
+_KEPT_S = 2.0
+#: A crowd counts as stuck when this part of it cannot take more, for so long, seconds.
+_STUCK, _STUCK_S = 0.7, 0.5
+#: A trial holds back about this part of the goodput; it is judged once so much of it is missing,
+#: by whether the others took over more than the half of it. What is held back goes on arriving
+#: until the sockets are empty: seconds, where a slow line is shared by many.
+_HELD, _MISSING, _TAKEN = 0.3, 0.15, 0.5
+_TRIAL_S, _TRIAL_MOST_S = 0.75, 6.0
+#: Comings and goings are compared over windows of the first, seconds, and count for the second.
+#: They tell something when the squares of what came and went, in parts of the goodput, sum up to
+#: so much, and if those who stayed moved by so much of it the other way.
+_SPAN_S, _EVIDENCE_S = 0.75, 8.0
+_ENOUGH, _SLOPE_FULL, _SLOPE_NOT = 0.1, 0.6, 0.3
+#: A cap just above the line leaves so much of the crowd stuck, and is lowered by this, once a
+#: second.
+_TRIMMED, _TRIM = 0.6, 0.98
+#: So many judgements in a row must agree.
+_AGREE = 2
+#: Until the next trial after one that found no full line: doubled each time, seconds.
+_AGAIN_S, _AGAIN_MOST_S = 2.0, 60.0
+#: A crowd that changed by this factor since is tried anew in half the time, at most so long after,
+#: seconds.
+_CHANGED, _SOONER_S = 1.5, 8.0
+#: A probe raises the cap by this, more after each that was followed; one follows so long after
+#: another, and ends after so long, seconds.
+_PROBE, _PROBE_MORE, _PROBE_MOST = 1.25, 1.2, 2.0
+_PROBE_EVERY_S, _PROBE_S = 4.0, 1.0
+#: What arrives must grow by this part of what was known before it is believed.
+_FOLLOWED = 1.06
+#: and a fruitless one tells what the line carries if at least so much more was sent meanwhile
+#: (a busy machine may not manage to send what the cap allows).
+_SENT = 1.1
+#: The longest a queue that a probe left in the sockets is let drain, and the cap meanwhile.
+_DRAIN_S, _DRAIN = 2.0, 0.9
+#: One of so many fruitless probes is followed by a trial.
+_DOUBT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One running download at a tick.
+
+    `acked_bytes` grows from its start and is what its peer has acknowledged; `stuck` says that its
+    sockets take no more just now (and that nothing else holds it back).
+    """
+
+    lease: int
+    acked_bytes: int
+    remaining_bytes: int
+    stuck: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LineOrders:
+    """What to do until the next tick.
+
+    `cap_bytes_s` is for the pacer (None: none), `line_bytes_s` what the line is taken to carry for
+    downloads (infinite: unknown), `hold` the leases that must send nothing just now. `clear` says
+    that the line limits nobody beyond the cap: who takes less than the cap leaves it is limited by
+    itself.
+    """
+
+    cap_bytes_s: float | None = None
+    line_bytes_s: float = math.inf
+    hold: frozenset[int] = frozenset()
+    clear: bool = False
+
+
+@dataclass(slots=True)
+class _Look:
+    """What was seen at one tick."""
+
+    now: float
+    acked_total: int
+    acked: dict[int, int]
+
+
+@dataclass(slots=True)
+class _Trial:
+    began_s: float
+    #: Rates before it, of those held back and of the others.
+    held: dict[int, float]
+    kept: dict[int, float]
+    goodput_bytes_s: float
+    verdicts: int = 0
+
+
+@dataclass(slots=True)
+class _Probe:
+    began_s: float
+    factor: float
+    #: What had not been acknowledged when it began.
+    flying_bytes: int
+    drains: bool = False
+
+
+class Bottleneck:
+    """Finds and follows one line. Feed it every quarter of a second or so; jitter does no harm.
+
+    `ceiling_bytes_s` is the operator's bound: the cap is never above it.
+    """
+
+    __slots__ = (
+        "_again_s",
+        "_crowd",
+        "_doubts",
+        "_evidence",
+        "_falls",
+        "_held",
+        "_line",
+        "_looks",
+        "_next_probe_s",
+        "_next_trial_s",
+        "_next_trim_s",
+        "_probe",
+        "_stuck_since_s",
+        "_sure",
+        "_trial",
+        "_tried",
+        "_tried_s",
+        "ceiling_bytes_s",
+    )
+
+    def __init__(self, ceiling_bytes_s: float | None = None) -> None:
+        self.ceiling_bytes_s = ceiling_bytes_s
+        self._line = math.inf
+        #: What it was when it was last seen for sure.
+        self._sure = math.inf
+        self._next_trim_s = -math.inf
+        self._looks: deque[_Look] = deque()
+        #: Of the ticks within the window, which had somebody held back by the cap.
+        self._held: deque[tuple[float, bool]] = deque()
+        self._stuck_since_s = math.inf
+        self._trial: _Trial | None = None
+        #: Whom the latest trial held back, while that can be seen in a rate, and until when.
+        self._tried: frozenset[int] = frozenset()
+        self._tried_s = -math.inf
+        self._next_trial_s = -math.inf
+        self._again_s = _AGAIN_S
+        #: How much arrived, and for how many, when the last trial found no full line.
+        self._crowd = (0.0, 0)
+        self._probe: _Probe | None = None
+        self._next_probe_s = -math.inf
+        self._doubts = 0
+        self._falls = 0
+        #: When; what all others, and what those who stayed, took more than a moment before.
+        self._evidence: deque[tuple[float, float, float]] = deque()
+
+    def observe(
+        self,
+        now: float,
+        acked_bytes_total: int,
+        flying_bytes: int,
+        held_back: bool,
+        samples: Sequence[Sample],
+    ) -> LineOrders:
+        """One tick: all that was acknowledged since the start, what is under way, the running.
+
+        `held_back`: the cap keeps somebody who could send waiting. `samples` has every running
+        download, those of the last `LineOrders.hold` too, but none that the policy paused.
+        """
+        acked = {sample.lease: sample.acked_bytes for sample in samples}
+        looks = self._looks
+        if looks and now <= looks[-1].now:
+            return self._orders()
+        looks.append(_Look(now, acked_bytes_total, acked))
+        while len(looks) > 2 and looks[1].now <= now - _KEPT_S:
+            looks.popleft()
+        self._held.append((now, held_back))
+        while self._held[0][0] <= now - _SHORT_S:
+            self._held.popleft()
+        verdict = self._comings_and_goings(now)
+        if self._fell_together(now):
+            return self._orders()
+        if verdict > 0 and self._held_part() < 0.5 and self._probe is None:
+            self._full(self._rates(_LONG_S)[0], now)
+            return self._orders()
+        if self._trial is not None:
+            self._judge(self._trial, now)
+        elif self._probe is not None:
+            self._follow(self._probe, now, flying_bytes, samples)
+        else:
+            self._watch(now, flying_bytes, samples)
+        return self._orders()
+
+    def _orders(self) -> LineOrders:
+        line = self._line
+        cap = math.inf
+        if line < math.inf:
+            if self._probe is None:
+                cap = _BELOW * line
+            else:
+                cap = line * (_DRAIN if self._probe.drains else self._probe.factor)
+        if self.ceiling_bytes_s is not None:
+            cap = min(cap, self.ceiling_bytes_s)
+            line = min(line, self.ceiling_bytes_s)
+        hold = frozenset(self._trial.held) if self._trial is not None else frozenset[int]()
+        known = self._line < math.inf or self._crowd[1] > 0
+        # One or two are taken to be limited by themselves until a crowd shows better.
+        clear = (
+            (known or len(self._looks[-1].acked) < 3)
+            and self._stuck_since_s == math.inf
+            and self._trial is None
+        )
+        return LineOrders(cap if cap < math.inf else None, line, hold, clear)
+
+    # -- what is seen --------------------------------------------------------------------------
+
+    def _since(self, seconds: float) -> _Look | None:
+        """The latest look that is at least so old."""
+        now = self._looks[-1].now
+        for look in reversed(self._looks):
+            if look.now <= now - seconds + 1e-6:
+                return look
+        return None
+
+    def _rates(self, seconds: float) -> tuple[float, Mapping[int, float]]:
+        """Goodput, and by lease for those who ran all the time, over the last so many seconds."""
+        latest = self._looks[-1]
+        before = self._since(seconds) or self._looks[0]
+        passed = latest.now - before.now
+        if passed <= 0.0:
+            return 0.0, {}
+        rates = {
+            lease: (count - before.acked[lease]) / passed
+            for lease, count in latest.acked.items()
+            if lease in before.acked
+        }
+        return (latest.acked_total - before.acked_total) / passed, rates
+
+    def _fell_together(self, now: float) -> bool:
+        """Whether everybody has slowed down at once, which lines of their own would not do.
+
+        Quicker than a trial: what is held back of that arrives until its sockets are empty.
+        """
+        middle, old = self._since(_LONG_S), self._looks[0]
+        if self._line == math.inf or self._trial is not None or middle is None:
+            return False
+        passed = middle.now - old.now
+        goodput, rates = self._rates(_SHORT_S)
+        if passed < _SHORT_S or goodput >= _FALLEN * self._line:
+            self._falls = 0
+            return False
+        before = {
+            lease: (count - old.acked[lease]) / passed
+            for lease, count in middle.acked.items()
+            if lease in old.acked and lease in rates
+        }
+        fell = sum(rates[lease] < _LESS * rate for lease, rate in before.items())
+        less = sum(rates[lease] for lease in before) < _FALLEN * sum(before.values())
+        if len(before) < 3 or fell < _TOGETHER * len(before) or not less:
+            self._falls = 0
+            return False
+        self._falls += 1
+        if self._falls < _AGREE:
+            return False
+        self._falls = 0
+        self._probe = None
+        self._full(goodput, now)
+        return True
+
+    def _held_part(self) -> float:
+        return sum(held for _, held in self._held) / len(self._held)
+
+    # -- nothing special -----------------------------------------------------------------------
+
+    def _watch(self, now: float, flying_bytes: int, samples: Sequence[Sample]) -> None:
+        if self._since(_LONG_S - 0.05) is None:
+            return
+        held_part = self._held_part()
+        known = self._line < math.inf
+        if known and self._trim(now, samples):
+            return
+        if held_part >= 0.5:
+            self._stuck_since_s = math.inf
+            bounded = self.ceiling_bytes_s is not None and (
+                _BELOW * self._line >= self.ceiling_bytes_s
+            )
+            if known and not bounded and now >= self._next_probe_s:
+                self._probe = _Probe(now, _PROBE, flying_bytes)
+            return
+        goodput, rates = self._rates(_LONG_S)
+        crowd = [sample for sample in samples if sample.lease in rates]
+        stuck = sum(sample.stuck for sample in crowd)
+        if len(crowd) < (2 if known else 3) or stuck < _STUCK * len(crowd) or goodput <= 0.0:
+            self._stuck_since_s = math.inf
+            return
+        then, count = self._crowd
+        changed = count > 0 and (
+            len(crowd) > _CHANGED * count or not then / _CHANGED < goodput < _CHANGED * then
+        )
+        sooner_s = max(0.5 * self._again_s, self._again_s - _SOONER_S) if changed else 0.0
+        if now < self._next_trial_s - sooner_s:
+            self._stuck_since_s = math.inf
+            return
+        self._stuck_since_s = min(self._stuck_since_s, now)
+        if now - self._stuck_since_s >= _STUCK_S:
+            self._try(now, crowd, rates, goodput)
+
+    def _trim(self, now: float, samples: Sequence[Sample]) -> bool:
+        """Lower a cap that stands a little above the line: the crowd is stuck just below it.
+
+        By no more than a tenth below what was known for sure: a crowd that is limited by itself
+        may look like that.
+        """
+        goodput, rates = self._rates(_LONG_S)
+        stuck = [sample.stuck for sample in samples if sample.lease in rates]
+        cap = _BELOW * self._line
+        if len(stuck) < 3 or sum(stuck) < _TRIMMED * len(stuck) or goodput < 0.9 * cap:
+            return False
+        if now < self._next_trim_s or goodput > cap / _TRIM or self._line <= 0.9 * self._sure:
+            return False
+        self._next_trim_s = now + _LONG_S
+        self._line = max(0.9 * self._sure, _TRIM * min(self._line, goodput / _BELOW))
+        return True
+
+    def _comings_and_goings(self, now: float) -> int:
+        """What natural trials tell: 1 that the line is full, -1 that it is not, 0 nothing yet.
+
+        Whoever stays makes room for who comes and takes over from who goes, or does not: the slope
+        of the one against the other, over the last seconds.
+        """
+        if self._trial is None and now > self._tried_s + 2 * _SPAN_S:
+            self._tried = frozenset()
+        middle, old = self._since(_SPAN_S), self._since(2 * _SPAN_S)
+        evidence = self._evidence
+        while evidence and evidence[0][0] < now - _EVIDENCE_S:
+            evidence.popleft()
+        fresh = not evidence or evidence[-1][0] <= now - _SHORT_S
+        if self._held_part() > 0.0 or self._probe is not None:
+            # Whoever the cap holds back makes room whatever the line is.
+            evidence.clear()
+            return 0
+        if middle is not None and old is not None and fresh and middle.now > old.now:
+            passed = middle.now - old.now
+            goodput, rates = self._rates(_SPAN_S)
+            before = (middle.acked_total - old.acked_total) / passed
+            if goodput <= 0.0 or before <= 0.0:
+                return 0
+            gained = sum(
+                rates[lease] - (count - old.acked[lease]) / passed
+                for lease, count in middle.acked.items()
+                if lease in old.acked and lease in rates and lease not in self._tried
+            )
+            most = max(goodput, before)
+            evidence.append((now, (goodput - before - gained) / most, gained / most))
+        weight = sum(others * others for _, others, _ in evidence)
+        if weight < _ENOUGH:
+            return 0
+        slope = -sum(others * gained for _, others, gained in evidence) / weight
+        return 1 if slope >= _SLOPE_FULL else -1 if slope <= _SLOPE_NOT else 0
+
+    # -- trials --------------------------------------------------------------------------------
+
+    def _try(
+        self, now: float, crowd: Sequence[Sample], rates: Mapping[int, float], goodput: float
+    ) -> None:
+        """Hold back the last in the order of shortest remaining first, if that is not too much."""
+        total = sum(rates[sample.lease] for sample in crowd)
+        held: dict[int, float] = {}
+        rate = 0.0
+        for sample in sorted(crowd, key=lambda sample: -sample.remaining_bytes):
+            more = rates[sample.lease]
+            if rate >= _HELD * total or len(held) >= max(1, len(crowd) // 2):
+                break
+            if more > 0.0 and (rate + more <= 0.6 * total or len(crowd) == 2):
+                held[sample.lease] = more
+                rate += more
+        if rate < _MISSING * total:
+            self._next_trial_s = now + _AGAIN_S
+            return
+        kept = {s.lease: rates[s.lease] for s in crowd if s.lease not in held}
+        self._trial = _Trial(now, held, kept, goodput)
+        self._tried = frozenset(held)
+
+    def _judge(self, trial: _Trial, now: float) -> None:
+        """Whether the others took over what was set free; see the module's head."""
+        self._tried_s = now
+        lasted_s = now - trial.began_s
+        if lasted_s < _TRIAL_S - 0.05:
+            return
+        goodput, rates = self._rates(_SHORT_S)
+        kept = [lease for lease in trial.kept if lease in rates]
+        gained = sum(rates[lease] - trial.kept[lease] for lease in kept)
+        # What all others, held back, gone or new, take more than before; the kept ones make room
+        # for it, or take over what it falls short, if they share a full line, and else do not.
+        others = goodput - trial.goodput_bytes_s - gained
+        if abs(others) >= _MISSING * trial.goodput_bytes_s:
+            taken = -gained / others >= _TAKEN
+            trial.verdicts = max(1, trial.verdicts + 1) if taken else min(-1, trial.verdicts - 1)
+            if trial.verdicts >= _AGREE:
+                self._full(max(goodput, trial.goodput_bytes_s), now)
+                return
+            if trial.verdicts <= -_AGREE:
+                self._not_full(trial.goodput_bytes_s, len(trial.held) + len(trial.kept), now)
+                return
+        if lasted_s >= _TRIAL_MOST_S:
+            # Too much came and went to tell.
+            self._trial = None
+            self._wait_longer(now)
+
+    def _full(self, goodput_bytes_s: float, now: float) -> None:
+        """The line carries just that."""
+        self._trial = None
+        self._line = self._sure = goodput_bytes_s
+        self._next_trim_s = now + _LONG_S
+        self._again_s, self._crowd = _AGAIN_S, (0.0, 0)
+        self._next_trial_s = now + _AGAIN_S
+        self._next_probe_s = now + _AGAIN_S
+        self._stuck_since_s = math.inf
+        self._evidence.clear()
+        self._doubts = 0
+
+    def _not_full(self, goodput_bytes_s: float, count: int, now: float) -> None:
+        """Each client is limited by itself. A cap that stood has been wrong if it held anybody."""
+        self._trial = None
+        if self._line < math.inf and goodput_bytes_s >= 0.9 * _BELOW * self._line:
+            self._line = math.inf
+        self._crowd = (goodput_bytes_s, count)
+        self._wait_longer(now)
+
+    def _wait_longer(self, now: float) -> None:
+        """A trial cost something and changed nothing: the next one is later."""
+        self._again_s = min(_AGAIN_MOST_S, 2.0 * self._again_s)
+        self._next_trial_s = now + self._again_s
+        self._stuck_since_s = math.inf
+
+    # -- probes --------------------------------------------------------------------------------
+
+    def _follow(
+        self, probe: _Probe, now: float, flying_bytes: int, samples: Sequence[Sample]
+    ) -> None:
+        lasted_s = now - probe.began_s
+        if probe.drains:
+            if lasted_s >= _DRAIN_S or flying_bytes <= probe.flying_bytes:
+                self._probe = None
+                self._next_probe_s = now + _PROBE_EVERY_S
+            return
+        if lasted_s < _SHORT_S - 0.05:
+            return
+        goodput, rates = self._rates(_SHORT_S)
+        if goodput > _FOLLOWED * self._line:
+            self._line = self._sure = goodput
+            factor = min(_PROBE_MOST, probe.factor * _PROBE_MORE)
+            self._probe = _Probe(now, factor, probe.flying_bytes)
+            self._doubts = 0
+            return
+        if lasted_s < _PROBE_S - 0.05:
+            return
+        goodput, rates = self._rates(_LONG_S)
+        sent = goodput + (flying_bytes - probe.flying_bytes) / lasted_s
+        if self._held_part() >= 0.5 and sent >= _SENT * self._line:
+            # More was sent than arrived: this is what the line carries, to the byte.
+            self._line = max(0.9 * self._line, min(goodput, _FOLLOWED * self._line))
+            self._sure = self._line
+        self._probe = _Probe(now, 1.0, probe.flying_bytes, drains=True)
+        self._doubts += 1
+        crowd = [sample for sample in samples if sample.lease in rates]
+        if self._doubts % _DOUBT == 0 and len(crowd) >= 3:
+            self._probe = None
+            self._next_probe_s = now + _PROBE_EVERY_S
+            self._try(now, crowd, rates, goodput)

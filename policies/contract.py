@@ -1,0 +1,458 @@
+"""The words of admission: a job, the three answers to it, what a policy decides.
+
+Who writes a policy reads this module: `Policy` has the hooks, with defaults that make a ticket
+queue with reserved slots; `docs/policies.md` has a whole example. The state machine that calls
+them, and that every policy shares, is `policies.admission`.
+
+Laws that hold for all policies:
+
+- Time enters as `now` (seconds, Unix time, never running backwards); randomness as a
+  `random.Random` given when the policy is built. A policy never sleeps: `advance` says when it
+  wants to be called again.
+- A slot is held by a *lease*, never by a connection. All range requests of one client for one
+  file, and its resume after a broken connection, ride on one lease.
+- A *ticket* is a place in the queue, known by its number. Numbers grow and are never used twice.
+- A refusal is a value. A policy raises only for a caller's mistake (an unknown lease).
+
+Rates are bytes per second, sizes are bytes, times are seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from policies.admission import Admission
+    from policies.leases import Lease
+    from policies.settings import PolicySettings
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One client's wish for one representation.
+
+    `client` and `file` are opaque keys; the pair names the download, so a second offer of the
+    same pair is the same job. `size_bytes` is the whole representation and decides small or
+    large; `remaining_bytes` is what this client still wants of it (less after a resume).
+    `rate_bytes_s` is what the client can take, `inf` where nobody knows. `present` says that the
+    client waits inside its request and can start the instant it is called.
+
+    `network` holds the address prefixes that enclose the client, narrow to wide (IPv4 /32 and /24;
+    IPv6 /64, /56 and /48), as text keys. `known` says that evidence has earned this client a share
+    of its own: an old signed cookie or ticket, places claimed in time, finished downloads.
+    """
+
+    client: str
+    file: str
+    size_bytes: int
+    remaining_bytes: int
+    weight: float = 1.0
+    rate_bytes_s: float = math.inf
+    present: bool = False
+    network: tuple[str, ...] = ()
+    known: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """When a waiting job is expected to start, as seconds from now, and its 90 % bound."""
+
+    expected_s: float
+    p90_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Start now. `joined` is true when the job rides on a lease that already ran."""
+
+    lease: int
+    ticket: int | None = None
+    joined: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Come back in `retry_after_s` seconds; `ticket` and `place` where the policy keeps places.
+
+    `place` counts from 1 (next to start). `ready` means the ticket may start as soon as a slot
+    is free. `estimate` is None where the policy makes no promise (FCFS, Reserve). Who asks again
+    and again is answered only after `answer_after_s` seconds.
+    """
+
+    retry_after_s: float
+    ticket: int | None = None
+    place: int | None = None
+    ready: bool = False
+    estimate: Estimate | None = None
+    answer_after_s: float = 0.0
+
+
+class Reason(enum.StrEnum):
+    """Why a job is refused; also the last part of the problem type that tells the client."""
+
+    TICKET_EXPIRED = "ticket-expired"
+    TICKET_USED = "ticket-used"
+    TICKET_FOREIGN = "ticket-foreign"
+    TOO_MANY_CONNECTIONS = "too-many-connections"
+    TOO_MANY_TICKETS = "too-many-tickets"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """No, and why. `retry_after_s` where asking again later can help."""
+
+    reason: Reason
+    retry_after_s: float | None = None
+
+
+Decision = Admit | Wait | Refuse
+
+
+class TicketState(enum.StrEnum):
+    """The life of a ticket: waiting -> ready -> started -> done, or out on the way."""
+
+    WAITING = "waiting"
+    READY = "ready"
+    STARTED = "started"
+    DONE = "done"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True)
+class TicketRow:
+    """What must survive a crash of one ticket; also what the journal and the admin page show."""
+
+    number: int
+    client: str
+    file: str
+    size_bytes: int
+    remaining_bytes: int
+    weight: float
+    issued_s: float
+    state: TicketState
+    changed_s: float
+    polls: int = 0
+    early_polls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseView:
+    """One running (or paused, or idle) download as others may see it."""
+
+    lease: int
+    ticket: int | None
+    client: str
+    file: str
+    size_bytes: int
+    remaining_bytes: int
+    large: bool
+    started_s: float
+    connections: int
+    paused: bool
+    rate_bytes_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What the passing of time has decided; the caller must act on all of it, in this order.
+
+    `pause`/`resume`: leases whose senders must stop or go on. `idled_out`: leases that ended
+    because nobody used them. `expired`: tickets that left the queue unclaimed. `call`: tickets of
+    clients that are present and may start now, best first: offer each again at once (or
+    `withdraw` it if its client has left). `wake_at`: the latest time for the next call.
+    """
+
+    pause: tuple[int, ...] = ()
+    resume: tuple[int, ...] = ()
+    idled_out: tuple[int, ...] = ()
+    expired: tuple[int, ...] = ()
+    call: tuple[int, ...] = ()
+    wake_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state of admission at a glance. Totals count since the policy was built.
+
+    Where a policy is `link_bound` the link decides how many downloads run; `slots` then is only a
+    limit for safety that nobody comes near. `slotless` downloads go on without a slot, as they
+    take hardly any of its share while others wait. `mode` is the policy that decides.
+    """
+
+    policy: str
+    mode: str
+    slots: int
+    large_slots: int
+    small_active: int
+    large_active: int
+    paused: int
+    waiting: int
+    ready: int
+    ready_target: int
+    offers_total: int
+    admitted_small_total: int
+    admitted_large_total: int
+    completed_total: int
+    tickets_issued_total: int
+    tickets_expired_total: int
+    no_show_fraction: float
+    early_polls_total: int
+    refused_total: int
+    last_wait: Estimate | None
+    eta_within_p90: float | None
+    eta_median_error: float | None
+    link_bound: bool = False
+    closed: bool = False
+    slotless: int = 0
+
+
+class Ranked(NamedTuple):
+    """What the order of turn is made from: one waiting ticket."""
+
+    number: int
+    size_bytes: int
+    remaining_bytes: int
+    weight: float
+    issued_s: float
+
+
+class Forecast(NamedTuple):
+    """When a ticket starts, seconds from now, before calibration; and what is sure of it."""
+
+    wait_s: float
+    at_least_s: float = 0.0
+
+
+class Policy:
+    """The hooks of a policy: who is next, and how much room there is.
+
+    Subclass it once, name it in an entry point of the group `tidegate.policies`, and override what
+    differs. `admission` is the state machine that calls the hooks: its `queue`, `pool` of leases,
+    `capacity` and `estimator` may be read, never changed. Rows are of `admission.queue.table`.
+    """
+
+    #: Its name in settings, and what it does in one line for forms and help.
+    name: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    #: The settings that it reads besides `settings.COMMON`.
+    reads: ClassVar[tuple[str, ...]] = ()
+    #: Whether a large job that must wait gets a ticket.
+    gives_tickets: ClassVar[bool] = True
+    #: Whether the link, not `slots`, decides how many run; see `Snapshot`.
+    link_bound: ClassVar[bool] = False
+    #: Whether it serves clients best that wait inside their request: ranks change until the end.
+    prefers_present: ClassVar[bool] = False
+
+    def __init__(self, admission: Admission) -> None:
+        self.admission = admission
+        self.settings: PolicySettings = admission.settings
+
+    @classmethod
+    def build(cls, admission: Admission) -> Policy:
+        """The object that decides; a policy that chooses among others returns one of those."""
+        return cls(admission)
+
+    # -- order and room ----------------------------------------------------------------------
+
+    def rank(self, ticket: Ranked) -> float:
+        """Lower goes first; asked when a ticket is issued and when its wish changes.
+
+        Told times hold for any order: the estimator asks it where newcomers would stand.
+        """
+        return self.admission.queue.by_number(ticket)
+
+    def slots(self) -> int:
+        """Downloads that may hold a slot at once."""
+        return self.settings.slots
+
+    def large_slots(self) -> int:
+        """How many of them large jobs may hold."""
+        return self.settings.slots - self.settings.reserve_small
+
+    def ready_slots(self) -> int:
+        """How many tickets at least may start as soon as a slot is free."""
+        return max(1, self.large_slots())
+
+    def retry_s(self) -> float:
+        """When to ask again, for a large job that gets no ticket."""
+        return self.settings.busy_retry_s
+
+    # -- who starts, who runs ------------------------------------------------------------------
+
+    def may_start(self, row: int, now: float) -> bool:
+        """Whether the owner of this ticket, who asks now, may start: its turn and a slot."""
+        return self.admission.turn_has_come(row, now)
+
+    def has_place(self, now: float) -> bool:
+        """Whether a large job that asked now would start, as a slot is free."""
+        return True
+
+    def call(self, now: float) -> tuple[tuple[int, ...], bool]:
+        """Large jobs of clients that wait here and may start; whether a slot waits for one."""
+        return self.admission.call_in_turn(now)
+
+    def preempt(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Leases that pause and leases that go on; by default only leases without a slot pause."""
+        return self.admission.pause_slotless(now)
+
+    def forecast(self, row: int, now: float) -> Forecast | None:
+        """When this ticket starts, where the policy knows better than the slots' schedule."""
+        return None
+
+    def next_forecast(self, now: float) -> Forecast | None:
+        """The same for a ticket that would be issued now."""
+        return None
+
+    def wake_s(self, now: float) -> float | None:
+        """When the policy wants to be asked again at the latest."""
+        return None
+
+    # -- what has happened ---------------------------------------------------------------------
+
+    def waits(self, row: int, now: float) -> None:
+        """A large job's ticket waits and has been told a time."""
+
+    def leaves(self, row: int, now: float) -> None:
+        """A waiting or ready ticket left without a start; the row is still valid."""
+
+    def starts(self, lease: Lease, row: int | None, now: float) -> None:
+        """A lease has begun, by the ticket of that row if there is one."""
+
+    def changes(self, lease: Lease) -> None:
+        """A lease got or lost a connection, or made progress."""
+
+    def ends(self, lease: Lease, now: float, done: bool) -> None:
+        """A lease is over."""
+
+    def observes(self, now: float) -> None:
+        """`admission.capacity` knows anew what the link carries and what clients take."""
+
+
+class AdmissionPolicy(Protocol):
+    """Who may start now. One object decides for one server; it is not thread-safe."""
+
+    name: str
+
+    def admit_small(self, now: float) -> bool:
+        """Whether a small job that ends within this very instant may go; counts it if so.
+
+        For bodies that leave in one write: they hold their slot for no time at all, so no lease
+        is made. False means: `offer` it like any other.
+        """
+        ...
+
+    def close(self, closed: bool) -> None:
+        """Let nobody start (True) until told otherwise; running downloads go on, places count.
+
+        It outlives a switch of policy. Follow it with `advance`.
+        """
+        ...
+
+    def admit_brief(self, now: float) -> bool:
+        """Whether a large job that ends within this very instant may go; counts it if so.
+
+        For bodies that leave in one write, like `admit_small`: yes only while nobody waits and a
+        slot for large jobs is free, so that nobody is overtaken. False means: `offer` it.
+        """
+        ...
+
+    def offer(self, job: Job, now: float, ticket: int | None = None) -> Decision:
+        """Ask to start `job`; `ticket` is the number from a token that was already verified.
+
+        Without a ticket, the place that the same client holds for the same file is found again.
+        Admit opens a connection on the lease (see `detach`).
+        """
+        ...
+
+    def progress(
+        self,
+        lease: int,
+        now: float,
+        remaining_bytes: int,
+        rate_bytes_s: float,
+        held_back: bool = False,
+    ) -> None:
+        """Tell how far a lease is and what its client took lately while it was not paused.
+
+        `held_back`: the server or its line let it have no more, so its client may be faster.
+        """
+        ...
+
+    def detach(self, lease: int, now: float, remaining_bytes: int) -> None:
+        """One connection of the lease has ended; the lease idles once it has none."""
+        ...
+
+    def release(self, lease: int, now: float, done: bool) -> None:
+        """The lease is over (`done`: every byte arrived): its slot is free."""
+        ...
+
+    def withdraw(self, ticket: int, now: float) -> None:
+        """The ticket's owner has left, or an operator took it out. Unknown numbers are ignored."""
+        ...
+
+    def absent(self, ticket: int, now: float) -> None:
+        """The client no longer waits inside its request, but may come back: keep its place."""
+        ...
+
+    def promote(self, ticket: int, now: float) -> bool:
+        """An operator moves a waiting ticket to the head of the ready list; False if unknown."""
+        ...
+
+    def observe(
+        self,
+        goodput_bytes_s: float,
+        link_busy: bool,
+        now: float,
+        line_bytes_s: float = math.inf,
+    ) -> None:
+        """What left the server lately in all, and whether its cap held anybody back.
+
+        `line_bytes_s` is what its line was found to carry; infinite while that is not known.
+        """
+        ...
+
+    def advance(self, now: float) -> Advance:
+        """Let time pass. Call it after every batch of the calls above, and at `wake_at`."""
+        ...
+
+    def estimate(self, ticket: int, now: float) -> Estimate | None:
+        """When this waiting ticket is expected to start; None for an unknown one."""
+        ...
+
+    def ticket(self, number: int) -> TicketRow | None:
+        """The ticket as it stands; None when it was never issued or is long over."""
+        ...
+
+    def place(self, ticket: int) -> int | None:
+        """How many start before this waiting ticket, plus one; None where it does not wait."""
+        ...
+
+    def tickets(self, start: int = 0) -> Iterable[TicketRow]:
+        """All waiting and ready tickets in the order of their turn, without the first `start`."""
+        ...
+
+    def leases(self) -> Sequence[LeaseView]:
+        """All leases."""
+        ...
+
+    def changes(self) -> list[TicketRow]:
+        """Tickets that changed since the last call, for the journal (at most one row each)."""
+        ...
+
+    def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
+        """Take up tickets from a journal; numbers below `next_number` are never issued again.
+
+        STARTED rows return as the next to start: their lease died with the process. Also used for
+        one ticket that the journal lost but whose signed token proves it.
+        """
+        ...
+
+    def snapshot(self, now: float) -> Snapshot:
+        """The state at a glance."""
+        ...

@@ -1,0 +1,225 @@
+"""The order in which a policy is called: the one sequence that server and simulator share.
+
+Offer or end something, then `settle`: time passes in the policy, senders pause and resume,
+parked clients are called, and that again until nothing follows from it. The policy decides, the
+driver calls in the right order, the hands (server or simulator) act. Nobody else calls a policy;
+everybody may look at it (`PolicyDriver.view`).
+
+A parked request waits inside its request, with a ticket. Several requests of one client for one
+file share the ticket, so the driver keeps two laws that a policy cannot know of: while one of them
+is parked the client is present, whichever of them asks; and when one of them starts, the others
+are called as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from policies.contract import (
+    AdmissionPolicy,
+    Admit,
+    Decision,
+    Estimate,
+    Job,
+    LeaseView,
+    Snapshot,
+    TicketRow,
+)
+
+#: What is called makes an offer, so settling ends; this bound guards against a policy that calls
+#: a ticket whose offer it then turns down, for ever.
+_ROUNDS = 64
+
+
+class PolicyView(Protocol):
+    """What everybody may ask of a policy; none of it changes anything. See `AdmissionPolicy`."""
+
+    name: str
+
+    def estimate(self, ticket: int, now: float) -> Estimate | None:
+        """When this waiting ticket is expected to start."""
+        ...
+
+    def ticket(self, number: int) -> TicketRow | None:
+        """The ticket as it stands."""
+        ...
+
+    def place(self, ticket: int) -> int | None:
+        """How many start before this waiting ticket, plus one."""
+        ...
+
+    def tickets(self, start: int = 0) -> Iterable[TicketRow]:
+        """All waiting and ready tickets in the order of their turn."""
+        ...
+
+    def leases(self) -> Sequence[LeaseView]:
+        """All leases."""
+        ...
+
+    def snapshot(self, now: float) -> Snapshot:
+        """The state at a glance."""
+        ...
+
+
+class Hands(Protocol):
+    """What the driver needs done. Nothing here may call `settle`."""
+
+    def pause(self, lease: int, now: float) -> None:
+        """Stop the senders of this lease; its connections stay."""
+        ...
+
+    def resume(self, lease: int, now: float) -> None:
+        """Let its senders go on."""
+        ...
+
+    def idled_out(self, lease: int, now: float) -> None:
+        """The lease is no more; nobody used it."""
+        ...
+
+    def expired(self, ticket: int, now: float) -> None:
+        """The ticket left the queue unclaimed: requests that are still parked with it ask anew."""
+        ...
+
+    def parked(self, client: str, file: str) -> bool:
+        """Whether a request of this download is parked with a ticket."""
+        ...
+
+    def call(self, ticket: int, now: float) -> bool:
+        """Offer all requests again that are parked with this ticket; False if there is none."""
+        ...
+
+
+class PolicyDriver:
+    """One policy and the hands that carry out what it decides."""
+
+    __slots__ = ("_changed", "_hands", "_policy", "_started")
+
+    def __init__(self, policy: AdmissionPolicy, hands: Hands) -> None:
+        self._policy = policy
+        self._hands = hands
+        #: Tickets that started since the last `settle`.
+        self._started: list[int] = []
+        #: Whether the policy was told anything that may have consequences.
+        self._changed = True
+
+    @property
+    def view(self) -> PolicyView:
+        """The policy, to look at."""
+        return self._policy
+
+    def switch(self, successor: Callable[[AdmissionPolicy], AdmissionPolicy]) -> None:
+        """Another policy takes over; it is made from the present one. Then `settle`."""
+        self._policy = successor(self._policy)
+        self._changed = True
+
+    def admit_small(self, now: float) -> bool:
+        """Whether a job that ends within this instant may go; see `AdmissionPolicy`."""
+        return self._policy.admit_small(now)
+
+    def admit_brief(self, now: float) -> bool:
+        """The same for a large job that ends within this instant; see `AdmissionPolicy`."""
+        return self._policy.admit_brief(now)
+
+    def close(self, closed: bool) -> None:
+        """Let nobody start, or again somebody. Then `settle`."""
+        self._policy.close(closed)
+        self._changed = True
+
+    def offer(self, job: Job, now: float, ticket: int | None = None) -> Decision:
+        """Ask to start; follow it with `settle`."""
+        if not job.present and self._hands.parked(job.client, job.file):
+            job = replace(job, present=True)
+        decision = self._policy.offer(job, now, ticket)
+        self._changed = True
+        if isinstance(decision, Admit) and not decision.joined and decision.ticket is not None:
+            self._started.append(decision.ticket)
+        return decision
+
+    def progress(
+        self,
+        lease: int,
+        now: float,
+        remaining_bytes: int,
+        rate_bytes_s: float,
+        held_back: bool = False,
+    ) -> None:
+        """How far a lease is, see `AdmissionPolicy`; `settle` after a batch of these."""
+        self._policy.progress(lease, now, remaining_bytes, rate_bytes_s, held_back)
+
+    def observe(
+        self,
+        goodput_bytes_s: float,
+        link_busy: bool,
+        now: float,
+        line_bytes_s: float = math.inf,
+    ) -> None:
+        """What left the server lately, see `AdmissionPolicy`; `settle` after it."""
+        self._policy.observe(goodput_bytes_s, link_busy, now, line_bytes_s)
+
+    def end(self, lease: int, now: float, remaining_bytes: int, *, done: bool) -> None:
+        """One connection of the lease ended; `done` when every byte arrived. Then `settle`."""
+        self._policy.detach(lease, now, remaining_bytes)
+        if done:
+            self._policy.release(lease, now, True)
+        self._changed = True
+
+    def cut(self, lease: int, now: float) -> None:
+        """The lease is over before its end: an operator's doing. Then `settle`."""
+        self._policy.release(lease, now, False)
+        self._changed = True
+
+    def absent(self, ticket: int, now: float) -> None:
+        """The last request that was parked with this ticket has left. Then `settle`."""
+        self._policy.absent(ticket, now)
+        self._changed = True
+
+    def withdraw(self, ticket: int, now: float) -> None:
+        """The ticket's owner will not come back. Then `settle`."""
+        self._policy.withdraw(ticket, now)
+        self._changed = True
+
+    def promote(self, ticket: int, now: float) -> bool:
+        """An operator moves a ticket to the head; False if it does not wait. Then `settle`."""
+        self._changed = True
+        return self._policy.promote(ticket, now)
+
+    def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
+        """Take up tickets of an earlier run, or one that its token proves. Then `settle`."""
+        self._policy.restore(rows, now, next_number)
+        self._changed = True
+
+    def changes(self) -> list[TicketRow]:
+        """Tickets that changed since the last call, for the journal."""
+        return self._policy.changes()
+
+    def settle(self, now: float) -> float | None:
+        """Let time pass and act on all of it; returns when to settle again at the latest."""
+        hands = self._hands
+        for _ in range(_ROUNDS):
+            self._changed = False
+            self._call_started(now)
+            advance = self._policy.advance(now)
+            for lease in advance.pause:
+                hands.pause(lease, now)
+            for lease in advance.resume:
+                hands.resume(lease, now)
+            for lease in advance.idled_out:
+                hands.idled_out(lease, now)
+            for ticket in advance.expired:
+                hands.expired(ticket, now)
+            for ticket in advance.call:
+                if not hands.call(ticket, now):
+                    self.absent(ticket, now)
+            if not self._changed:
+                return advance.wake_at
+        return now + 1.0 if advance.wake_at is None else min(now + 1.0, advance.wake_at)
+
+    def _call_started(self, now: float) -> None:
+        """Of the tickets that have started: the other requests of the download ride along."""
+        while self._started:
+            started, self._started = self._started, []
+            for ticket in started:
+                self._hands.call(ticket, now)

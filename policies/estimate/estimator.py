@@ -1,0 +1,263 @@
+"""When will it be my turn? Expected wait, its 90 % bound, and how honest both have been.
+
+The estimate is made in three steps:
+
+1. *Schedule.* The remaining bytes of the active leases at their measured rates tell when slots
+   free; the tickets ahead, with their bytes at the pace of a slot and the time that every download
+   needs besides its bytes, take these slots in turn. The first few hundred turns are laid out one
+   by one, those beyond at the mean step.
+2. *Thin.* A ticket ahead counts only as far as its owner is likely to come still: newcomers as
+   far as newcomers come lately (`no_shows`), all by the measured rate at which those who wait
+   leave, announced or not.
+3. *Calibrate.* What waits turned out to be, as a ratio to their base, among recent clients: the
+   median corrects the expectation, the 90 % quantile makes the bound (`calibrator`). For a client
+   that waits inside its request the base is step 2. One that waits elsewhere mostly starts when it
+   comes back as told: its base is that promised return. The promise itself is made from when slots
+   were there, for else those told to come late would prove their estimate right.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from array import array
+from collections.abc import Iterable
+from itertools import islice
+
+from policies.contract import Estimate
+from policies.estimate.calibrator import PUNCTUAL, Calibrator
+from policies.estimate.no_shows import NoShows
+from policies.leases import Lease
+
+#: Turns laid out one by one; beyond, the mean step is used.
+_LAID_OUT = 256
+#: What a download is taken to need before the first one was measured: 1 MB/s.
+_FIRST_S_PER_BYTE = 1e-6
+#: What it needs besides its bytes, seconds: learnt from downloads that are shorter than the second.
+_FIRST_OVERHEAD_S, _MOST_OVERHEAD_S, _SHORT_S = 0.1, 5.0, 2.0
+_MEMORY = 0.03
+#: The pace of full slots follows the link within this time; so many of them must be taken.
+_PACE_MEMORY_S, _FULL_PART = 5.0, 0.8
+#: Who waits leaves at some rate, known once this many seconds were waited for each that left.
+_FIRST_WAITED_S = 300.0
+
+
+class Estimator:
+    """Learns from what happens; lays out the queue when asked."""
+
+    def __init__(self) -> None:
+        #: Starts of those at the door, starts of those away (to their promised return), and slots
+        #: that were there.
+        self._here, self._away, self._slot = Calibrator(), Calibrator(PUNCTUAL), Calibrator()
+        self._s_per_byte = _FIRST_S_PER_BYTE
+        self._overhead_s = _FIRST_OVERHEAD_S
+        self._ended = 0
+        self._full_s_per_byte: float | None = None
+        self._claimed = 0.0
+        self._unclaimed = 0.0
+        self.no_shows = NoShows()
+        self._left = 0.0
+        self._waited_s = _FIRST_WAITED_S
+        self._turns = array("d")
+        self._step_s = 0.0
+        self._laid_s = -math.inf
+        self._within = 0
+        self._promised = 0
+        self._errors = _Median()
+
+    # -- learning ------------------------------------------------------------------------------
+
+    def ended(self, lease: Lease, now: float, least_bytes_s: float) -> None:
+        """A large download is over: what it moved, in what time, no slower than the least rate."""
+        moved = lease.started_bytes - lease.remaining_bytes
+        took = now - lease.started_s
+        if moved <= 0 or took <= 0:
+            return
+        self._ended += 1
+        weight = max(_MEMORY, 1.0 / self._ended)
+        if lease.rate_bytes_s > 0.0 and moved < _SHORT_S * lease.rate_bytes_s:
+            besides = min(_MOST_OVERHEAD_S, max(0.0, took - moved / lease.rate_bytes_s))
+            self._overhead_s += weight * (besides - self._overhead_s)
+        pace = min(max(0.0, took - self._overhead_s) / moved, 1.0 / max(1.0, least_bytes_s))
+        self._s_per_byte += weight * (pace - self._s_per_byte)
+
+    def started(
+        self, raw_s: float, away_s: float, stated: Estimate, waited_s: float, needed_s: float
+    ) -> None:
+        """A waiting ticket starts: what was said at first against what came.
+
+        `raw_s` is its scheduled wait; `away_s` its first promised return, 0 if it waited at the
+        door; `needed_s` is how long it had to wait for a slot, whether or not it was there then.
+        A bound below 0 was broken and told by `broken` before.
+        """
+        if raw_s <= 0.0:
+            return
+        if stated.p90_s >= 0.0:
+            self._judge(away_s, waited_s <= stated.p90_s)
+        if waited_s > 10.0:
+            self._errors.add(abs(waited_s - stated.expected_s) / waited_s)
+        if away_s > 0.0:
+            self._away.learn(away_s, waited_s)
+            self._slot.learn(raw_s, needed_s)
+        else:
+            self._here.learn(raw_s, waited_s)
+
+    def broken(self, away_s: float) -> None:
+        """A ticket still waits beyond its stated bound: sooner known than when it starts."""
+        self._judge(away_s, False)
+
+    def _judge(self, away_s: float, held: bool) -> None:
+        self._promised += 1
+        self._within += held
+        (self._away if away_s > 0.0 else self._here).held(held)
+
+    def claimed(self, came: bool) -> None:
+        """The owner of a ready ticket that did not wait at the door came, or never did."""
+        self._claimed = self._claimed * (1 - _MEMORY) + came
+        self._unclaimed = self._unclaimed * (1 - _MEMORY) + (not came)
+
+    def left(self) -> None:
+        """A waiting client left, as it said itself or as nobody claimed its ticket."""
+        self._left += 1.0
+
+    def waited(self, ticket_seconds: float) -> None:
+        """That many tickets waited that long, in all."""
+        self._waited_s += ticket_seconds
+        # Remember some thousand waits' worth, so that the rate follows the day.
+        if self._left > 1_000.0:
+            self._left /= 2
+            self._waited_s /= 2
+
+    def stays(self, seconds: float) -> float:
+        """How likely somebody who waits is still there after that time."""
+        return math.exp(-self._left / self._waited_s * seconds)
+
+    @property
+    def no_show_fraction(self) -> float:
+        """The part of ready tickets whose owner never came."""
+        # Five imagined arrivals, so that the first no-show does not mean that nobody comes.
+        return min(0.9, self._unclaimed / (self._claimed + self._unclaimed + 5.0))
+
+    @property
+    def within_p90(self) -> float | None:
+        """The part of waits that ended before their stated bound; None before the first."""
+        return self._within / self._promised if self._promised else None
+
+    @property
+    def median_error(self) -> float | None:
+        """Median of |actual - stated| / actual over waits above 10 s."""
+        return self._errors.value
+
+    def service_s(self, remaining_bytes: float) -> float:
+        """How long a download of that size is likely to hold its slot."""
+        return self._overhead_s + remaining_bytes * (self._full_s_per_byte or self._s_per_byte)
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def stale(self, now: float, fresh_s: float) -> bool:
+        """Whether the last `lay_out` is older than `fresh_s`."""
+        return not 0.0 <= now - self._laid_s < fresh_s
+
+    def lay_out(
+        self,
+        now: float,
+        slots: int,
+        leases: Iterable[Lease],
+        ahead: Iterable[tuple[float, float]],
+        count: int,
+        total_bytes: float,
+        least_bytes_s: float,
+    ) -> None:
+        """Lay out the queue.
+
+        `ahead` are the tickets in the order of turn: their bytes, and how likely their owner is
+        still there. `count` and `total_bytes` are of all of them. A lease that takes less than
+        `least_bytes_s` will lose its slot: it holds nobody up for longer than that rate would.
+        """
+        leases = list(leases)
+        least = max(1.0, least_bytes_s)
+        self._measure_pace(now, slots, leases, least)
+        pace = self._full_s_per_byte or self._s_per_byte
+        overhead = self._overhead_s
+        frees = [
+            lease.remaining_bytes / max(least, lease.rate_bytes_s)
+            if lease.rate_bytes_s > 0.0
+            else lease.remaining_bytes * pace
+            for lease in leases
+        ]
+        slots = max(slots, len(frees), 1)
+        frees.extend([0.0] * (slots - len(frees)))
+        heapq.heapify(frees)
+        leaving = self._left / self._waited_s
+        turns = array("d")
+        likely = 0.0
+        for size, there in islice(ahead, _LAID_OUT):
+            turn = frees[0]
+            turns.append(turn)
+            likely += there
+            comes = there * math.exp(-leaving * turn)
+            heapq.heapreplace(frees, turn + (overhead + size * pace) * comes)
+        turns.append(frees[0])
+        self._turns = turns
+        mean = total_bytes / count if count else 0.0
+        comes = self.stays(turns[-1]) * (likely / (len(turns) - 1) if likely else 1.0)
+        self._step_s = (overhead + mean * pace) * comes / slots
+        self._laid_s = now
+
+    def _measure_pace(self, now: float, slots: int, leases: list[Lease], least: float) -> None:
+        """What a byte costs a slot while all are taken: their seconds by what they all carry."""
+        rates = [max(least, lease.rate_bytes_s) for lease in leases if lease.rate_bytes_s > 0.0]
+        if len(rates) < _FULL_PART * slots:
+            return
+        pace = len(rates) / sum(rates)
+        if self._full_s_per_byte is None:
+            self._full_s_per_byte = pace
+        else:
+            weight = 1.0 - math.exp(-max(0.0, now - self._laid_s) / _PACE_MEMORY_S)
+            self._full_s_per_byte += weight * (pace - self._full_s_per_byte)
+
+    def raw_s(self, place: int, now: float) -> float:
+        """The scheduled wait of the ticket at `place` (from 1), before calibration."""
+        turns = self._turns
+        index = place - 1
+        if index < len(turns):
+            wait = turns[index]
+        else:
+            wait = turns[-1] + (index - len(turns) + 1) * self._step_s
+        return max(0.0, wait - (now - self._laid_s))
+
+    def state(self, raw_s: float, away_s: float = 0.0) -> Estimate:
+        """The calibrated estimate for a scheduled wait, or for a promised return."""
+        base = max(away_s or raw_s, 0.25)
+        ratios = self._away if away_s > 0.0 else self._here
+        centre, bound = ratios.tell(base)
+        return Estimate(base * centre, base * bound)
+
+    def slot_s(self, raw_s: float) -> float:
+        """When a slot is likely to be there for a client that waits elsewhere."""
+        return max(raw_s, 0.25) * self._slot.centre(raw_s)
+
+
+class _Median:
+    """A running median of relative errors, in a fixed set of bins (1 % wide up to 200 %)."""
+
+    __slots__ = ("_bins", "_count")
+
+    def __init__(self) -> None:
+        self._bins = array("L", [0] * 201)
+        self._count = 0
+
+    def add(self, value: float) -> None:
+        self._bins[min(200, int(value * 100.0))] += 1
+        self._count += 1
+
+    @property
+    def value(self) -> float | None:
+        if not self._count:
+            return None
+        seen = 0
+        for at, count in enumerate(self._bins):
+            seen += count
+            if 2 * seen >= self._count:
+                return (at + 0.5) / 100.0
+        return None

@@ -1,0 +1,70 @@
+"""What a waiting client is told about its return.
+
+Coming back before that return gains nothing: the answer is the same, later each time, and the next
+return is later. While many newcomers never return, they are asked to show themselves soon.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+from policies.contract import Wait
+from policies.settings import PolicySettings
+
+#: Clients are told to return after this part of the expected wait: one that comes too early is told
+#: again, one that comes too late leaves a slot empty, and one that starts as it comes has been told
+#: its time right. With 0.8 and 0.9 (simulated, 30+6, 20 seeds) the mean session on a release day of
+#: Pareto sizes is 11.7 and 12.2 s, the median error of told times 17 and 11 %.
+EARLY = 0.9
+#: Polite clients may be late by this part of a ready ticket's time to live, and by no more seconds
+#: than these: they add a little to what they are told, so as not to come all at once.
+_UNPUNCTUAL, _UNPUNCTUAL_S = 0.12, 6.0
+#: While many newcomers never return, they are told to come within this part of the longest time.
+_CHECK_IN = 0.2
+#: Answers to those who ask again and again are kept back up to so many times as long as the first,
+#: and no longer than most clients wait for an answer, seconds.
+_SLOWEST, _SLOWEST_S = 5, 25.0
+
+
+class RetryAdvice:
+    """Come-back times by the settings, with jitter."""
+
+    __slots__ = ("_rng", "_settings")
+
+    def __init__(self, settings: PolicySettings, rng: random.Random) -> None:
+        self._settings = settings
+        self._rng = rng
+
+    def retry_s(self, slot_s: float, check_in: bool) -> float:
+        """In whole seconds, as it is told (RFC 9110, 10.2.3): an earlier visit gains nothing.
+
+        `slot_s` is when a slot is likely to be there; `check_in` asks for an early first return.
+        """
+        settings = self._settings
+        if settings.come_back_s is not None:
+            return float(max(1, math.ceil(settings.come_back_s)))
+        early = EARLY * slot_s
+        if check_in:
+            early = min(early, _CHECK_IN * settings.retry_max_s)
+        retry = min(settings.retry_max_s, max(settings.retry_min_s, early))
+        return float(max(1, math.ceil(retry * (1.0 + settings.retry_jitter * self._rng.random()))))
+
+    def penalty_s(self, early_visits: int) -> float:
+        """What the early visits of a ticket add to its next promised return."""
+        settings = self._settings
+        extra = max(0, early_visits - settings.early_polls_free)
+        return float(min(settings.early_penalty_max_s, extra * settings.early_penalty_s))
+
+    def slowly(self, wait: Wait, times: int) -> Wait:
+        """Keep the answer back, longer each time; never beyond the return that it tells."""
+        slowly_s = self._settings.early_answer_s * min(times, _SLOWEST)
+        slowly_s = min(slowly_s, _SLOWEST_S, wait.retry_after_s)
+        if slowly_s <= 0.0:
+            return wait
+        return replace(wait, answer_after_s=slowly_s)
+
+    def unpunctual_s(self) -> float:
+        """How late a polite client may be."""
+        return min(_UNPUNCTUAL_S, _UNPUNCTUAL * self._settings.ticket_ttl_s)

@@ -1,0 +1,211 @@
+"""The lease pool: who holds a slot, who goes on without one, and when an unused one is given up.
+
+Laws: a lease holds one slot from `open` to `close`, however many connections ride on it; there is
+at most one lease for each (client, file); the counts of small and large leases always equal what
+the table holds. A *slotless* lease goes on, but holds no slot, until it takes its share again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+
+from policies.contract import Job, LeaseView
+
+
+class Lease:
+    """One admitted download. Only the pool changes the fields that are counted."""
+
+    __slots__ = (
+        "believed_bytes",
+        "cap_bytes_s",
+        "cap_is_floor",
+        "client",
+        "connections",
+        "file",
+        "id",
+        "idle_at",
+        "idle_from_s",
+        "idled_s",
+        "key",
+        "large",
+        "mark",
+        "pause_due_s",
+        "paused",
+        "rate_bytes_s",
+        "remaining_bytes",
+        "seen_bytes",
+        "size_bytes",
+        "slotless",
+        "started_bytes",
+        "started_s",
+        "stopped_s",
+        "ticket",
+        "waited_from_s",
+        "weight",
+    )
+
+    def __init__(self, number: int, job: Job, now: float, ticket: int | None, large: bool) -> None:
+        self.id = number
+        self.ticket = ticket
+        self.client = job.client
+        self.file = job.file
+        self.size_bytes = job.size_bytes
+        self.remaining_bytes = job.remaining_bytes
+        self.started_bytes = self.seen_bytes = job.remaining_bytes
+        #: What the order counts of it, see `rank_bytes`.
+        self.believed_bytes = job.remaining_bytes
+        #: Where it ends in its client's virtual share, see `policies.virtual_sharing`.
+        self.mark = math.inf
+        self.slotless = False
+        self.large = large
+        self.started_s = now
+        self.connections = 1
+        self.weight = job.weight
+        self.cap_bytes_s = job.rate_bytes_s
+        #: The client takes at least that: the link held it back.
+        self.cap_is_floor = False
+        self.rate_bytes_s = 0.0
+        #: When it runs out for want of a connection, since when it has had none, and for how long
+        #: it had none before.
+        self.idle_at = self.idle_from_s = math.inf
+        self.idled_s = 0.0
+        #: Rank among the running (Fair): lower goes first.
+        self.key = 0.0
+        self.paused = False
+        #: Since when it is paused, in the present stretch.
+        self.stopped_s = now
+        #: When the present pause must end at the latest.
+        self.pause_due_s = math.inf
+        #: Since when the client waits or runs.
+        self.waited_from_s = now
+
+    def took(self, remaining_bytes: int) -> None:
+        """So much is left; more than was claimed at first counts as wanted from the start."""
+        more = remaining_bytes - self.started_bytes
+        if more > 0:
+            self.started_bytes += more
+            self.seen_bytes += more
+        self.remaining_bytes = remaining_bytes
+
+    @property
+    def rank_bytes(self) -> int:
+        """What is left of what was believed to be wanted, by the bytes that were delivered."""
+        taken = self.started_bytes - self.remaining_bytes
+        return max(self.remaining_bytes, self.believed_bytes - taken)
+
+    def view(self) -> LeaseView:
+        """The lease as others may see it."""
+        return LeaseView(
+            lease=self.id,
+            ticket=self.ticket,
+            client=self.client,
+            file=self.file,
+            size_bytes=self.size_bytes,
+            remaining_bytes=self.remaining_bytes,
+            large=self.large,
+            started_s=self.started_s,
+            connections=self.connections,
+            paused=self.paused,
+            rate_bytes_s=self.rate_bytes_s,
+        )
+
+
+class LeasePool:
+    """All leases of one server. It knows no limits: policies compare its counts with theirs."""
+
+    __slots__ = ("_by_key", "_idle", "_next", "large_active", "leases", "slotless")
+
+    def __init__(self) -> None:
+        self.leases: dict[int, Lease] = {}
+        self._by_key: dict[tuple[str, str], Lease] = {}
+        self._idle: list[tuple[float, int]] = []
+        self._next = 1
+        self.large_active = 0
+        #: Large leases without a slot.
+        self.slotless: dict[int, Lease] = {}
+
+    def __len__(self) -> int:
+        return len(self.leases)
+
+    @property
+    def small_active(self) -> int:
+        """Leases of small jobs."""
+        return len(self.leases) - self.large_active
+
+    @property
+    def slots_used(self) -> int:
+        """Leases that hold a slot."""
+        return len(self.leases) - len(self.slotless)
+
+    @property
+    def large_used(self) -> int:
+        """Leases of large jobs that hold a slot."""
+        return self.large_active - len(self.slotless)
+
+    def take_slot(self, lease: Lease) -> None:
+        """The lease goes on without its slot."""
+        lease.slotless = True
+        self.slotless[lease.id] = lease
+
+    def give_slot(self, lease: Lease) -> None:
+        """The lease has a slot again."""
+        lease.slotless = False
+        self.slotless.pop(lease.id, None)
+
+    def find(self, client: str, file: str) -> Lease | None:
+        """The lease this download already has."""
+        return self._by_key.get((client, file))
+
+    def open(self, job: Job, now: float, ticket: int | None, large: bool) -> Lease:
+        """Give the job a slot, with one connection on it."""
+        lease = Lease(self._next, job, now, ticket, large)
+        self._next += 1
+        self.leases[lease.id] = lease
+        self._by_key[(job.client, job.file)] = lease
+        self.large_active += large
+        return lease
+
+    def attach(self, lease: Lease, now: float) -> None:
+        """One more connection rides on the lease."""
+        if not lease.connections:
+            lease.idled_s += max(0.0, now - lease.idle_from_s)
+        lease.connections += 1
+        lease.idle_at = lease.idle_from_s = math.inf
+
+    def detach(self, lease: Lease, now: float, idle_s: float) -> None:
+        """One connection has ended; without any, the lease lasts `idle_s` more."""
+        lease.connections = max(0, lease.connections - 1)
+        if lease.connections == 0:
+            lease.idle_from_s = min(lease.idle_from_s, now)
+            lease.idle_at = now + idle_s
+            heapq.heappush(self._idle, (lease.idle_at, lease.id))
+
+    def close(self, lease: Lease) -> None:
+        """The slot is free again."""
+        del self.leases[lease.id]
+        del self._by_key[(lease.client, lease.file)]
+        self.large_active -= lease.large
+        self.give_slot(lease)
+
+    def idled_out(self, now: float) -> list[Lease]:
+        """Leases that nobody has used for too long by now; they stay open until closed."""
+        out = []
+        while self._idle and self._idle[0][0] <= now:
+            deadline, number = heapq.heappop(self._idle)
+            lease = self.leases.get(number)
+            if lease is not None and lease.idle_at == deadline:
+                # The same deadline may stand here twice: told once is enough.
+                lease.idle_at = math.inf
+                out.append(lease)
+        return out
+
+    def next_idle(self) -> float | None:
+        """When the next unused lease runs out, None if all are in use."""
+        while self._idle:
+            deadline, number = self._idle[0]
+            lease = self.leases.get(number)
+            if lease is not None and lease.idle_at == deadline:
+                return deadline
+            heapq.heappop(self._idle)
+        return None

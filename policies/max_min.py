@@ -1,0 +1,286 @@
+"""One link shared max-min among many transfers, each capped by its client; exact, without steps.
+
+Water filling: every transfer gets min(its cap, L) where the water level L makes the sum equal the
+capacity (or is infinite when all caps fit). Transfers *at their cap* end at a known instant as
+long as they stay so. Transfers *at the level* all run at L, so they end in the order of
+`remaining + V`, where V is a clock that runs at L bytes a second (virtual time as in fair
+queueing: Parekh and Gallager 1993). Each side is two heaps, one by end and one by cap; entries go
+stale by a stamp and are dropped when they surface. So an arrival, an end or a pause costs
+O(log n) plus the transfers that cross the level.
+"""
+
+from __future__ import annotations
+
+import math
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+#: Caps are rounded to this many bytes a second, so that their sums are exact in a double.
+_QUANTUM = 1.0 / 1024.0
+
+
+def _rounded(cap_bytes_s: float) -> float:
+    if not math.isfinite(cap_bytes_s):
+        return cap_bytes_s
+    return max(_QUANTUM, round(cap_bytes_s / _QUANTUM) * _QUANTUM)
+
+
+_OUT, _CAPPED, _LEVEL = 0, 1, 2
+
+
+class Flow:
+    """One transfer. `payload` belongs to the caller."""
+
+    __slots__ = (
+        "_end",
+        "_remaining",
+        "_stamp",
+        "_state",
+        "cap_bytes_s",
+        "last_rate_bytes_s",
+        "payload",
+        "since_s",
+    )
+
+    def __init__(self, cap_bytes_s: float, remaining_bytes: float, payload: Any = None) -> None:
+        self.cap_bytes_s = _rounded(cap_bytes_s)
+        self.payload = payload
+        #: What it got when it was last looked at, or until it was done; since when it runs.
+        self.last_rate_bytes_s = 0.0
+        self.since_s = 0.0
+        self._remaining = float(remaining_bytes)
+        self._end = 0.0  # instant (capped) or value of V (at the level) at which it is done
+        self._state = _OUT
+        self._stamp = 0
+
+    @property
+    def running(self) -> bool:
+        """Whether the link carries it now."""
+        return self._state != _OUT
+
+
+_Heap = list[tuple[float, int, Flow]]
+
+
+class Link:
+    """The shared link. Time only moves forward, through `run_to`."""
+
+    def __init__(self, capacity_bytes_s: float, now: float = 0.0) -> None:
+        if not capacity_bytes_s > 0:
+            raise ValueError("the link's capacity must be above 0 bytes a second")
+        self.capacity_bytes_s = capacity_bytes_s
+        self.now = now
+        self.delivered_bytes = 0.0
+        self._v = 0.0
+        self._level = math.inf
+        self._level_count = 0
+        self._capped_count = 0
+        self._capped_sum = 0.0
+        self._stamps = 0
+        self._capped_by_end: _Heap = []
+        self._capped_by_cap: _Heap = []
+        self._level_by_end: _Heap = []
+        self._level_by_cap: _Heap = []
+
+    def set_capacity(self, capacity_bytes_s: float) -> None:
+        """The link carries so much from now on."""
+        if capacity_bytes_s == self.capacity_bytes_s:
+            return
+        if not capacity_bytes_s > 0:
+            raise ValueError("the link's capacity must be above 0 bytes a second")
+        self.capacity_bytes_s = capacity_bytes_s
+        self._rebalance()
+
+    # --- what is ---------------------------------------------------------------------------
+
+    @property
+    def level_bytes_s(self) -> float:
+        """The most that any transfer gets; infinite while every cap fits."""
+        return self._level
+
+    @property
+    def goodput_bytes_s(self) -> float:
+        """What the link carries in all."""
+        return self.capacity_bytes_s if self._level_count else self._capped_sum
+
+    @property
+    def full(self) -> bool:
+        """Whether some transfer gets less than it could take."""
+        return self._level_count > 0
+
+    def __len__(self) -> int:
+        return self._level_count + self._capped_count
+
+    def rate(self, flow: Flow) -> float:
+        """What this transfer gets now, bytes a second."""
+        if flow._state == _CAPPED:
+            return flow.cap_bytes_s
+        return self._level if flow._state == _LEVEL else 0.0
+
+    def remaining(self, flow: Flow) -> float:
+        """What is left of this transfer, bytes."""
+        if flow._state == _CAPPED:
+            return max(0.0, (flow._end - self.now) * flow.cap_bytes_s)
+        if flow._state == _LEVEL:
+            return max(0.0, flow._end - self._v)
+        return flow._remaining
+
+    # --- time ------------------------------------------------------------------------------
+
+    def next_end(self) -> float:
+        """When the next transfer is done if nothing else happens; infinite when none runs."""
+        end = math.inf
+        heap = self._capped_by_end
+        while heap and heap[0][2]._stamp != heap[0][1]:
+            heappop(heap)
+        if heap:
+            end = heap[0][0]
+        heap = self._level_by_end
+        while heap and heap[0][2]._stamp != heap[0][1]:
+            heappop(heap)
+        if heap:
+            end = min(end, self.now + max(0.0, heap[0][0] - self._v) / self._level)
+        return end if end > self.now else self.now if end < math.inf else end
+
+    def run_to(self, now: float) -> None:
+        """Let time pass up to `now`, which must not lie behind the next end."""
+        passed = now - self.now
+        if passed <= 0.0:
+            return
+        if self._level_count:
+            self._v += self._level * passed
+            self.delivered_bytes += self.capacity_bytes_s * passed
+        else:
+            self.delivered_bytes += self._capped_sum * passed
+        self.now = now
+
+    def pop_ended(self) -> Flow | None:
+        """Take out one transfer that is done by now; None when there is none."""
+        heap = self._capped_by_end
+        while heap and heap[0][2]._stamp != heap[0][1]:
+            heappop(heap)
+        # The tolerance is a nanosecond: instants are sums and differences of doubles.
+        if heap and heap[0][0] <= self.now + 1e-9:
+            return self._ended(heappop(heap)[2])
+        heap = self._level_by_end
+        while heap and heap[0][2]._stamp != heap[0][1]:
+            heappop(heap)
+        if heap and heap[0][0] <= self._v + 1e-9 * max(1.0, self._level):
+            return self._ended(heappop(heap)[2])
+        return None
+
+    def _ended(self, flow: Flow) -> Flow:
+        flow.last_rate_bytes_s = self.rate(flow)
+        self._take_out(flow)
+        flow._remaining = 0.0
+        self._rebalance()
+        return flow
+
+    # --- who runs --------------------------------------------------------------------------
+
+    def start(self, flow: Flow) -> None:
+        """Carry this transfer from now on (again, if it was stopped)."""
+        if flow._state != _OUT:
+            return
+        flow.since_s = self.now
+        if flow.cap_bytes_s <= self._level and math.isfinite(flow.cap_bytes_s):
+            self._put_capped(flow)
+        else:
+            self._put_level(flow)
+        self._rebalance()
+
+    def stop(self, flow: Flow) -> None:
+        """Carry it no longer; what is left of it stays with it."""
+        if flow._state == _OUT:
+            return
+        flow._remaining = self.remaining(flow)
+        self._take_out(flow)
+        self._rebalance()
+
+    def change(self, flow: Flow, more_bytes: float, cap_bytes_s: float) -> None:
+        """A running transfer wants more (or less) than before, or its client is faster or slower.
+
+        What is left never falls below nothing.
+        """
+        self.stop(flow)
+        flow._remaining = max(0.0, flow._remaining + more_bytes)
+        flow.cap_bytes_s = _rounded(cap_bytes_s)
+        self.start(flow)
+
+    def _put_capped(self, flow: Flow) -> None:
+        self._stamps += 1
+        flow._stamp = stamp = self._stamps
+        flow._state = _CAPPED
+        flow._end = self.now + flow._remaining / flow.cap_bytes_s
+        self._capped_sum += flow.cap_bytes_s
+        self._capped_count += 1
+        heappush(self._capped_by_end, (flow._end, stamp, flow))
+        heappush(self._capped_by_cap, (-flow.cap_bytes_s, stamp, flow))
+
+    def _put_level(self, flow: Flow) -> None:
+        self._stamps += 1
+        flow._stamp = stamp = self._stamps
+        flow._state = _LEVEL
+        flow._end = self._v + flow._remaining
+        self._level_count += 1
+        heappush(self._level_by_end, (flow._end, stamp, flow))
+        heappush(self._level_by_cap, (flow.cap_bytes_s, stamp, flow))
+
+    def _take_out(self, flow: Flow) -> None:
+        if flow._state == _CAPPED:
+            self._capped_count -= 1
+            self._capped_sum = self._capped_sum - flow.cap_bytes_s if self._capped_count else 0.0
+        else:
+            self._level_count -= 1
+            if not self._level_count:
+                self._v = 0.0  # nobody's end refers to it any more: start afresh, stay precise
+        flow._state = _OUT
+        self._stamps += 1
+        flow._stamp = self._stamps
+
+    def _fill(self) -> float:
+        if self._level_count:
+            return max(0.0, self.capacity_bytes_s - self._capped_sum) / self._level_count
+        return math.inf if self._capped_sum <= self.capacity_bytes_s else 0.0
+
+    def _rebalance(self) -> None:
+        level = self._fill()
+        heap = self._capped_by_cap
+        while heap:
+            cap, stamp, flow = heap[0]
+            if flow._stamp != stamp:
+                heappop(heap)
+            elif -cap > level:
+                heappop(heap)
+                flow._remaining = self.remaining(flow)
+                self._take_out(flow)
+                self._put_level(flow)
+                level = self._fill()
+            else:
+                break
+        heap = self._level_by_cap
+        while heap:
+            cap, stamp, flow = heap[0]
+            if flow._stamp != stamp:
+                heappop(heap)
+            elif cap <= level:
+                heappop(heap)
+                flow._remaining = self.remaining(flow)
+                self._take_out(flow)
+                self._put_capped(flow)
+                level = self._fill()
+            else:
+                break
+        self._level = level
+        if len(self._capped_by_end) + len(self._level_by_end) > 64 + 8 * len(self):
+            self._sweep()
+
+    def _sweep(self) -> None:
+        for heap in (
+            self._capped_by_end,
+            self._capped_by_cap,
+            self._level_by_end,
+            self._level_by_cap,
+        ):
+            heap[:] = [entry for entry in heap if entry[2]._stamp == entry[1]]
+            heapify(heap)

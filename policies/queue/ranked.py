@@ -1,0 +1,176 @@
+"""An ordered waiting line that answers "how many, and how many bytes, are before me?" quickly.
+
+Entries are (key, number) with a size in bytes, in ascending order; lower keys go first and equal
+keys go by number. The line is cut into blocks of at most 1024 packed entries (24 bytes each), and
+the counts of each 32 blocks are kept summed, so that every operation costs one bisection over
+blocks, one inside a block and two short sums: microseconds at a million entries, whatever the
+order of insertion.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+_FULL = 1024
+#: Blocks whose counts are kept summed, as a power of two.
+_GROUP_BITS = 5
+
+
+class _Block:
+    __slots__ = ("keys", "numbers", "sizes")
+
+    def __init__(self) -> None:
+        self.keys = array("d")
+        self.numbers = array("q")
+        self.sizes = array("d")
+
+    def find(self, key: float, number: int) -> int:
+        keys = self.keys
+        low = bisect_left(keys, key)
+        if low == len(keys) or keys[low] != key:
+            return low
+        return bisect_left(self.numbers, number, low, bisect_right(keys, key, low))
+
+    def split(self) -> _Block:
+        other, half = _Block(), len(self.keys) // 2
+        other.keys, self.keys = self.keys[half:], self.keys[:half]
+        other.numbers, self.numbers = self.numbers[half:], self.numbers[:half]
+        other.sizes, self.sizes = self.sizes[half:], self.sizes[:half]
+        return other
+
+
+class RankedList:
+    """Entries in order of (key, number). Numbers are unique; the caller remembers keys."""
+
+    __slots__ = ("_blocks", "_bytes", "_counts", "_groups", "_lasts", "_len", "total_bytes")
+
+    def __init__(self) -> None:
+        self._blocks: list[_Block] = []
+        self._lasts: list[tuple[float, int]] = []
+        self._counts: list[int] = []
+        self._bytes: list[float] = []
+        #: Entries in each group of blocks; None while blocks have shifted since it was summed.
+        self._groups: list[int] | None = None
+        self._len = 0
+        self.total_bytes = 0.0
+
+    def __len__(self) -> int:
+        return self._len
+
+    def __iter__(self) -> Iterator[int]:
+        """Numbers in order; the line must not change meanwhile."""
+        return self.numbers_from(0)
+
+    def numbers_from(self, start: int) -> Iterator[int]:
+        """Numbers in order without the first `start`, which cost a step a block to pass."""
+        for block, count in zip(self._blocks, self._counts, strict=True):
+            if start < count:
+                yield from block.numbers[start:] if start else block.numbers
+            start = max(0, start - count)
+
+    def first(self) -> tuple[float, int] | None:
+        """The entry whose turn is next."""
+        if not self._blocks:
+            return None
+        block = self._blocks[0]
+        return block.keys[0], block.numbers[0]
+
+    def add(self, key: float, number: int, size_bytes: float) -> None:
+        """Put an entry in its place."""
+        lasts = self._lasts
+        at = bisect_left(lasts, (key, number))
+        if at == len(lasts):
+            # At the tail, where most tickets go, full blocks stay full.
+            if not lasts or self._counts[-1] >= _FULL:
+                self._insert_block(at, _Block(), (key, number))
+            else:
+                at -= 1
+            lasts[at] = (key, number)
+        block = self._blocks[at]
+        inside = block.find(key, number)
+        block.keys.insert(inside, key)
+        block.numbers.insert(inside, number)
+        block.sizes.insert(inside, size_bytes)
+        self._counts[at] += 1
+        if self._groups is not None:
+            self._groups[at >> _GROUP_BITS] += 1
+        self._bytes[at] += size_bytes
+        self._len += 1
+        self.total_bytes += size_bytes
+        if self._counts[at] > _FULL:
+            other = block.split()
+            last = lasts[at]
+            lasts[at] = (block.keys[-1], block.numbers[-1])
+            self._counts[at] = len(block.keys)
+            self._bytes[at] = sum(block.sizes)
+            self._insert_block(at + 1, other, last)
+            self._counts[at + 1] = len(other.keys)
+            self._bytes[at + 1] = sum(other.sizes)
+            self._groups = None
+
+    def remove(self, key: float, number: int) -> None:
+        """Take an entry out. Raises KeyError when it is not in the line."""
+        at, inside = self._locate(key, number)
+        block = self._blocks[at]
+        size_bytes = block.sizes.pop(inside)
+        block.keys.pop(inside)
+        block.numbers.pop(inside)
+        self._counts[at] -= 1
+        if self._groups is not None:
+            self._groups[at >> _GROUP_BITS] -= 1
+        self._bytes[at] -= size_bytes
+        self._len -= 1
+        self.total_bytes -= size_bytes
+        if not block.keys:
+            del self._blocks[at], self._lasts[at], self._counts[at], self._bytes[at]
+            self._groups = None
+            if not self._blocks:
+                self.total_bytes = 0.0
+        elif inside == len(block.keys):
+            self._lasts[at] = (block.keys[-1], block.numbers[-1])
+
+    def rank(self, key: float, number: int) -> int:
+        """How many entries are before this one (in the line or not)."""
+        at = bisect_left(self._lasts, (key, number))
+        if at == len(self._lasts):
+            return self._len
+        groups = self._groups
+        if groups is None:
+            step = 1 << _GROUP_BITS
+            counts = self._counts
+            groups = [sum(counts[low : low + step]) for low in range(0, len(counts), step)]
+            self._groups = groups
+        group = at >> _GROUP_BITS
+        before = sum(groups[:group]) + sum(self._counts[group << _GROUP_BITS : at])
+        return before + self._blocks[at].find(key, number)
+
+    def bytes_before(self, key: float, number: int) -> float:
+        """The sizes of all entries before this one, in all."""
+        at = bisect_left(self._lasts, (key, number))
+        if at == len(self._lasts):
+            return self.total_bytes
+        block = self._blocks[at]
+        return sum(self._bytes[:at]) + sum(block.sizes[: block.find(key, number)])
+
+    def _locate(self, key: float, number: int) -> tuple[int, int]:
+        at = bisect_left(self._lasts, (key, number))
+        if at < len(self._lasts):
+            block = self._blocks[at]
+            inside = block.find(key, number)
+            if inside < len(block.numbers) and block.numbers[inside] == number:
+                return at, inside
+        raise KeyError(number)
+
+    def _insert_block(self, at: int, block: _Block, last: tuple[float, int]) -> None:
+        self._blocks.insert(at, block)
+        self._lasts.insert(at, last)
+        self._counts.insert(at, 0)
+        self._bytes.insert(at, 0.0)
+        groups = self._groups
+        if groups is not None:
+            if at + 1 < len(self._blocks):
+                self._groups = None
+            elif at >> _GROUP_BITS == len(groups):
+                groups.append(0)

@@ -1,0 +1,335 @@
+"""The ticket queue: who waits, in which order, who may start, and who never came.
+
+Laws: a ticket is in exactly one of wait list, ready list and started; numbers grow by one and are
+never used twice, not even across `restore`; one client has at most one waiting or ready ticket for
+a file; `place` counts those that are before a ticket in the order of turn, ready ones first.
+
+The order of turn is a key given by the policy when the ticket is issued (lower is earlier, equal
+keys by number). The queue holds tickets; when to
+move them is decided by `policies.admission`.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+
+from policies.contract import Job, Ranked, TicketRow, TicketState
+from policies.queue.deadlines import Deadlines
+from policies.queue.ranked import RankedList
+from policies.queue.table import CODES, MOST_POLLS, TicketTable
+
+WAITING = CODES[TicketState.WAITING]
+READY = CODES[TicketState.READY]
+STARTED = CODES[TicketState.STARTED]
+
+#: How many tickets that are over are remembered, to tell a used one from an unknown one.
+_REMEMBERED = 10_000
+
+#: What an order of turn is made from; see `policies.contract.Policy.rank`.
+Rank = Callable[[Ranked], float]
+
+
+class TicketQueue:
+    """All live tickets. Methods take rows of `table`, which are valid until the ticket ends."""
+
+    def __init__(self) -> None:
+        self.table = TicketTable()
+        self.line = RankedList()
+        #: Ready tickets in order, and all tickets whose owners wait inside their request.
+        self.ready: list[tuple[float, int]] = []
+        self.here: list[tuple[float, int]] = []
+        self.next_number = 1
+        #: Key of the latest ticket that came to its turn: the virtual clock of the queue.
+        self.served = 0.0
+        self.rank: Rank = self.by_number
+        self.ended: OrderedDict[int, TicketRow] = OrderedDict()
+        self._index: dict[str, int | tuple[int, ...]] = {}
+        self._deadlines = Deadlines()
+        self._changed: dict[int, TicketRow | None] | None = None
+
+    def __len__(self) -> int:
+        """Tickets that wait or are ready."""
+        return len(self.line) + len(self.ready)
+
+    # -- order ---------------------------------------------------------------------------------
+
+    def by_number(self, ticket: Ranked) -> float:
+        """First come, first served by weight: weight w enters at 1/w of the queue's length.
+
+        As numbers grow with each ticket, only finitely many can overtake a given one.
+        """
+        if ticket.weight == 1.0:
+            return float(ticket.number)
+        return self.served + (ticket.number - self.served) / ticket.weight
+
+    def set_rank(self, rank: Rank) -> None:
+        """Order the queue by another rule; every ticket stays in it."""
+        if rank == self.rank:
+            return
+        self.rank = rank
+        # The virtual clock has a meaning for numbers only; it starts again at the oldest ticket.
+        self.served = min(self.line, default=self.next_number) - 1.0
+        table, rows = self.table, self.table.rows
+        waiting = list(self.line)
+        ready = [number for _, number in self.ready]
+        for number in (*ready, *waiting):
+            row = rows[number]
+            if table.key[row] != -math.inf:
+                table.key[row] = self._key_of(row)
+        self.line = RankedList()
+        for number in sorted(waiting, key=lambda number: (table.key[rows[number]], number)):
+            row = rows[number]
+            self.line.add(table.key[row], number, table.remaining[row])
+        self.ready = sorted((table.key[rows[number]], number) for number in ready)
+        present = (number for number in (*ready, *waiting) if table.present[rows[number]])
+        self.here = sorted((table.key[rows[number]], number) for number in present)
+
+    def ranked(self, row: int) -> Ranked:
+        """What the order of turn of this ticket is made from."""
+        table = self.table
+        return Ranked(
+            table.number[row],
+            table.size[row],
+            table.remaining[row],
+            table.weight[row],
+            table.issued_s[row],
+        )
+
+    def _key_of(self, row: int) -> float:
+        return self.rank(self.ranked(row))
+
+    def set_key(self, row: int, key: float) -> None:
+        """Move a ticket to another place of the order."""
+        self._take(row)
+        self._put(row, key)
+
+    def place(self, row: int) -> int:
+        """How many are before this ticket, plus one."""
+        entry = (self.table.key[row], self.table.number[row])
+        if self.table.state[row] == READY:
+            return bisect_left(self.ready, entry) + 1
+        return len(self.ready) + self.line.rank(*entry) + 1
+
+    # -- coming in -----------------------------------------------------------------------------
+
+    def find(self, client: str, file: str) -> int | None:
+        """The row of the place that this client holds for this file."""
+        rows = self._index.get(client)
+        if rows is None:
+            return None
+        for row in (rows,) if isinstance(rows, int) else rows:
+            if self.table.file[row] == file:
+                return row
+        return None
+
+    def held_by(self, client: str) -> int:
+        """How many places this client holds."""
+        rows = self._index.get(client)
+        return 0 if rows is None else 1 if isinstance(rows, int) else len(rows)
+
+    def issue(self, job: Job, remaining_bytes: int, now: float) -> int:
+        """Give the job the next number and a place in the wait list; returns its row.
+
+        `remaining_bytes` is what the order counts, whatever the job claims.
+        """
+        number = self.next_number
+        self.next_number += 1
+        return self._enter(number, job, remaining_bytes, now, now)
+
+    def restore(self, ticket: TicketRow, now: float) -> int | None:
+        """Take up a ticket from elsewhere; its row, None if it is known or over already.
+
+        One that had started is first in the ready list.
+        """
+        if ticket.number in self.table.rows or ticket.number in self.ended:
+            return None
+        self.next_number = max(self.next_number, ticket.number + 1)
+        if ticket.state not in (TicketState.WAITING, TicketState.READY, TicketState.STARTED):
+            self._remember(ticket)
+            return None
+        if self.find(ticket.client, ticket.file) is not None:
+            return None
+        job = Job(
+            ticket.client, ticket.file, ticket.size_bytes, ticket.remaining_bytes, ticket.weight
+        )
+        row = self._enter(ticket.number, job, ticket.remaining_bytes, ticket.issued_s, now)
+        table = self.table
+        table.polls[row] = min(ticket.polls, MOST_POLLS)
+        table.early[row] = min(ticket.early_polls, MOST_POLLS)
+        table.promise_s[row] = now
+        return row
+
+    def _enter(
+        self, number: int, job: Job, remaining_bytes: int, issued_s: float, now: float
+    ) -> int:
+        table = self.table
+        row = table.add(number, job, remaining_bytes, issued_s, now)
+        key = table.key[row] = self._key_of(row)
+        self.line.add(key, number, remaining_bytes)
+        held = self._index.get(job.client)
+        if held is None:
+            self._index[job.client] = row
+        else:
+            self._index[job.client] = (held, row) if isinstance(held, int) else (*held, row)
+        self._note(number)
+        return row
+
+    # -- moving on -----------------------------------------------------------------------------
+
+    def first_waiting(self) -> int | None:
+        """The row whose turn is next in the wait list."""
+        first = self.line.first()
+        return None if first is None else self.table.rows[first[1]]
+
+    def make_ready(self, row: int, now: float, deadline_s: float, first: bool = False) -> None:
+        """Move a waiting ticket to the ready list, good until `deadline_s` unless at the door."""
+        self._take(row)
+        key = -math.inf if first else self.table.key[row]
+        if not first:
+            self.served = max(self.served, key)
+        self._set_state(row, READY, now)
+        self._put(row, key)
+        self.keep_until(row, deadline_s)
+
+    def keep_until(self, row: int, deadline_s: float) -> None:
+        """A ready ticket expires at `deadline_s` (inf: while its owner is at the door)."""
+        deadline_s = math.inf if self.table.present[row] else deadline_s
+        self._deadlines.set(self.table.number[row], deadline_s)
+
+    def set_present(self, row: int, present: bool) -> None:
+        """Whether the owner waits at the door."""
+        table = self.table
+        if bool(table.present[row]) == present:
+            return
+        table.present[row] = present
+        entry = (table.key[row], table.number[row])
+        if present:
+            insort(self.here, entry)
+        else:
+            del self.here[bisect_left(self.here, entry)]
+
+    def resize(self, row: int, remaining_bytes: int) -> None:
+        """The client wants more or less than before; its place follows if size decides it."""
+        table = self.table
+        if table.remaining[row] == remaining_bytes:
+            return
+        before = self._key_of(row)
+        self._take(row)
+        table.remaining[row] = remaining_bytes
+        after = self._key_of(row)
+        moves = table.state[row] == WAITING and after != before
+        self._put(row, after if moves else table.key[row])
+
+    def reweigh(self, row: int, weight: float) -> None:
+        """The client has shown a better priority class since; its place follows."""
+        self.table.weight[row] = weight
+        if self.table.state[row] == WAITING:
+            self.set_key(row, min(self.table.key[row], self._key_of(row)))
+
+    def start(self, row: int, now: float) -> None:
+        """The ticket's download runs: it leaves the queue, but stays known until it ends."""
+        self._leave(row)
+        self._set_state(row, STARTED, now)
+
+    def end(self, row: int, state: TicketState, now: float) -> None:
+        """The ticket is over."""
+        if self.table.state[row] != STARTED:
+            self._leave(row)
+        table = self.table
+        table.state[row] = CODES[state]
+        table.changed_s[row] = now
+        self._remember(table.view(row))
+        table.drop(table.number[row])
+
+    def overdue(self, now: float) -> list[int]:
+        """Rows of ready tickets that nobody claimed in time; they stay until ended."""
+        return [self.table.rows[number] for number in self._deadlines.take_due(now)]
+
+    def next_deadline(self) -> float | None:
+        """When the next ready ticket runs out."""
+        return self._deadlines.next()
+
+    def running_out(self, low_s: float, high_s: float) -> Iterator[int]:
+        """Rows of ready tickets whose owners are away and whose time ends between these."""
+        for number in self._deadlines.between(low_s, high_s):
+            yield self.table.rows[number]
+
+    def _leave(self, row: int) -> None:
+        table = self.table
+        self._take(row)
+        self._deadlines.drop(table.number[row])
+        client = table.client[row]
+        held = self._index[client]
+        if isinstance(held, int):
+            del self._index[client]
+        else:
+            rest = tuple(other for other in held if other != row)
+            self._index[client] = rest[0] if len(rest) == 1 else rest
+
+    def _take(self, row: int) -> None:
+        table = self.table
+        key, number = table.key[row], table.number[row]
+        if table.state[row] == READY:
+            del self.ready[bisect_left(self.ready, (key, number))]
+        else:
+            self.line.remove(key, number)
+        if table.present[row]:
+            del self.here[bisect_left(self.here, (key, number))]
+
+    def _put(self, row: int, key: float) -> None:
+        table = self.table
+        table.key[row] = key
+        number = table.number[row]
+        if table.state[row] == READY:
+            insort(self.ready, (key, number))
+        else:
+            self.line.add(key, number, table.remaining[row])
+        if table.present[row]:
+            insort(self.here, (key, number))
+
+    def _set_state(self, row: int, state: int, now: float) -> None:
+        self.table.state[row] = state
+        self.table.changed_s[row] = now
+        self._note(self.table.number[row])
+
+    # -- telling -------------------------------------------------------------------------------
+
+    def row_of(self, number: int) -> TicketRow | None:
+        """The ticket as it stands or as it ended, if that is remembered."""
+        row = self.table.rows.get(number)
+        return self.ended.get(number) if row is None else self.table.view(row)
+
+    def queue(self, start: int = 0) -> Iterator[TicketRow]:
+        """All waiting and ready tickets in the order of turn, without the first `start`."""
+        table = self.table
+        for _, number in self.ready[start:]:
+            yield table.view(table.rows[number])
+        for number in self.line.numbers_from(max(0, start - len(self.ready))):
+            yield table.view(table.rows[number])
+
+    def changes(self) -> list[TicketRow]:
+        """Tickets that changed since the last call; the first call tells all live ones.
+
+        Nothing is collected before the first call, so that a book without a journal costs nothing.
+        """
+        if self._changed is None:
+            self._changed = {}
+            return [self.table.view(row) for row in self.table.rows.values()]
+        changed, self._changed = self._changed, {}
+        rows = self.table.rows
+        return [
+            self.table.view(rows[number]) if row is None else row for number, row in changed.items()
+        ]
+
+    def _note(self, number: int, ended: TicketRow | None = None) -> None:
+        if self._changed is not None:
+            self._changed[number] = ended
+
+    def _remember(self, ticket: TicketRow) -> None:
+        self.ended[ticket.number] = ticket
+        if len(self.ended) > _REMEMBERED:
+            self.ended.popitem(last=False)
+        self._note(ticket.number, ticket)

@@ -1,0 +1,58 @@
+"""What clients did with what they got: slots used for nothing, bytes really delivered."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+#: So many clients are remembered; who idled longest ago is forgotten first.
+_REMEMBERED = 10_000
+#: Beyond this many times nothing gets worse.
+_MOST = 8
+
+
+class Reputation:
+    """How often each client let a slot idle away lately, having taken hardly anything."""
+
+    __slots__ = ("_times",)
+
+    def __init__(self) -> None:
+        self._times: OrderedDict[str, int] = OrderedDict()
+
+    def times(self, client: str) -> int:
+        """How often since its last honest download."""
+        return self._times.get(client, 0)
+
+    def idled(self, client: str) -> None:
+        """A slot of this client has run out unused."""
+        self._times[client] = min(_MOST, self.times(client) + 1)
+        self._times.move_to_end(client)
+        if len(self._times) > _REMEMBERED:
+            self._times.popitem(last=False)
+
+    def used(self, client: str) -> None:
+        """The client has finished a download."""
+        self._times.pop(client, None)
+
+
+class Delivered:
+    """Bytes that leases of a download have delivered which is not finished yet."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self) -> None:
+        self._bytes: OrderedDict[tuple[str, str], int] = OrderedDict()
+
+    def bytes(self, client: str, file: str) -> int:
+        """What this client has of this file."""
+        return self._bytes.get((client, file), 0)
+
+    def note(self, client: str, file: str, more_bytes: int) -> None:
+        """A lease has ended having delivered so much more; 0: the download is finished."""
+        key = client, file
+        if not more_bytes:
+            self._bytes.pop(key, None)
+            return
+        self._bytes[key] = self._bytes.get(key, 0) + more_bytes
+        self._bytes.move_to_end(key)
+        if len(self._bytes) > _REMEMBERED:
+            self._bytes.popitem(last=False)

@@ -1,0 +1,290 @@
+"""The laws of admission as a test that any policy must pass (needs hypothesis).
+
+    from policies.testing import check_laws
+
+    def test_laws() -> None:
+        check_laws("mine")
+
+Slots are kept, no ticket is lost or doubled, not over a switch or a crash; a client that is called
+may start; places follow the policy's order; times are finite and bounded; no pause is too long.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any, ClassVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from policies.admission import LONGEST, Admission
+from policies.contract import Admit, Job, Reason, Refuse, TicketState, Wait
+from policies.registry import POLICIES, make_policy
+from policies.settings import PolicySettings
+
+CLIENTS = [f"c{number}" for number in range(8)]
+SIZES = {"tiny": 500, "page": 19_999, "archive": 20_000, "image": 5_000_000, "disk": 900_000_000}
+SETTINGS: dict[str, Any] = {
+    "slots": 3,
+    "reserve_small": 1,
+    "slots_max": 5,
+    "connections_per_lease": 2,
+    "lease_idle_s": 5.0,
+    "ticket_ttl_s": 20.0,
+    "tickets_per_client": 3,
+    "retry_max_s": 40.0,
+    "max_pause_s": 6.0,
+    "min_run_s": 0.5,
+    "bandwidth_bytes_s": 1_000_000.0,
+}
+
+
+class Laws(RuleBasedStateMachine):
+    """A gate that does everything a gate may do, and keeps its own account."""
+
+    start_with: ClassVar[str] = "ticket"
+    switches: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_000.0
+        self.settings = PolicySettings(**SETTINGS)
+        self.policy = make_policy(self.start_with, self.settings, random.Random(5))
+        self.policy.changes()
+        self.leases: dict[int, Job] = {}
+        self.connections: dict[int, int] = {}
+        self.paused: dict[int, float] = {}
+        self.queue: dict[int, tuple[str, str]] = {}
+        self.ever: set[int] = set()
+        self.journal: dict[int, Any] = {}
+
+    def offer(self, job: Job, ticket: int | None = None) -> None:
+        answer = self.policy.offer(job, self.now, ticket)
+        if isinstance(answer, Admit):
+            if answer.joined:
+                assert self.leases[answer.lease].client == job.client
+                self.connections[answer.lease] += 1
+            else:
+                assert answer.lease not in self.leases
+                self.leases[answer.lease] = job
+                self.connections[answer.lease] = 1
+                if answer.ticket is not None:
+                    self.know(answer.ticket, job)
+                    self.queue.pop(answer.ticket, None)
+            assert self.connections[answer.lease] <= self.settings.connections_per_lease
+        elif isinstance(answer, Wait):
+            assert answer.retry_after_s > 0
+            if answer.ticket is not None:
+                self.know(answer.ticket, job)
+                self.queue[answer.ticket] = (job.client, job.file)
+                assert answer.place is not None
+                assert answer.estimate is not None
+                assert answer.estimate.expected_s <= answer.estimate.p90_s
+        else:
+            assert isinstance(answer, Refuse)
+            if answer.reason is Reason.TOO_MANY_TICKETS:
+                held = [owner for owner, _ in self.queue.values() if owner == job.client]
+                assert len(held) >= self.settings.tickets_per_client
+
+    def know(self, ticket: int, job: Job) -> None:
+        if ticket not in self.ever:
+            assert all(ticket > other for other in self.ever), "numbers grow"
+            self.ever.add(ticket)
+        elif ticket in self.queue:
+            assert self.queue[ticket] == (job.client, job.file)
+
+    @rule(
+        client=st.sampled_from(CLIENTS),
+        file=st.sampled_from(sorted(SIZES)),
+        part=st.sampled_from([1.0, 0.5]),
+        weight=st.sampled_from([1.0, 1.0, 4.0]),
+        present=st.booleans(),
+    )
+    def ask(self, client: str, file: str, part: float, weight: float, present: bool) -> None:
+        size = SIZES[file]
+        self.offer(Job(client, file, size, int(size * part), weight, present=present))
+        self.settle()
+
+    @rule(client=st.sampled_from(CLIENTS), ticket=st.integers(1, 30))
+    def ask_with_any_ticket(self, client: str, ticket: int) -> None:
+        self.offer(Job(client, "image", 5_000_000, 5_000_000), ticket)
+        self.settle()
+
+    @rule()
+    def small_at_once(self) -> None:
+        seen = self.policy.snapshot(self.now)
+        free = len(self.leases) - seen.slotless < seen.slots
+        if self.policy.admit_small(self.now):
+            assert free
+        else:
+            assert not free
+
+    @rule(passed=st.floats(0.0, 30.0))
+    def wait(self, passed: float) -> None:
+        until = self.now + passed
+        while True:
+            wake = self.settle()
+            if wake is None or wake > until:
+                break
+            self.now = max(self.now, wake)
+        self.now = until
+        self.settle()
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=st.integers(0, 99), done=st.booleans())
+    def end(self, pick: int, done: bool) -> None:
+        lease = sorted(self.leases)[pick % len(self.leases)]
+        self.policy.release(lease, self.now, done)
+        self.forget(lease)
+        self.settle()
+
+    @precondition(lambda self: any(self.connections.values()))
+    @rule(pick=st.integers(0, 99), part=st.floats(0.0, 1.0))
+    def lose_a_connection(self, pick: int, part: float) -> None:
+        open_ones = sorted(lease for lease, count in self.connections.items() if count)
+        lease = open_ones[pick % len(open_ones)]
+        self.connections[lease] -= 1
+        self.policy.detach(lease, self.now, int(self.leases[lease].remaining_bytes * part))
+        self.settle()
+
+    @precondition(lambda self: self.leases)
+    @rule(pick=st.integers(0, 99), part=st.floats(0.0, 1.0), rate=st.floats(0.0, 1e7))
+    def progress(self, pick: int, part: float, rate: float) -> None:
+        lease = sorted(self.leases)[pick % len(self.leases)]
+        left = int(self.leases[lease].remaining_bytes * part)
+        self.policy.progress(lease, self.now, left, rate)
+
+    @rule(goodput=st.floats(0.0, 2e6), busy=st.booleans())
+    def observe(self, goodput: float, busy: bool) -> None:
+        self.policy.observe(goodput, busy, self.now)
+
+    @precondition(lambda self: self.queue)
+    @rule(pick=st.integers(0, 99), how=st.sampled_from(["withdraw", "absent", "promote"]))
+    def steer(self, pick: int, how: str) -> None:
+        ticket = sorted(self.queue)[pick % len(self.queue)]
+        if how == "withdraw":
+            self.policy.withdraw(ticket, self.now)
+            del self.queue[ticket]
+        elif how == "absent":
+            self.policy.absent(ticket, self.now)
+        else:
+            assert self.policy.promote(ticket, self.now)
+            assert next(iter(self.policy.tickets())).state is TicketState.READY
+        self.settle()
+
+    @precondition(lambda self: self.switches)
+    @rule(name=st.sampled_from(sorted(POLICIES)))
+    def switch(self, name: str) -> None:
+        self.policy = make_policy(name, self.settings, random.Random(7), previous=self.policy)
+        self.settle()
+
+    @rule()
+    def crash(self) -> None:
+        self.note_journal()
+        highest = max(self.ever, default=0) + 10
+        name = self.policy.name
+        before = [row.number for row in self.policy.tickets()]
+        started = {lease.ticket for lease in self.policy.leases()} - {None}
+        self.policy = make_policy(name, self.settings, random.Random(9))
+        live = [
+            row
+            for row in self.journal.values()
+            if row.state in (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
+        ]
+        self.policy.restore(self.journal.values(), self.now, highest)
+        self.ever.add(highest - 1)
+        assert {row.number for row in live} == set(before) | started
+        # A place is one for each (client, file): a started one gives way to none here.
+        self.queue = {row.number: (row.client, row.file) for row in self.policy.tickets()}
+        assert set(before) <= set(self.queue)
+        assert started <= set(self.queue)
+        self.leases, self.connections, self.paused = {}, {}, {}
+        self.policy.changes()
+        self.settle()
+
+    def note_journal(self) -> None:
+        for row in self.policy.changes():
+            self.journal[row.number] = row
+
+    def forget(self, lease: int) -> None:
+        del self.leases[lease], self.connections[lease]
+        self.paused.pop(lease, None)
+
+    def settle(self) -> float | None:
+        for _ in range(50):
+            advance = self.policy.advance(self.now)
+            for lease in advance.pause:
+                assert lease in self.leases
+                assert lease not in self.paused
+                self.paused[lease] = self.now
+            for lease in advance.resume:
+                del self.paused[lease]
+            for lease in advance.idled_out:
+                assert self.connections[lease] == 0
+                self.forget(lease)
+            for ticket in advance.expired:
+                del self.queue[ticket]
+            if not advance.call:
+                return advance.wake_at
+            for ticket in advance.call:
+                owner, file = self.queue[ticket]
+                left = self.policy.ticket(ticket)
+                assert left is not None
+                job = Job(owner, file, SIZES[file], left.remaining_bytes, present=True)
+                answer = self.policy.offer(job, self.now, ticket)
+                assert isinstance(answer, Admit), "a client that is called may start"
+                self.leases[answer.lease], self.connections[answer.lease] = job, 1
+                del self.queue[ticket]
+        raise AssertionError("settling does not end")
+
+    @invariant()
+    def slots_are_kept(self) -> None:
+        seen = self.policy.snapshot(self.now)
+        views = self.policy.leases()
+        assert {view.lease for view in views} == set(self.leases)
+        assert {view.lease: view.connections for view in views} == self.connections
+        large = sum(view.large for view in views)
+        assert (seen.large_active, seen.small_active) == (large, len(views) - large)
+        assert seen.paused == len(self.paused)
+        if not self.switches:
+            assert len(views) <= seen.slots + seen.slotless
+            assert seen.slots <= max(self.settings.slots, self.settings.slots_max)
+            assert large <= seen.large_slots + seen.slotless
+
+    @invariant()
+    def pauses_are_bounded(self) -> None:
+        for since in self.paused.values():
+            assert self.now - since <= self.settings.max_pause_s + 1e-6
+
+    @invariant()
+    def tickets_are_kept_in_order(self) -> None:
+        rows = list(self.policy.tickets())
+        assert {row.number: (row.client, row.file) for row in rows} == self.queue
+        states = [row.state for row in rows]
+        assert states == sorted(states, key=[TicketState.READY, TicketState.WAITING].index)
+        assert isinstance(self.policy, Admission)
+        queue = self.policy.queue
+        for place, row in enumerate(rows, start=1):
+            assert queue.place(queue.table.rows[row.number]) == place
+            estimate = self.policy.estimate(row.number, self.now)
+            assert estimate is not None
+            assert 0 < estimate.expected_s <= estimate.p90_s
+            assert estimate.p90_s <= LONGEST * self.settings.retry_max_s
+        keys = [queue.table.key[queue.table.rows[number]] for number in queue.line]
+        assert keys == sorted(keys)
+
+
+def check_laws(name: str, *, switches: bool = False, examples: int = 30) -> None:
+    """Use the policy called `name` at random; raises AssertionError where it breaks a law.
+
+    With `switches` it gives way to other policies and comes back on the way.
+    """
+
+    class Case(Laws):
+        start_with = name
+
+    Case.switches = switches
+    case = Case.TestCase
+    case.settings = settings(max_examples=examples, stateful_step_count=40, deadline=None)
+    case().runTest()

@@ -1,0 +1,129 @@
+"""The HTTP room on one side, `Call` and `Answer` on the other."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+from collections.abc import Mapping
+from email.message import EmailMessage
+from urllib.parse import parse_qs
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from protocol.errors import ProtocolError
+from server.admin.app import Admin
+from server.admin.web import Answer, Call, Problem
+from server.http.limits import HttpLimits
+from server.http.request import Request
+
+#: A logo in a form is the largest thing that anybody sends.
+LIMITS = HttpLimits(max_body_bytes=2 * 1024 * 1024, max_connections=500)
+STREAM_LIMIT = 64
+STREAM_EVERY_S = 1.0
+_FIELDS_MOST = 500
+log = Logger()
+
+
+class AdminHandler:
+    """Answers the requests of the admin listener."""
+
+    def __init__(self, admin: Admin, reactor: IReactorTime) -> None:
+        self._admin = admin
+        self._reactor = reactor
+        self._streams = 0
+
+    def __call__(self, request: Request) -> None:
+        call = read_call(request, self._admin.server.now())
+        # If the client leaves, the work still ends in order; only its answer is dropped.
+        running = Deferred.fromCoroutine(self._admin.answer(call))
+        running.addCallback(self._write, request)
+        running.addErrback(
+            lambda failure: log.failure("an answer could not be written", failure=failure)
+        )
+
+    def _write(self, answer: Answer, request: Request) -> None:
+        fields = [(name.encode(), value.encode()) for name, value in answer.headers]
+        if answer.follow is None:
+            request.respond(answer.status, fields, answer.body)
+        elif self._streams >= STREAM_LIMIT:
+            full = Problem(503, "Too many pages are open.", headers=(("retry-after", "10"),))
+            self._write(full.answer(), request)
+        else:
+            self._stream(answer, fields, request)
+
+    def _stream(self, answer: Answer, fields: list[tuple[bytes, bytes]], request: Request) -> None:
+        """Write what `follow` gives once a second until it gives nothing or the client leaves."""
+        follow = answer.follow
+        assert follow is not None
+        self._streams += 1
+
+        def tick() -> None:
+            data = follow()
+            if data:
+                request.write(data)
+            else:
+                loop.stop()
+
+        loop = LoopingCall(tick)
+        loop.clock = self._reactor
+
+        def ended(_result: object) -> None:
+            self._streams -= 1
+            request.finish()
+
+        def leave() -> None:
+            if loop.running:
+                loop.stop()
+
+        request.begin(answer.status, fields, None)
+        loop.start(STREAM_EVERY_S).addBoth(ended)
+        request.on_gone(leave)
+
+
+def read_call(request: Request, now: float) -> Call:
+    """The request as handlers see it. Raises ProtocolError for a form that cannot be read."""
+    headers = {
+        name.decode("latin-1"): value.decode("utf-8", "replace")
+        for name, value in request.headers.items()
+    }
+    query = parse_qs(
+        request.query.decode("utf-8", "replace"), keep_blank_values=True, errors="replace"
+    )
+    return Call(
+        method=request.method.decode("latin-1"),
+        path=request.path.decode("utf-8", "replace"),
+        now=now,
+        query=query,
+        headers=headers,
+        form=read_form(headers.get("content-type", ""), request.body),
+        body=request.body,
+        peer=request.client_address,
+        secure=request.is_tls,
+    )
+
+
+def read_form(kind: str, body: bytes) -> Mapping[str, list[bytes]]:
+    """A form's fields, of either encoding; empty for every other kind of body."""
+    if kind.startswith("application/x-www-form-urlencoded"):
+        try:
+            pairs = parse_qs(body, keep_blank_values=True, max_num_fields=_FIELDS_MOST)
+        except ValueError:
+            raise ProtocolError("The form has too many fields.", code="bad-form") from None
+        return {name.decode("utf-8", "replace"): values for name, values in pairs.items()}
+    if not kind.startswith("multipart/form-data"):
+        return {}
+    head = f"Content-Type: {kind}\r\n\r\n".encode("latin-1", "replace")
+    found: dict[str, list[bytes]] = {}
+    message: EmailMessage = email.message_from_bytes(head + body, policy=email.policy.HTTP)
+    parts = list(message.iter_parts()) if message.is_multipart() else []
+    if not parts or len(parts) > _FIELDS_MOST:
+        raise ProtocolError("The form cannot be read.", code="bad-form")
+    for part in parts:
+        name = part.get_param("name", header="content-disposition")
+        value = part.get_payload(decode=True)
+        if isinstance(name, str) and isinstance(value, bytes):
+            found.setdefault(name, []).append(value)
+    return found

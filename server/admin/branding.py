@@ -1,0 +1,102 @@
+"""The operator's own words and picture on the waiting page, and that page for looking at."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+
+from policies.contract import Estimate, Wait
+from server.admin.key_values import Papers
+from server.admission.phrases import Phrases
+from server.admission.responses import Notice, WaitingRoom
+from server.http.request import Request
+
+LOGO_ROUTE = "/-/logo"
+LOGO_MAX_BYTES = 256 * 1024
+#: What a visitor's turn can be, and what the policy would have said then.
+STATES = {
+    "waiting": Wait(30.0, 4711, 212, False, Estimate(840.0, 1020.0)),
+    "ready": Wait(3.0, 4711, 1, True, Estimate(1.0, 5.0)),
+    "closed": Wait(10.0, 4711, 212, False, Estimate(840.0, 1020.0)),
+    "pre-queue": Wait(600.0),
+}
+_PAPER = "waiting"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The operator's words and logo (PNG, JPEG or WebP)."""
+
+    title: str = ""
+    text: str = ""
+    logo: bytes = b""
+    logo_type: str = ""
+
+
+class Branding:
+    """Keeps the look, and hands it to the waiting page."""
+
+    def __init__(self, waiting: WaitingRoom, papers: Papers) -> None:
+        self._waiting = waiting
+        self._papers = papers
+        self._announcement = ""
+        kept = papers.read(_PAPER)
+        logo = base64.b64decode(kept.get("logo", ""))
+        self.look = Look(
+            kept.get("title", ""), kept.get("text", ""), logo, kept.get("logo_type", "")
+        )
+        self._apply()
+
+    def change(self, look: Look) -> None:
+        """Show this from now on."""
+        self.look = look
+        logo = base64.b64encode(look.logo).decode()
+        body = {"title": look.title, "text": look.text, "logo": logo, "logo_type": look.logo_type}
+        self._papers.write(_PAPER, body)
+        self._apply()
+
+    def announce(self, text: str) -> None:
+        """Say this above the operator's own text; empty says nothing."""
+        self._announcement = text
+        self._apply()
+
+    def _apply(self) -> None:
+        self._waiting.heading = self.look.title
+        self._waiting.text = "\n\n".join(filter(None, (self._announcement, self.look.text)))
+        tag = hashlib.sha256(self.look.logo).hexdigest()[:8]
+        self._waiting.logo_url = f"{LOGO_ROUTE}?v={tag}" if self.look.logo else ""
+
+    def answer_logo(self, request: Request) -> None:
+        """Visitors' browsers ask for the logo here."""
+        if not self.look.logo:
+            request.refuse(404, "not-found", "There is no logo.")
+            return
+        fields = [
+            (b"Content-Type", self.look.logo_type.encode("ascii")),
+            (b"Cache-Control", b"public, max-age=3600"),
+            (b"X-Content-Type-Options", b"nosniff"),
+        ]
+        request.respond(200, fields, self.look.logo)
+
+    def preview(self, state: str, language: str) -> bytes:
+        """The waiting page in one of the `STATES`."""
+        notice = Notice(
+            file="/release-42.0-x86_64.iso",
+            size_bytes=4_100_000_000,
+            wait=STATES[state],
+            token=None if state == "pre-queue" else "preview",
+            waited_s=300.0,
+            closed=state == "closed",
+            opens_s=5400.0 if state == "pre-queue" else None,
+        )
+        return self._waiting.page(notice, Phrases(language))
+
+
+def picture_type(data: bytes) -> str:
+    """The media type of a raster picture, by its first bytes; no SVG, since it may hold script."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    return "image/webp" if data[:4] == b"RIFF" and data[8:12] == b"WEBP" else ""

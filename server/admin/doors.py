@@ -1,0 +1,54 @@
+"""The maintenance switch: close the doors, let what runs finish, open them again.
+
+While they are closed everybody who asks gets a place and nobody starts; the waiting page says why
+and until when. It outlives a restart and a change of policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+from server.admin.branding import Branding
+from server.admin.key_values import Papers
+from server.admission.gate import Gate
+
+TEXT_MAX = 500
+_PAPER = "doors"
+
+
+@dataclass(frozen=True, slots=True)
+class DoorState:
+    """Whether anybody may start; `text` and `opens_s` (expected, no timer) are told to visitors."""
+
+    closed: bool = False
+    text: str = ""
+    opens_s: float | None = None
+    since_s: float | None = None
+    who: str = ""
+
+
+class Doors:
+    """Keeps the state of the doors and puts it in force."""
+
+    def __init__(self, gate: Gate, branding: Branding, papers: Papers) -> None:
+        self._gate = gate
+        self._branding = branding
+        self._papers = papers
+        self.state = DoorState(**papers.read(_PAPER))
+
+    def change(self, state: DoorState) -> None:
+        """Close or open from now on."""
+        self.state = state
+        self._papers.write(_PAPER, asdict(state))
+        self.put_in_force()
+
+    def put_in_force(self) -> None:
+        """Tell the gate and the waiting page."""
+        state = self.state
+        lines = [state.text] if state.closed and state.text else []
+        if state.closed and state.opens_s is not None:
+            moment = datetime.fromtimestamp(state.opens_s, UTC)
+            lines.append(f"Downloads are expected to start again at {moment:%Y-%m-%d %H:%M} UTC.")
+        self._branding.announce("\n\n".join(lines))
+        self._gate.close_doors(state.closed)

@@ -1,0 +1,64 @@
+"""The operator's log, and the faults that the pages count and name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from twisted.logger import ILogObserver, LogLevel
+from zope.interface import implementer
+
+from server.store.queries import read_events, write_events
+from server.store.records import EventRecord
+from server.store.store import Store
+
+T = TypeVar("T")
+
+
+class StoreSilent(Exception):
+    """The database does not answer, and without it there is nothing to show."""
+
+
+async def ask(store: Store, work: Callable[[Any], T]) -> T:
+    """Run a query; raises StoreSilent whatever the database raises."""
+    try:
+        return await store.read(work)
+    except Exception as fault:
+        raise StoreSilent(str(fault)) from fault
+
+
+class EventLog:
+    """What operators did and what befell the server, newest first; kept in the store."""
+
+    def __init__(self, store: Store, now: Callable[[], float]) -> None:
+        self._store = store
+        self._now = now
+
+    def add(self, kind: str, text: str, level: str = "info", **data: Any) -> None:
+        """Add a line; `who` among the data names the person."""
+        record = EventRecord(self._now(), kind, text, level, data)
+        self._store.note(lambda session: write_events(session, [record]))
+
+    async def read(
+        self, before: int | None, limit: int, kind: str = "", search: str = ""
+    ) -> list[EventRecord]:
+        """Lines older than `before`. Raises StoreSilent."""
+        return await ask(
+            self._store,
+            lambda s: read_events(
+                s, limit, before_id=before, kind=kind or None, text=search or None
+            ),
+        )
+
+
+@implementer(ILogObserver)
+class FaultCount:
+    """Counts what is logged as an error."""
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        level = event.get("log_level")
+        if level is not None and level >= LogLevel.error:
+            self.total += 1

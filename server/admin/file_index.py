@@ -1,0 +1,142 @@
+"""What is served, with how often it was wanted: the tree as the Files page shows it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from server.admission.gate import Gate
+from server.files.paths import url_of
+from server.files.site import Site
+from server.files.tree import NotHere
+from server.store.store import Store
+from server.store.usage import read_usage
+
+SORTS = ("path", "popular", "bytes", "size")
+_FRESH_S = 20.0
+_MOST_FILES = 200_000
+#: The walk gives way to other work after this long.
+_TURN_S = 0.01
+log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class FileView:
+    """One served file. `digest_state` is one of none, computing, known."""
+
+    path: str
+    size_bytes: int
+    modified_s: float
+    sha256: str | None
+    digest_state: str
+    downloads: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    path: str
+    url: str
+    entry: Any
+
+
+class FileIndex:
+    """Walks the tree when somebody looks and the last walk is old; counts are always fresh."""
+
+    def __init__(
+        self, reactor: Any, site: Site, gate: Gate, store: Store, now: Callable[[], float]
+    ) -> None:
+        self._reactor = reactor
+        self._site = site
+        self._gate = gate
+        self._store = store
+        self._now = now
+        self._files: list[_Known] = []
+        self._walked_s = -1e9
+        self._usage: dict[str, tuple[int, int]] = {}
+
+    @property
+    def busy(self) -> int:
+        """How many files wait for a digest."""
+        return self._site.catalog.pending
+
+    async def read(
+        self, search: str, sort: str, offset: int, limit: int
+    ) -> tuple[list[FileView], int]:
+        """One page of files and how many match."""
+        if self._now() - self._walked_s > _FRESH_S:
+            await self._walk()
+        found = [file for file in self._files if search in file.path]
+        if sort == "size":
+            found.sort(key=lambda file: -file.entry.size_bytes)
+        elif sort in ("popular", "bytes"):
+            column = 0 if sort == "popular" else 1
+            sending = self._sending()
+            found.sort(key=lambda file: -self._wanted(file.url, sending)[column])
+        sending = self._sending()
+        return [self._view(one, sending) for one in found[offset : offset + limit]], len(found)
+
+    def _sending(self) -> Counter[str]:
+        """What running downloads have delivered and nobody has counted yet, by file."""
+        found: Counter[str] = Counter()
+        for download in self._gate.downloads.values():
+            for delivery in download.deliveries:
+                found[download.file] += delivery.in_flight_bytes()
+        return found
+
+    def _wanted(self, url: str, sending: Counter[str]) -> tuple[int, int]:
+        downloads, sent_bytes = self._usage.get(url, (0, 0))
+        fresh, fresh_bytes = self._gate.parts.popularity.pending(url)
+        return downloads + fresh, sent_bytes + fresh_bytes + sending[url]
+
+    def _view(self, file: _Known, sending: Counter[str]) -> FileView:
+        catalog = self._site.catalog
+        digests = catalog.known(file.entry.key)
+        downloads, sent_bytes = self._wanted(file.url, sending)
+        return FileView(
+            path=file.path,
+            size_bytes=file.entry.size_bytes,
+            modified_s=file.entry.mtime_s,
+            sha256=digests.sha256.hex() if digests is not None else None,
+            digest_state="known" if digests else "computing" if catalog.pending else "none",
+            downloads=downloads,
+            sent_bytes=sent_bytes,
+        )
+
+    async def _walk(self) -> None:
+        """Look through the tree anew, a little in each turn of the reactor."""
+        self._walked_s = self._now()
+        try:
+            self._usage = await self._store.read(read_usage)
+        except Exception:  # noqa: BLE001 - with a dead database popularity is what it was
+            log.warn("The popularity of files cannot be read now.")
+        found: list[_Known] = []
+        folders: list[list[bytes]] = [[]]
+        entered: set[int] = set()
+        began = time.monotonic()
+        while folders and len(found) < _MOST_FILES:
+            folder = folders.pop()
+            try:
+                entries = self._site.tree.entries(folder)
+            except NotHere:
+                continue
+            for entry in entries:
+                parts = [*folder, entry.name]
+                if not entry.is_directory:
+                    url = url_of(b"/".join(parts))
+                    found.append(_Known(unquote(url, errors="replace"), url, entry))
+                elif entry.key.inode not in entered:
+                    entered.add(entry.key.inode)
+                    folders.append(parts)
+            if time.monotonic() - began > _TURN_S:
+                await deferLater(self._reactor, 0, lambda: None)
+                began = time.monotonic()
+        found.sort(key=lambda file: file.path)
+        self._files = found

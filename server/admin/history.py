@@ -1,0 +1,249 @@
+"""The past in numbers: samples every few seconds, the last hour in memory, the rest in the store.
+
+The charts draw it, `GET /history.csv` exports it, previews replay the recorded arrivals.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from server.admin.charts import RECORDED, Series, levels_of, totals_of
+from server.admin.events import ask
+from server.admin.previews import Arrival
+from server.admin.vitals import Vitals
+from server.admission.popularity import Popularity
+from server.store.history import RAW, read_binned, read_samples, thin, write_samples
+from server.store.journal import forget_tickets
+from server.store.queries import forget_digests, forget_events, read_arrivals, write_arrivals
+from server.store.records import ArrivalRecord, SampleRecord
+from server.store.store import Store
+from server.store.usage import add_usage, forget_usage
+
+SAMPLE_S = 5.0
+_RECENT_S = 3600.0
+_MOMENTS = round(_RECENT_S / SAMPLE_S) + 1
+_THIN_EVERY = 12
+_SAME_JOB_S = 600.0
+_SEEN_MOST = 50_000
+_WAITING_MOST = 100_000
+_ARRIVALS_KEPT_S = 30 * 86_400.0
+_DIGESTS_KEPT_S = 90 * 86_400.0
+_USAGE_KEPT_S = 365 * 86_400.0
+_USAGE_HOURS_KEPT_S = 90 * 86_400.0
+#: Small files in a preview; more of them change nothing.
+_SMALL_MOST = 3_000
+#: Many who look at the same page cost one look at the past. A chart of a week has steps of 42
+#: minutes: it may be older than one of an hour.
+_FRESH_S, _FRESH_SHARE, _FRESH_MOST_S = 4.0, 1 / 4, 60.0
+_KEPT_MOST = 16
+log = Logger()
+
+
+class Recent:
+    """Samples of the last `kept_s` seconds by series; memory is bounded by `most` moments. Pure."""
+
+    def __init__(self, kept_s: float, most: int) -> None:
+        self._kept_s = kept_s
+        self._moments: deque[tuple[float, Mapping[str, float]]] = deque(maxlen=most)
+        self.whole = False
+
+    def add(self, at_s: float, values: Mapping[str, float]) -> None:
+        """One sample of every series."""
+        self._moments.append((at_s, values))
+        while self._moments[0][0] < at_s - self._kept_s:
+            self._moments.popleft()
+
+    def complete(self, earlier: Iterable[SampleRecord]) -> None:
+        """Put what was sampled before this run in front; from now on the hour is `whole`."""
+        own_s = self._moments[0][0] if self._moments else float("inf")
+        before: dict[float, dict[str, float]] = {}
+        for sample in earlier:
+            if sample.at_s < own_s:
+                before.setdefault(sample.at_s, {})[sample.series] = sample.mean
+        for at_s in sorted(before, reverse=True):
+            if len(self._moments) == self._moments.maxlen:
+                break
+            self._moments.appendleft((at_s, before[at_s]))
+        self.whole = True
+
+    def reaches(self, since_s: float, until_s: float) -> bool:
+        """Whether all that is known of this stretch is here."""
+        newest_s = self._moments[-1][0] if self._moments else until_s
+        return self.whole and since_s >= newest_s - self._kept_s - SAMPLE_S
+
+    def binned(
+        self, series: Sequence[str], since_s: float, until_s: float, points: int, least_s: float
+    ) -> tuple[list[float], dict[str, list[float | None]]]:
+        """Means on one axis of about `points` equal steps of at least `least_s` seconds.
+
+        A step without a value is None.
+        """
+        width_s = max((until_s - since_s) / points, least_s)
+        steps = max(1, round((until_s - since_s) / width_s))
+        axis = [since_s + (step + 0.5) * width_s for step in range(steps)]
+        bins: list[list[Mapping[str, float]]] = [[] for _ in range(steps)]
+        for at_s, values in self._moments:
+            step = int((at_s - since_s) // width_s)
+            if 0 <= step < steps and at_s < until_s:
+                bins[step].append(values)
+        return axis, {name: [_mean(one, name) for one in bins] for name in series}
+
+
+def _mean(moments: Sequence[Mapping[str, float]], name: str) -> float | None:
+    known = [values[name] for values in moments if name in values]
+    return sum(known) / len(known) if known else None
+
+
+class History:
+    """Samples the server, and reads the past. `kept_s` is how long tickets are remembered."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        now: Callable[[], float],
+        store: Store,
+        vitals: Vitals,
+        popularity: Popularity,
+        kept_s: float,
+    ) -> None:
+        self._reactor = reactor
+        self._now = now
+        self._store = store
+        self._vitals = vitals
+        self._popularity = popularity
+        self._kept_s = kept_s
+        self._call: Any = None
+        self._counts: dict[str, float] = {}
+        self._taken = 0
+        self._arrivals: list[ArrivalRecord] = []
+        self._seen: dict[tuple[str, str], float] = {}
+        self._drawn: dict[tuple[int, int], tuple[float, Series]] = {}
+        self._thin = random.Random(0)
+        self.recent = Recent(_RECENT_S, _MOMENTS)
+
+    def start(self) -> None:
+        """Begin to sample, and fetch what an earlier run sampled in the last hour."""
+        self._sample()
+        until_s = self._now()
+        since_s, most = until_s - _RECENT_S, _MOMENTS * len(RECORDED)
+
+        def ill(_fault: Failure) -> None:
+            # The store says so itself; the charts then begin with this run.
+            self.recent.complete(())
+
+        self._store.read(
+            lambda session: read_samples(session, RECORDED, RAW, since_s, until_s, most)
+        ).addCallbacks(self.recent.complete, ill)
+
+    def stop(self) -> None:
+        """Stop sampling, and write what was counted since the last time."""
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+        self._write_usage(self._now())
+
+    # -- the past ----------------------------------------------------------------------------
+
+    async def drawn(self, span_s: float, until_s: float, points: int) -> Series:
+        """The last `span_s` seconds for charts: what was drawn lately is drawn again."""
+        key = (round(span_s), points)
+        fresh_s = min(_FRESH_MOST_S, max(_FRESH_S, span_s / points * _FRESH_SHARE))
+        kept = self._drawn.get(key)
+        if kept is not None and 0 <= until_s - kept[0] < fresh_s:
+            return kept[1]
+        found = await self.read(until_s - span_s, until_s, points)
+        if len(self._drawn) > _KEPT_MOST:
+            self._drawn.clear()
+        self._drawn[key] = (until_s, found)
+        return found
+
+    async def read(self, since_s: float, until_s: float, points: int) -> Series:
+        """All series on about `points` steps; while the database is ill, what memory has."""
+        axis, found = self.recent.binned(RECORDED, since_s, until_s, points, SAMPLE_S)
+        if not self.recent.reaches(since_s, until_s):
+            try:
+                axis, found = await self._store.read(
+                    lambda session: read_binned(session, RECORDED, since_s, until_s, points)
+                )
+            except Exception as fault:  # noqa: BLE001 - whatever a database raises
+                log.warn("The history cannot be read: {fault}", fault=str(fault))
+        return Series(tuple(axis), {name: tuple(values) for name, values in found.items()})
+
+    async def arrivals(self, since_s: float, limit: int) -> list[Arrival]:
+        """Recorded wishes for a preview, thinned at random beyond `limit`. Raises StoreSilent."""
+        found = await ask(self._store, lambda s: read_arrivals(s, since_s, limit * 10))
+        if len(found) > limit:
+            chosen = sorted(self._thin.sample(range(len(found)), limit))
+            found = [found[index] for index in chosen]
+        large = [Arrival(r.at_s, r.client, r.file, r.size_bytes) for r in found]
+        return sorted([*large, *await self._small_ones(since_s)], key=lambda a: a.t_s)
+
+    async def _small_ones(self, since_s: float) -> list[Arrival]:
+        """Small files that were answered at once are only counted: as many, at random moments."""
+        now = self._now()
+        past = await self.read(since_s, now, 240)
+        rates = [rate for rate in past.series.get("admitted_small", ()) if rate is not None]
+        if not rates:
+            return []
+        span_s = len(rates) * (now - since_s) / max(1, len(past.t))
+        count = min(_SMALL_MOST, round(sum(rates) / len(rates) * span_s))
+        size = max(1, self._vitals.gate.settings.small_below_bytes // 2)
+        moments = sorted(self._thin.uniform(now - span_s, now) for _ in range(count))
+        return [Arrival(at, f"small-{i}", "small", size) for i, at in enumerate(moments)]
+
+    # -- recording ---------------------------------------------------------------------------
+
+    def arrived(self, record: ArrivalRecord) -> None:
+        """Note a job that comes for the first time; written with the next sample.
+
+        A client that asks again for the same file within ten minutes is the same job.
+        """
+        key = (record.client, record.file)
+        known = self._seen.pop(key, None)
+        self._seen[key] = record.at_s
+        if len(self._seen) > _SEEN_MOST:
+            del self._seen[next(iter(self._seen))]
+        fresh = known is None or record.at_s - known > _SAME_JOB_S
+        if fresh and len(self._arrivals) < _WAITING_MOST:
+            self._arrivals.append(record)
+
+    def _write_usage(self, now: float) -> None:
+        usage = self._popularity.take(now)
+        if usage:
+            self._store.note(lambda session: add_usage(session, usage))
+
+    def _sample(self) -> None:
+        self._call = self._reactor.callLater(SAMPLE_S, self._sample)
+        now = self._now()
+        snapshot, health = self._vitals.snapshot(), self._vitals.read()
+        values = levels_of(snapshot, health)
+        for series, count in totals_of(snapshot, health).items():
+            # A counter that fell has begun anew.
+            values[series] = max(0.0, count - self._counts.get(series, count)) / SAMPLE_S
+            self._counts[series] = count
+        self.recent.add(now, values)
+        samples = [SampleRecord(now, series, value, value) for series, value in values.items()]
+        self._store.note(lambda session: write_samples(session, samples))
+        if self._arrivals:
+            arrivals, self._arrivals = self._arrivals, []
+            self._store.note(lambda session: write_arrivals(session, arrivals))
+        self._taken += 1
+        if self._taken % _THIN_EVERY == 0:
+            self._write_usage(now)
+            self._store.note(lambda session: thin(session, now))
+        if self._taken % (_THIN_EVERY * 60) == 1:
+            self._forget(now)
+
+    def _forget(self, now: float) -> None:
+        kept_s = self._kept_s
+        self._store.note(lambda session: forget_tickets(session, now - 2 * kept_s))
+        self._store.note(lambda session: forget_events(session, now - _ARRIVALS_KEPT_S))
+        self._store.note(lambda session: forget_digests(session, now - _DIGESTS_KEPT_S))
+        self._store.note(
+            lambda session: forget_usage(session, now - _USAGE_KEPT_S, now - _USAGE_HOURS_KEPT_S)
+        )

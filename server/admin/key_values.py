@@ -1,0 +1,139 @@
+"""What operators have set up and must survive a restart, beside the policy: small documents.
+
+Rules for files, blocked networks and the waiting page are each one JSON document, read once at the
+start and written through; `StoredAccounts` keeps users, API tokens and sessions the same way.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+from twisted.logger import Logger
+
+from server.admin.accounts import AccountRows, ApiToken, Role, Scope, Session, User
+
+log = Logger()
+
+
+class Tables(Protocol):
+    """Rows as dictionaries (`server.store.accounts.OperatorTables`)."""
+
+    def read(self, table: str) -> list[dict[str, Any]]: ...
+    def put(self, table: str, values: dict[str, Any]) -> None: ...
+    def drop(self, table: str, key: str) -> None: ...
+
+
+class Papers:
+    """Named documents."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._bodies = {row["name"]: dict(row["body"]) for row in tables.read("state")}
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A document; empty when nobody wrote it yet."""
+        return dict(self._bodies.get(name, {}))
+
+    def all(self) -> list[tuple[str, dict[str, Any]]]:
+        """Every document with its name."""
+        return [(name, dict(body)) for name, body in self._bodies.items()]
+
+    def write(self, name: str, body: dict[str, Any]) -> None:
+        """Write a document with the store's next batch."""
+        self._bodies[name] = body
+        self._tables.put("state", {"name": name, "body": body})
+
+    def drop(self, name: str) -> None:
+        """Forget a document."""
+        if self._bodies.pop(name, None) is not None:
+            self._tables.drop("state", name)
+
+    def read_list(self, name: str) -> list[dict[str, Any]]:
+        """A document that is a list of rows."""
+        return list(self.read(name).get("rows", ()))
+
+    def write_list(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
+        """Write a list of rows."""
+        self.write(name, {"rows": list(rows)})
+
+
+class Sealer:
+    """Encrypts what the database must not show: a copy of it alone opens no account.
+
+    AES-SIV (RFC 5297) under a key that is made from the server's own; the owner's name is bound in,
+    so that one user's secret cannot be put in another's row.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        derived = hmac.new(key, b"tidegate.admin.totp", hashlib.sha512).digest()
+        self._cipher = AESSIV(derived)
+
+    def seal(self, secret: str, owner: str) -> str:
+        """The stored form of a secret."""
+        sealed = self._cipher.encrypt(secret.encode(), [owner.encode()])
+        return base64.b64encode(sealed).decode()
+
+    def open(self, stored: str, owner: str) -> str | None:
+        """The secret; None when it was sealed with another key or for somebody else."""
+        try:
+            sealed = base64.b64decode(stored, validate=True)
+            return self._cipher.decrypt(sealed, [owner.encode()]).decode()
+        except (InvalidTag, ValueError):
+            return None
+
+
+class StoredAccounts:
+    """An `AccountStore` on the database."""
+
+    def __init__(self, tables: Tables, key: bytes) -> None:
+        self._tables = tables
+        self._sealer = Sealer(key)
+
+    def load(self) -> AccountRows:
+        """Everything; blocks."""
+        users = [self._user(row) for row in self._tables.read("users")]
+        tokens = [
+            ApiToken(**{**row, "scopes": frozenset(Scope(word) for word in row["scopes"].split())})
+            for row in self._tables.read("tokens")
+        ]
+        return AccountRows(users, tokens, [Session(**row) for row in self._tables.read("sessions")])
+
+    def _user(self, row: dict[str, Any]) -> User:
+        stored, secret = row["totp_secret"], None
+        if stored is not None:
+            secret = self._sealer.open(stored, row["name"])
+            if secret is None:
+                log.error(
+                    "The one-time codes of {name} cannot be read with admin.key; nobody can log in "
+                    "under this name until `tidegate admin reset-password` has taken them off.",
+                    name=row["name"],
+                )
+                secret = ""  # fits no code: a lost key must not open the account
+        return User(**{**row, "role": Role(row["role"]), "totp_secret": secret})
+
+    def put_user(self, user: User) -> None:
+        secret = user.totp_secret
+        sealed = self._sealer.seal(secret, user.name) if secret else secret
+        self._tables.put("users", {**asdict(user), "role": user.role.value, "totp_secret": sealed})
+
+    def drop_user(self, name: str) -> None:
+        self._tables.drop("users", name)
+
+    def put_token(self, token: ApiToken) -> None:
+        self._tables.put("tokens", {**asdict(token), "scopes": " ".join(sorted(token.scopes))})
+
+    def drop_token(self, serial: str) -> None:
+        self._tables.drop("tokens", serial)
+
+    def put_session(self, session: Session) -> None:
+        self._tables.put("sessions", asdict(session))
+
+    def drop_session(self, key: str) -> None:
+        self._tables.drop("sessions", key)

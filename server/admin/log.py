@@ -1,0 +1,96 @@
+"""What has happened, and the neighbours as they stand: mirrors and multicast sessions."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from pydantic import Field
+
+from server.admin.app import Ask
+from server.admin.router import Operations, Pages
+from server.admin.server import Row
+from server.admin.shapes import BeforeQuery, Shape
+from server.admin.web import Answer
+
+api = Operations("server")
+pages = Pages()
+
+LIMIT = 100
+
+
+class EventQuery(BeforeQuery):
+    kind: str = Field("", max_length=64, description="Only of this kind.")
+    q: str = Field("", max_length=128, description="Only what contains this.")
+
+
+class EventOut(Shape):
+    number: int
+    at_s: float
+    kind: str
+    who: str
+    text: str
+
+
+class EventsOut(Shape):
+    events: list[EventOut]
+
+
+class RowOut(Shape):
+    name: str
+    state: str
+    facts: dict[str, str]
+
+
+class RowsOut(Shape):
+    rows: list[RowOut]
+
+
+def _rows(rows: list[Row]) -> RowsOut:
+    return RowsOut(rows=[RowOut.model_validate(row) for row in rows])
+
+
+@api.get("/mirrors")
+async def list_mirrors(ask: Ask) -> RowsOut:
+    """Mirrors as they stand."""
+    return _rows(ask.server.mirror_rows())
+
+
+@api.get("/multicast")
+async def list_multicast(ask: Ask) -> RowsOut:
+    """What is multicast now."""
+    return _rows(ask.server.multicast_rows())
+
+
+@api.get("/events")
+async def list_events(ask: Ask, query: EventQuery) -> EventsOut:
+    """The log, newest first."""
+    found = await ask.server.events.read(query.before, query.limit, query.kind, query.q)
+    return EventsOut(events=[EventOut.model_validate(event) for event in found])
+
+
+@pages.get("/network")
+async def network(ask: Ask) -> Answer:
+    """Listeners, multicast, mirrors."""
+    return ask.page(
+        "network.html",
+        mirrors=ask.server.mirror_rows(),
+        multicast=ask.server.multicast_rows(),
+        listeners=ask.server.vitals.read().listeners,
+    )
+
+
+@pages.get("/log")
+async def log(ask: Ask) -> Answer:
+    """The log, searchable."""
+    call = ask.call
+    kind, search = call.arg("kind").strip()[:64], call.arg("q").strip()[:128]
+    before = call.number("before", 0, 0, 1 << 60) or None
+    events = await ask.server.events.read(before, LIMIT + 1, kind, search)
+    return ask.page(
+        "log.html",
+        events=events[:LIMIT],
+        older=events[LIMIT - 1].number if len(events) > LIMIT else None,
+        kind=kind,
+        search=search,
+        base="/log?" + urlencode({"kind": kind, "q": search}) + "&",
+    )

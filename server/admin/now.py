@@ -1,0 +1,274 @@
+"""The server at a glance: the overview, what feeds its charts, the figures as CSV, the probes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic import Field
+
+from server.admin.app import Ask
+from server.admin.charts import (
+    CHARTS,
+    SERIES,
+    drawn,
+    from_first_value,
+    levels_of,
+    lines_of,
+    svg,
+    totals_of,
+)
+from server.admin.metrics import Metrics
+from server.admin.openapi import openapi
+from server.admin.render import clock, moment
+from server.admin.router import Operations, Pages
+from server.admin.shapes import Shape
+from server.admin.sheets import csv_answer
+from server.admin.status_text import state_of
+from server.admin.web import Answer, Problem
+
+api = Operations("server")
+pages = Pages()
+
+#: Word in the address -> (seconds, on its link, over the charts).
+SPANS = {
+    "15m": (900.0, "15 min", "The last 15 minutes"),
+    "1h": (3600.0, "1 h", "The last hour"),
+    "6h": (21_600.0, "6 h", "The last 6 hours"),
+    "24h": (86_400.0, "24 h", "The last 24 hours"),
+    "7d": (604_800.0, "7 days", "The last 7 days"),
+}
+_POINTS = 240
+_TOTALS_OF_SNAPSHOT = (
+    *("offers_total", "admitted_small_total", "admitted_large_total", "completed_total"),
+    *("tickets_issued_total", "tickets_expired_total", "early_polls_total", "refused_total"),
+)
+_TOTALS_OF_HEALTH = ("connections_total", "errors_total", "forged_total", "sent_bytes_total")
+
+
+class EstimateOut(Shape):
+    expected_s: float
+    p90_s: float
+
+
+class StateOut(Shape):
+    """The server at a glance."""
+
+    now_s: float
+    tone: str
+    headline: str
+    more: str
+    policy: str
+    mode: str
+    slots: int
+    large_slots: int
+    small_active: int
+    large_active: int
+    paused: int
+    waiting: int
+    ready: int
+    ready_target: int
+    link_bound: bool
+    last_wait: EstimateOut | None
+    no_show_fraction: float
+    eta_within_p90: float | None
+    eta_median_error: float | None
+    totals: dict[str, int]
+    goodput_bytes_s: float
+    capacity_bytes_s: float | None
+    connections: int
+    held: int
+    multicast_cohorts: int
+    multicast_receivers: int
+    draining: bool
+    store_degraded: bool
+    store_fault: str
+    started_s: float
+    version: str
+    listeners: list[str]
+
+
+class HistoryQuery(Shape):
+    span_s: float = Field(3600.0, gt=0, le=366 * 86_400.0, description="How far back.")
+    points: int = Field(240, ge=2, le=2000, description="At most so many points.")
+
+
+class PeriodQuery(Shape):
+    since_s: float = Field(ge=0, le=4e9, description="From this time.")
+    until_s: float = Field(ge=0, le=4e9, description="To this time.")
+    points: int = Field(1000, ge=2, le=10_000, description="At most so many rows.")
+
+
+class HistoryOut(Shape):
+    t: list[float]
+    series: dict[str, list[float | None]]
+
+
+@api.get("/state")
+async def get_state(ask: Ask) -> StateOut:
+    """The server at a glance."""
+    snapshot, health = ask.server.vitals.snapshot(), ask.server.vitals.read()
+    known = asdict(health) | asdict(snapshot) | asdict(state_of(snapshot, health))
+    totals = {name: known[name] for name in (*_TOTALS_OF_SNAPSHOT, *_TOTALS_OF_HEALTH)}
+    known |= {"now_s": ask.now, "totals": totals}
+    return StateOut(**{name: known[name] for name in StateOut.model_fields})
+
+
+@api.get("/history")
+async def get_history(ask: Ask, query: HistoryQuery) -> HistoryOut:
+    """Recorded series on one time axis."""
+    found = await ask.server.history.read(ask.now - query.span_s, ask.now, query.points)
+    series = {name: list(found.series[name]) for name in SERIES}
+    return HistoryOut(t=list(found.t), series=series)
+
+
+@api.get("/history.csv", media="text/csv")
+async def export_history(ask: Ask, query: PeriodQuery) -> Answer:
+    """Recorded series of any period as CSV."""
+    if query.until_s <= query.since_s:
+        raise Problem(422, "until_s: The end must be after the start.", code="invalid-value")
+    found = await ask.server.history.read(query.since_s, query.until_s, query.points)
+    rows = (
+        [datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds"), *values]
+        for at, *values in zip(found.t, *(found.series[name] for name in SERIES), strict=True)
+    )
+    return csv_answer("history.csv", ["time", *SERIES], rows)
+
+
+@api.get("/openapi.json", tag="account", public=True)
+async def get_open_api(ask: Ask) -> Answer:
+    """This document."""
+    routes = (route for route in ask.admin.router.routes if route.operation is not None)
+    found = openapi(routes, ask.server.vitals.version)
+    return Answer(200, json.dumps(found).encode(), (("content-type", "application/json"),))
+
+
+def _chosen(ask: Ask) -> str:
+    word = ask.call.arg("span", "1h")
+    return word if word in SPANS else "1h"
+
+
+@pages.get("/")
+async def now(ask: Ask) -> Answer:
+    """The overview."""
+    chosen = _chosen(ask)
+    span_s, _, title = SPANS[chosen]
+    whole = await ask.server.history.drawn(span_s, ask.now, _POINTS)
+    history = from_first_value(whole)
+    zone = ask.zone
+    write = clock if span_s <= 86_400 else moment
+    pictures = [(chart, svg(chart, history, lambda at: write(at, zone))) for chart in CHARTS]
+    snapshot, health = ask.server.vitals.snapshot(), ask.server.vitals.read()
+    return ask.page(
+        "now.html",
+        state=state_of(snapshot, health),
+        snapshot=snapshot,
+        charts=pictures,
+        periods=[(word, label) for word, (_, label, _) in SPANS.items()],
+        chosen=chosen,
+        span_s=span_s,
+        title=title,
+        recorded_s=history.t[0] if len(history.t) < len(whole.t) else None,
+    )
+
+
+@pages.get("/now")
+async def now_part(ask: Ask) -> Answer:
+    """The figures alone, for htmx."""
+    snapshot, health = ask.server.vitals.snapshot(), ask.server.vitals.read()
+    return ask.page("now_part.html", state=state_of(snapshot, health), snapshot=snapshot)
+
+
+@pages.get("/history")
+async def history(ask: Ask) -> Answer:
+    """The charts' numbers, column by column, as uPlot wants them."""
+    span_s = SPANS[_chosen(ask)][0]
+    found = from_first_value(await ask.server.history.drawn(span_s, ask.now, _POINTS))
+    body: dict[str, Any] = {
+        chart.name: [list(found.t), *(values for _, values in lines_of(chart, found))]
+        for chart in CHARTS
+    }
+    return Answer(200, json.dumps(body).encode(), (("content-type", "application/json"),))
+
+
+@pages.get("/live")
+async def live(ask: Ask) -> Answer:
+    """One event a second with the newest point of every chart."""
+    headers = (("content-type", "text/event-stream"), ("x-accel-buffering", "no"))
+    return Answer(200, headers=headers, follow=follower(ask))
+
+
+def follower(ask: Ask) -> Callable[[], bytes]:
+    """Gives the next event, or nothing once the one who asked may no longer look."""
+    who, vitals = ask.principal, ask.server.vitals
+    last: dict[str, float] = {}
+    last_at = 0.0
+
+    def follow() -> bytes:
+        nonlocal last, last_at
+        at = ask.server.now()
+        if not ask.admin.still_welcome(who, at):
+            return b""
+        snapshot, health = vitals.snapshot(), vitals.read()
+        sample, totals = levels_of(snapshot, health), totals_of(snapshot, health)
+        if not last or at <= last_at:
+            # Rates need two looks; a point without them would tear the lines.
+            last, last_at = totals, at
+            return b": here\n\n"
+        for name, total in totals.items():
+            # A counter that fell has begun anew.
+            sample[name] = max(0.0, total - last[name]) / (at - last_at)
+        points = {
+            chart.name: [drawn(chart, sample.get(line.series)) for line in chart.lines]
+            for chart in CHARTS
+        }
+        last, last_at = totals, at
+        return b"data: " + json.dumps({"t": at, "points": points}).encode() + b"\n\n"
+
+    return follow
+
+
+@pages.get("/static/{name}", public=True)
+# The waiting page's preview asks for its style where visitors find it.
+@pages.get("/-/static/{name}", public=True)
+async def static(ask: Ask) -> Answer:
+    """The static files; kept for ever by browsers, since their address has their tag."""
+    call = ask.call
+    asset = ask.admin.assets.by_name.get(call.params["name"])
+    if asset is None:
+        raise Problem(404, f"There is no file {call.params['name']}.")
+    tag = f'"{asset.tag}"'
+    keep = "public, max-age=31536000, immutable" if call.arg("v") == asset.tag else "no-cache"
+    headers = (("cache-control", keep), ("etag", tag))
+    if tag in call.headers.get("if-none-match", ""):
+        return Answer(304, b"", headers)
+    return Answer(200, asset.body, (("content-type", f"{asset.media}; charset=utf-8"), *headers))
+
+
+@pages.get("/metrics", public=True)
+async def metrics(ask: Ask) -> Answer:
+    """For Prometheus: free for this machine, with an API token from elsewhere."""
+    call, server = ask.call, ask.server
+    forwarded = "x-forwarded-for" in call.headers or "forwarded" in call.headers
+    if call.who is None and not server.may_scrape(call.peer, forwarded):
+        raise Problem(401, "Send an API token, or ask from a machine that metrics_from names.")
+    body = Metrics(server.vitals, server.revisions, server.mirror_states).text()
+    return Answer(200, body, (("content-type", "text/plain; version=0.0.4; charset=utf-8"),))
+
+
+@pages.get("/-/live", public=True)
+async def alive(ask: Ask) -> Answer:
+    """The process answers."""
+    return Answer(200, b"live\n", (("content-type", "text/plain"),))
+
+
+@pages.get("/-/ready", public=True)
+async def ready(ask: Ask) -> Answer:
+    """The server takes downloads."""
+    if ask.server.gate.draining:
+        again = (("retry-after", "5"),)
+        raise Problem(503, "The server is about to stop.", code="closed", headers=again)
+    return Answer(200, b"ready\n", (("content-type", "text/plain"),))

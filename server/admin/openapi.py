@@ -1,0 +1,137 @@
+"""The OpenAPI 3.1 document, from what the operations declare."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel
+
+from server.admin.router import Route
+
+
+def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of these operations."""
+    schemas: dict[str, Any] = {"Problem": _PROBLEM_SCHEMA}
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        methods = paths.setdefault(route.path, {})
+        methods[route.method.lower()] = _described(route, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tidegate administration",
+            "version": version,
+            "description": "Everything the administration pages can do. Rates are bytes per "
+            "second, sizes bytes, times Unix seconds.",
+        },
+        "security": [{"token": []}, {"session": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer"},
+                "session": {"type": "apiKey", "in": "cookie", "name": "tidegate-admin"},
+            },
+        },
+    }
+
+
+_PROBLEM_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "description": "What went wrong (RFC 9457); `errors` names each bad field with its bounds.",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string"},
+        "errors": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["field", "message"],
+                "properties": {"field": {"type": "string"}, "message": {"type": "string"}},
+            },
+        },
+    },
+}
+
+
+def _described(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+    operation = route.operation
+    assert operation is not None
+    problem = {
+        "description": "A problem document.",
+        "content": {
+            "application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}
+        },
+    }
+    good: dict[str, Any] = {"description": "Done."}
+    if operation.answer is not None:
+        good["content"] = {operation.media: {"schema": _reference(operation.answer, schemas)}}
+    elif operation.status != 204:
+        good["content"] = {operation.media: {"schema": {"type": "string"}}}
+    needs = "" if route.public else f" Needs the scope {route.scope}."
+    found: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "description": f"{operation.summary}{needs}",
+        "tags": [operation.tag],
+        "parameters": [
+            *_parameters(operation.path, "path", schemas),
+            *_parameters(operation.query, "query", schemas),
+        ],
+        "responses": {str(operation.status): good, "4XX": problem, "503": problem},
+    }
+    if operation.if_match:
+        found["parameters"].append(
+            {
+                "name": "If-Match",
+                "in": "header",
+                "required": True,
+                "description": "The ETag of the settings you have read; 412 when they changed.",
+                "schema": {"type": "string"},
+            }
+        )
+    if operation.body is not None:
+        found["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": _reference(operation.body, schemas)}},
+        }
+    if route.public:
+        found["security"] = []
+    return found
+
+
+def _parameters(
+    model: type[BaseModel], where: str, schemas: dict[str, Any]
+) -> list[dict[str, Any]]:
+    schema = _own_schema(model, schemas)
+    required = schema.get("required", [])
+    return [
+        {
+            "name": name,
+            "in": where,
+            "required": where == "path" or name in required,
+            "description": rules.get("description", ""),
+            "schema": {key: value for key, value in rules.items() if key != "description"},
+        }
+        for name, rules in schema.get("properties", {}).items()
+    ]
+
+
+def _reference(model: type[BaseModel], schemas: dict[str, Any]) -> dict[str, str]:
+    if model.__name__ not in schemas:
+        schemas[model.__name__] = {}
+        schemas[model.__name__] = _own_schema(model, schemas)
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
+def _own_schema(model: type[BaseModel], schemas: dict[str, Any]) -> dict[str, Any]:
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    for name, nested in schema.pop("$defs", {}).items():
+        schemas.setdefault(name, nested)
+    found: dict[str, Any] = json.loads(json.dumps(schema))
+    return found

@@ -1,0 +1,70 @@
+"""A forgotten password, given anew on the host: no SQL, whether or not the server runs.
+
+`tidegate admin reset-password` leaves the new password's hash in the state folder, where only the
+server's own user may write; the server takes it up at its start and at the next login.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from argon2 import PasswordHasher
+from twisted.logger import Logger
+
+_NAME = "password-reset.json"
+log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Whose password it is, and its hash."""
+
+    name: str
+    password_hash: str = field(repr=False)
+
+
+def leave_reset(state: Path, name: str, password: str) -> None:
+    """Write the new password's hash for the server that uses this state folder. Raises OSError."""
+    fresh = state / f".{_NAME}.{os.getpid()}"
+    owner = state.stat()
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
+            json.dump({"name": name, "password_hash": PasswordHasher().hash(password)}, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        # Root writes it, the server's own user reads it.
+        if os.geteuid() == 0:
+            os.chown(fresh, owner.st_uid, owner.st_gid)
+        os.replace(fresh, state / _NAME)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+
+
+def take_reset(state: Path) -> Reset | None:
+    """The reset that waits, and away with it; None when there is none, or none to be trusted."""
+    path = state / _NAME
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    except OSError as fault:
+        log.error("{path} cannot be read: {fault}", path=str(path), fault=fault.strerror)
+        return None
+    with os.fdopen(descriptor, encoding="ascii") as stream:
+        facts = os.fstat(stream.fileno())
+        text = stream.read(10_000)
+    path.unlink(missing_ok=True)
+    if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & 0o077:
+        log.error("{path} was not written by this server's user; it is ignored.", path=str(path))
+        return None
+    try:
+        found = json.loads(text)
+        return Reset(str(found["name"]), str(found["password_hash"]))
+    except (ValueError, KeyError, TypeError):
+        log.error("{path} is damaged; run tidegate admin reset-password again.", path=str(path))
+        return None

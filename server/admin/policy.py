@@ -1,0 +1,517 @@
+"""Choose a policy, turn its settings, see beforehand what that does, apply, look back, restore."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+from twisted.internet.defer import Deferred
+
+from policies.registry import POLICIES
+from policies.settings import PolicySettings
+from server.admin import forms
+from server.admin.accounts import Scope
+from server.admin.app import Ask
+from server.admin.previews import RECORDED, WORKLOADS, Preview, Side, new_key
+from server.admin.revisions import StaleRevision, usable
+from server.admin.router import Operations, Pages
+from server.admin.shapes import BeforeQuery, KeyPath, NumberPath, Shape, Text
+from server.admin.web import Answer, Problem, invalid, json_answer, redirect, wrong
+from server.store.records import RevisionRecord
+
+api = Operations("policy", Scope.POLICY)
+pages = Pages(Scope.POLICY)
+
+HOUR_S = 3600.0
+#: Replayed at most; a busier hour is thinned to this, in the order it came.
+ARRIVALS_MAX = 20_000
+_REVISIONS = 30
+_NOTE_MOST = 500
+
+
+def _one_of(words: Iterable[str | None]) -> dict[str, Any]:
+    """The words that are known, for the document; the operation itself names them in its fault."""
+    return {"enum": list(words)}
+
+
+class SettingsIn(Shape):
+    """A policy with all its settings; what is left out takes its default."""
+
+    policy: str = Field(max_length=32, json_schema_extra=_one_of(POLICIES))
+    settings: PolicySettings
+    note: Text = Field("", max_length=_NOTE_MOST)
+
+
+class SettingsPatch(Shape):
+    """Single settings to change; the rest stays."""
+
+    policy: str | None = Field(None, json_schema_extra=_one_of((*POLICIES, None)))
+    settings: dict[str, Any] = Field(default_factory=dict)
+    note: Text = Field("", max_length=_NOTE_MOST)
+
+
+class RestoreIn(Shape):
+    note: Text = Field("", max_length=_NOTE_MOST)
+
+
+class RevisionOut(Shape):
+    number: int
+    at_s: float
+    who: str
+    note: str
+    policy: str
+    settings: dict[str, Any]
+    restored_from: int | None
+
+
+class RevisionsOut(Shape):
+    revisions: list[RevisionOut]
+
+
+class OverrideOut(Shape):
+    """A setting whose value in force is not the configuration file's."""
+
+    name: str
+    configured: str
+    in_force: str
+
+
+class OverridesOut(Shape):
+    overrides: list[OverrideOut]
+
+
+class SettingOut(Shape):
+    """What is known of one setting."""
+
+    name: str
+    unit: str
+    help: str
+    policies: list[str]
+    bounds: dict[str, Any]
+    default: Any
+
+
+class SettingsHelpOut(Shape):
+    policies: list[str]
+    settings: list[SettingOut]
+
+
+class PreviewIn(Shape):
+    policy: str = Field(max_length=32, json_schema_extra=_one_of(POLICIES))
+    settings: PolicySettings
+    workload: str = Field(RECORDED, max_length=32, json_schema_extra=_one_of(WORKLOADS))
+    note: Text = Field("", max_length=_NOTE_MOST)
+
+
+class MeasureOut(Shape):
+    name: str
+    label: str
+    unit: str
+    now: float | None
+    proposed: float | None
+    verdict: str
+
+
+class PreviewOut(Shape):
+    key: str
+    state: str
+    fault: str
+    workload: str
+    jobs: int
+    took_s: float
+    measures: list[MeasureOut]
+
+
+class SidePath(KeyPath):
+    side: Literal["before", "after"] = Field(description="Which of the two.")
+
+
+# -- what can be done ------------------------------------------------------------------------
+
+
+def known_policy(name: str) -> str:
+    """The name of a policy. Raises Problem 422."""
+    if name not in POLICIES:
+        raise wrong("policy", f"There is no policy {name!r}; choose one of {', '.join(POLICIES)}.")
+    return name
+
+
+def apply(
+    ask: Ask, policy: str, settings: PolicySettings, note: str, expected: int
+) -> RevisionRecord:
+    """Make a policy current. Raises StaleRevision and Problem 422."""
+    return ask.server.revisions.apply(
+        known_policy(policy), settings, ask.who, note, expected=expected
+    )
+
+
+async def restore(ask: Ask, number: int, note: str, expected: int) -> RevisionRecord:
+    """Make an old revision current again. Raises StaleRevision and Problem 404, 409."""
+    revisions = ask.server.revisions
+    if expected != revisions.current.number:
+        raise StaleRevision
+    wanted = await _revision(ask, number)
+    settings = usable(wanted)
+    if settings is None:
+        raise Problem(409, f"Revision {number} no longer fits this version; set it up anew.")
+    return revisions.apply(
+        wanted.policy, settings, ask.who, note, expected=expected, restored_from=number
+    )
+
+
+async def _revision(ask: Ask, number: int) -> RevisionRecord:
+    found = await ask.server.revisions.get(number)
+    if found is None:
+        raise Problem(404, f"There is no revision {number}.")
+    return found
+
+
+async def begin_preview(
+    ask: Ask, policy: str, settings: PolicySettings, workload: str, note: str
+) -> Preview:
+    """Queue the simulation of a change beside the policy in force."""
+    if workload not in WORKLOADS:
+        raise wrong("workload", f"Choose one of {', '.join(WORKLOADS)}.")
+    known_policy(policy)
+    previews, current = ask.admin.previews, ask.server.revisions.current
+    if not previews.room():
+        again = (("retry-after", "10"),)
+        raise Problem(429, "Other previews are running; try again.", headers=again)
+    arrivals, capacity = [], None
+    if workload == RECORDED:
+        arrivals = await ask.server.history.arrivals(ask.now - HOUR_S, ARRIVALS_MAX)
+        capacity = await _capacity(ask)
+        if not arrivals:
+            raise Problem(
+                409,
+                "Nobody has come within the last hour, so there is nothing to replay; choose one "
+                "of the other workloads.",
+                code="no-arrivals",
+            )
+    found = Preview(
+        key=new_key(),
+        who=ask.who,
+        at_s=ask.now,
+        workload=workload,
+        jobs=len(arrivals),
+        present=Side(current.policy, current.settings),
+        proposed=Side(policy, settings.model_dump()),
+        base_revision=current.number,
+        note=note,
+    )
+    previews.begin(found, arrivals, capacity)
+    Deferred.fromCoroutine(previews.work())
+    return found
+
+
+async def _capacity(ask: Ask) -> float | None:
+    """What the link carries: the configured cap, else the most that was seen within the hour."""
+    configured = ask.server.vitals.read().capacity_bytes_s
+    if configured is not None:
+        return configured
+    past = await ask.server.history.read(ask.now - HOUR_S, ask.now, 240)
+    seen = [rate for rate in past.series.get("goodput_bytes_s", ()) if rate is not None]
+    return max(seen, default=0.0) or None
+
+
+def preview_of(ask: Ask, key: str) -> Preview:
+    """A preview that is still known. Raises Problem 404."""
+    found = ask.admin.previews.by_key.get(key)
+    if found is None:
+        raise Problem(404, "This preview is gone; make it again.")
+    return found
+
+
+MEASURES = (
+    ("wait_small_mean_s", "Small files: mean wait", "s"),
+    ("wait_small_p95_s", "Small files: 95 % wait less than", "s"),
+    ("wait_large_mean_s", "Large files: mean wait", "s"),
+    ("wait_large_p95_s", "Large files: 95 % wait less than", "s"),
+    ("paused_large_mean_s", "Large files: then paused, mean", "s"),
+    ("session_mean_s", "Whole visit, mean", "s"),
+    ("abandoned", "Left without their file", "count"),
+    ("attempts", "Attempts per download", "ratio"),
+    ("slots_used", "Slots used on average", "slots"),
+)
+#: Where more is neither better nor worse.
+_NEUTRAL = frozenset({"slots_used"})
+
+
+def compared(found: Preview) -> list[MeasureOut]:
+    """The measures side by side; `verdict` is better, worse or empty."""
+    if found.before is None or found.after is None:
+        return []
+    before, after = asdict(found.before), asdict(found.after)
+    rows = []
+    for name, label, unit in MEASURES:
+        old, new = before[name], after[name]
+        verdict = ""
+        known = old is not None and new is not None and name not in _NEUTRAL
+        if known and abs(new - old) > max(0.02 * abs(old), 0.01):
+            verdict = "better" if new < old else "worse"
+        rows.append(
+            MeasureOut(name=name, label=label, unit=unit, now=old, proposed=new, verdict=verdict)
+        )
+    return rows
+
+
+def _picture(found: Preview, side: str) -> Answer:
+    """The chronology of one side. Its own styles may apply, nothing else; alone it is inert."""
+    measures = {"before": found.before, "after": found.after}.get(side)
+    if measures is None or not measures.picture_svg:
+        raise Problem(404, "There is no such picture (yet).")
+    policy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+    headers = (("content-type", "image/svg+xml"), ("content-security-policy", policy))
+    return Answer(200, measures.picture_svg.encode(), headers)
+
+
+# -- the API ---------------------------------------------------------------------------------
+
+
+def etag(revision: RevisionRecord) -> str:
+    """The entity tag of the settings as they are in this revision."""
+    return f'"r{revision.number}"'
+
+
+def _expected(ask: Ask) -> int:
+    """The revision the caller has read; raises Problem 428 without If-Match, StaleRevision."""
+    current, given = ask.server.revisions.current, ask.call.headers.get("if-match")
+    if given is None:
+        raise Problem(428, "Send If-Match with the ETag of the settings you have read.")
+    tags = [tag.strip() for tag in given.split(",")]
+    if "*" not in tags and etag(current) not in tags:
+        raise StaleRevision
+    return current.number
+
+
+def _settings(revision: RevisionRecord) -> Answer:
+    return json_answer(RevisionOut.model_validate(revision), 200, ("etag", etag(revision)))
+
+
+@api.get("/settings", answer=RevisionOut)
+async def get_settings(ask: Ask) -> Answer:
+    """The policy in force; its ETag."""
+    current = ask.server.revisions.current
+    if etag(current) in ask.call.headers.get("if-none-match", ""):
+        return Answer(304, b"", (("etag", etag(current)),))
+    return _settings(current)
+
+
+@api.put("/settings", answer=RevisionOut, if_match=True)
+async def put_settings(ask: Ask, body: SettingsIn) -> Answer:
+    """Replace policy and settings."""
+    return _settings(apply(ask, body.policy, body.settings, body.note, _expected(ask)))
+
+
+@api.patch("/settings", answer=RevisionOut, if_match=True)
+async def patch_settings(ask: Ask, body: SettingsPatch) -> Answer:
+    """Change single settings."""
+    number, current = _expected(ask), ask.server.revisions.current
+    try:
+        wanted = json.dumps({**current.settings, **body.settings})
+        settings = PolicySettings.model_validate_json(wanted, strict=True)
+    except ValidationError as error:
+        raise invalid(error, PolicySettings, where="settings") from None
+    return _settings(apply(ask, body.policy or current.policy, settings, body.note, number))
+
+
+@api.get("/settings/help")
+async def explain_settings(ask: Ask) -> SettingsHelpOut:
+    """Every setting: unit, bounds, default, help."""
+    defaults = PolicySettings().model_dump()
+    rows = [
+        SettingOut(
+            name=one.name,
+            unit=one.unit,
+            help=one.help,
+            policies=list(one.policies),
+            bounds=dict(one.bounds),
+            default=defaults[one.name],
+        )
+        for one in forms.settings_of()
+    ]
+    return SettingsHelpOut(policies=list(POLICIES), settings=rows)
+
+
+@api.get("/settings/overrides")
+async def list_overrides(ask: Ask) -> OverridesOut:
+    """Settings in force that are not what the configuration file says."""
+    rows = [
+        OverrideOut(name=one.name, configured=one.before, in_force=one.after)
+        for one in ask.server.revisions.overrides()
+    ]
+    return OverridesOut(overrides=rows)
+
+
+@api.get("/revisions")
+async def list_revisions(ask: Ask, query: BeforeQuery) -> RevisionsOut:
+    """Changes, newest first."""
+    found = await ask.server.revisions.listed(query.before, query.limit)
+    return RevisionsOut(revisions=[RevisionOut.model_validate(one) for one in found])
+
+
+@api.post("/revisions/{number}/restore", answer=RevisionOut, if_match=True)
+async def restore_revision(ask: Ask, path: NumberPath, body: RestoreIn) -> Answer:
+    """Make an old revision current again."""
+    return _settings(await restore(ask, path.number, body.note, _expected(ask)))
+
+
+def _preview_out(found: Preview) -> PreviewOut:
+    known = {name: getattr(found, name) for name in PreviewOut.model_fields if name != "measures"}
+    return PreviewOut(**known, measures=compared(found))
+
+
+@api.post("/previews", answer=PreviewOut, status=202)
+async def begin_preview_(ask: Ask, body: PreviewIn) -> Answer:
+    """Simulate a change beside the policy in force."""
+    found = await begin_preview(ask, body.policy, body.settings, body.workload, body.note)
+    return json_answer(_preview_out(found), 202, ("location", f"/api/v1/previews/{found.key}"))
+
+
+@api.get("/previews/{key}")
+async def get_preview(ask: Ask, path: KeyPath) -> PreviewOut:
+    """A preview's result."""
+    return _preview_out(preview_of(ask, path.key))
+
+
+@api.get("/previews/{key}/{side}", media="image/svg+xml")
+async def get_preview_picture(ask: Ask, path: SidePath) -> Answer:
+    """The chronology of one side of a preview."""
+    return _picture(preview_of(ask, path.key), path.side)
+
+
+# -- the pages -------------------------------------------------------------------------------
+
+
+def _form(
+    ask: Ask, policy: str, filled: forms.Filled, note: str = "", status: int = 200, said: str = ""
+) -> Answer:
+    revisions, every = ask.server.revisions, forms.settings_of()
+    return ask.page(
+        "policy.html",
+        status,
+        current=revisions.current,
+        overrides=revisions.overrides(),
+        policy=policy,
+        names=[(name, name.capitalize(), kind.summary) for name, kind in POLICIES.items()],
+        mine=[one for one in every if policy in one.policies],
+        others=[one for one in every if policy not in one.policies],
+        texts=filled.texts,
+        errors=filled.errors,
+        changed=filled.changed,
+        workloads=WORKLOADS,
+        bound_text=forms.bound_text,
+        prefix=forms.PREFIX,
+        note=note,
+        said=said,
+    )
+
+
+def _filled(ask: Ask, settings: Mapping[str, Any]) -> forms.Filled:
+    """A form that shows these settings beside those in force."""
+    texts = {name: forms.shown(value) for name, value in settings.items()}
+    changed = forms.changed_from(ask.server.revisions.current.settings, settings)
+    return forms.Filled(None, texts, {}, changed)
+
+
+@pages.get("/policy")
+async def policy(ask: Ask) -> Answer:
+    """The form, with what is in force."""
+    current = ask.server.revisions.current
+    chosen = ask.call.arg("policy", current.policy)
+    if chosen not in POLICIES:
+        chosen = current.policy
+    said = f"Revision {current.number} is in force." if ask.call.arg("applied") else ""
+    return _form(ask, chosen, _filled(ask, current.settings), said=said)
+
+
+@pages.post("/policy")
+async def submit(ask: Ask) -> Answer:
+    """The form's buttons: look beforehand, or apply at once."""
+    call = ask.call
+    chosen = known_policy(call.field("policy"))
+    filled = forms.read(call, ask.server.revisions.current.settings)
+    note = call.field("note")[:_NOTE_MOST]
+    if filled.settings is None:
+        return _form(ask, chosen, filled, note, 422)
+    if call.field("act") == "show":
+        return _form(ask, chosen, filled, note)
+    if call.field("act") == "preview":
+        workload = call.field("workload") or RECORDED
+        found = await begin_preview(ask, chosen, filled.settings, workload, note)
+        return redirect(f"/policy/preview/{found.key}")
+    apply(ask, chosen, filled.settings, note, call.whole("base"))
+    return redirect("/policy?applied=1")
+
+
+@pages.get("/policy/preview/{key}")
+async def preview(ask: Ask) -> Answer:
+    """Both sides."""
+    found = preview_of(ask, ask.call.params["key"])
+    now, then = found.present, found.proposed
+    return ask.page(
+        "preview.html",
+        preview=found,
+        rows=compared(found),
+        changes=forms.diff(now.policy, now.settings, then.policy, then.settings),
+        workload=WORKLOADS.get(found.workload, found.workload),
+        stale=found.base_revision != ask.server.revisions.current.number,
+    )
+
+
+@pages.get("/policy/preview/{key}/edit", scope=Scope.POLICY)
+async def preview_edit(ask: Ask) -> Answer:
+    """Back to the form, with what was proposed."""
+    found = preview_of(ask, ask.call.params["key"])
+    return _form(ask, found.proposed.policy, _filled(ask, found.proposed.settings), found.note)
+
+
+@pages.get("/policy/preview/{key}/{side}")
+async def picture(ask: Ask) -> Answer:
+    """The chronology of one side, as a picture of its own."""
+    found, side = preview_of(ask, ask.call.params["key"]), ask.call.params["side"]
+    return _picture(found, side.removesuffix(".svg"))
+
+
+@pages.post("/policy/preview/{key}")
+async def preview_apply(ask: Ask) -> Answer:
+    """Apply what was proposed."""
+    found = preview_of(ask, ask.call.params["key"])
+    settings = PolicySettings.model_validate(found.proposed.settings)
+    note = ask.call.field("note")[:_NOTE_MOST]
+    apply(ask, found.proposed.policy, settings, note, found.base_revision)
+    return redirect("/policy?applied=1")
+
+
+@pages.get("/policy/revisions")
+async def revisions(ask: Ask) -> Answer:
+    """Every change, with what it changed."""
+    before = ask.call.number("before", 0, 0, 1 << 60) or None
+    found = await ask.server.revisions.listed(before, _REVISIONS + 1)
+    rows = [
+        (new, forms.diff(old.policy, old.settings, new.policy, new.settings) if old else [])
+        for new, old in zip(found[:_REVISIONS], [*found[1:], None], strict=False)
+    ]
+    more = found[_REVISIONS - 1].number if len(found) > _REVISIONS else None
+    current = ask.server.revisions.current
+    return ask.page("revisions.html", rows=rows, more=more, current=current)
+
+
+@pages.get("/policy/revisions/{number}/restore", scope=Scope.POLICY)
+async def restore_ask(ask: Ask) -> Answer:
+    """Really?"""
+    old, current = await _revision(ask, ask.call.whole("number")), ask.server.revisions.current
+    changes = forms.diff(current.policy, current.settings, old.policy, old.settings)
+    return ask.page("restore.html", revision=old, current=current, changes=changes)
+
+
+@pages.post("/policy/revisions/{number}/restore")
+async def restore_do(ask: Ask) -> Answer:
+    """Do it."""
+    call = ask.call
+    note = call.field("note")[:_NOTE_MOST]
+    await restore(ask, call.whole("number"), note, call.whole("base"))
+    return redirect("/policy?applied=1")

@@ -1,0 +1,231 @@
+"""What a change of policy would do: asked of the simulator, in a process of its own.
+
+A thread waits for that process, because the server installs its own signal handlers and so the
+reactor hears of no child's end.
+
+A preview plays the same arrivals twice, under the policy that runs and under the proposed one, with
+the same policy code as the server. One preview runs at a time, at low priority; a few wait; the
+last results are kept in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from server.admin.accounts import Off
+
+KEPT = 40
+QUEUE = 4
+RECORDED = "recorded"
+#: Workloads of the load test that are small enough for an answer within seconds.
+WORKLOADS: Mapping[str, str] = {
+    RECORDED: "The last hour's recorded arrivals",
+    "exp2": "Paper: 400 clients in ten minutes, few large files",
+    "exp1": "Paper: 200 clients in ten minutes, sizes from 1 kB to 1 MB",
+    "release": "A release day: 2,000 clients come faster than the link can serve",
+}
+#: Runs the simulator on a JSON document and gives another, both as bytes.
+Runner = Callable[[bytes], Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One recorded wish, to be replayed."""
+
+    t_s: float
+    client: str
+    file: str
+    size_bytes: int
+    rate_bytes_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two policies that are compared."""
+
+    policy: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """What the simulator found for one side.
+
+    Waits are seconds from arrival to the first byte; pauses come after it.
+    """
+
+    wait_small_mean_s: float | None
+    wait_small_p95_s: float | None
+    wait_large_mean_s: float | None
+    wait_large_p95_s: float | None
+    paused_large_mean_s: float | None
+    abandoned: int
+    attempts: float
+    slots_used: float
+    session_mean_s: float | None
+    picture_svg: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """A comparison: `state` is waiting, running, done or failed."""
+
+    key: str
+    who: str
+    at_s: float
+    workload: str
+    jobs: int
+    present: Side
+    proposed: Side
+    base_revision: int
+    note: str = ""
+    state: str = "waiting"
+    fault: str = ""
+    before: Measures | None = None
+    after: Measures | None = None
+    took_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Previews:
+    """All previews of this server, newest last."""
+
+    runner: Runner
+    now: Callable[[], float]
+    by_key: OrderedDict[str, Preview] = field(default_factory=OrderedDict)
+    _queue: list[tuple[str, bytes]] = field(default_factory=list)
+    _busy: bool = False
+
+    def room(self) -> bool:
+        return len(self._queue) < QUEUE
+
+    def begin(
+        self,
+        preview: Preview,
+        arrivals: Sequence[Arrival],
+        capacity_bytes_s: float | None,
+    ) -> Preview:
+        """Queue a preview; the caller then calls `work` (and need not wait for it)."""
+        request = {
+            "workload": preview.workload,
+            "arrivals": [[a.t_s, a.client, a.file, a.size_bytes, a.rate_bytes_s] for a in arrivals],
+            "capacity_bytes_s": capacity_bytes_s,
+            "sides": [
+                {"policy": side.policy, "settings": dict(side.settings)}
+                for side in (preview.present, preview.proposed)
+            ],
+        }
+        self.by_key[preview.key] = preview
+        while len(self.by_key) > KEPT:
+            self.by_key.popitem(last=False)
+        self._queue.append((preview.key, json.dumps(request).encode()))
+        return preview
+
+    async def work(self) -> None:
+        """Run what is queued, one after another; returns at once when somebody does already."""
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._queue:
+                key, request = self._queue.pop(0)
+                await self._run(key, request)
+        finally:
+            self._busy = False
+
+    async def _run(self, key: str, request: bytes) -> None:
+        self._change(key, state="running")
+        began = self.now()
+        try:
+            found = json.loads(await self.runner(request))
+            before, after = (Measures(**side) for side in found["sides"])
+        except PreviewFailed as fault:
+            self._change(key, state="failed", fault=str(fault))
+        except (ValueError, TypeError, KeyError) as fault:
+            self._change(key, state="failed", fault=f"The simulator answered oddly: {fault}")
+        else:
+            took = self.now() - began
+            self._change(
+                key,
+                state="done",
+                before=before,
+                after=after,
+                jobs=int(found.get("jobs", 0)),
+                took_s=took,
+            )
+
+    def _change(self, key: str, **changes: Any) -> None:
+        if key in self.by_key:
+            self.by_key[key] = replace(self.by_key[key], **changes)
+
+
+class PreviewFailed(Exception):
+    """The simulator gave up; the message says why in one sentence."""
+
+
+def new_key() -> str:
+    return secrets.token_urlsafe(9)
+
+
+LIMIT_S = 120.0
+_NICE = "10"
+_ROOT = str(Path(__file__).resolve().parents[2])
+
+
+class Simulator:
+    """A `preview.Runner`; `off` runs a function on a thread."""
+
+    def __init__(self, off: Off, limit_s: float = LIMIT_S) -> None:
+        self._off = off
+        self._limit_s = limit_s
+        self._running: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    async def __call__(self, request: bytes) -> bytes:
+        found = await self._off(lambda: self._play(request))
+        assert isinstance(found, bytes)
+        return found
+
+    def close(self) -> None:
+        """End what runs, so that a server that stops need not wait for it."""
+        self._closed = True
+        if self._running is not None:
+            self._running.kill()
+
+    def _play(self, request: bytes) -> bytes:
+        if self._closed:
+            raise PreviewFailed("The server is about to stop.")
+        paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "TIDEGATE_NICE": _NICE,
+        }
+        arguments = [sys.executable, "-m", "loadtest.sim.preview"]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            arguments, stdin=pipe, stdout=pipe, stderr=pipe, env=environment
+        ) as process:
+            self._running = process
+            try:
+                out, err = process.communicate(request, self._limit_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise PreviewFailed(
+                    f"The simulation took longer than {self._limit_s:.0f} s; try another workload."
+                ) from None
+            finally:
+                self._running = None
+        if process.returncode != 0:
+            lines = err.decode("utf-8", "replace").strip().splitlines()
+            raise PreviewFailed(lines[-1] if lines else "The simulator ended without a word.")
+        return out

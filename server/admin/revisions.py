@@ -1,0 +1,116 @@
+"""The policy in force, who set it, and all that were in force before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from policies.registry import POLICIES
+from policies.settings import PolicySettings
+from server.admin.events import EventLog, ask
+from server.admin.forms import Change, diff
+from server.admission.gate import Gate
+from server.store.queries import keep_revision, read_revision, read_revisions
+from server.store.records import RevisionRecord
+from server.store.store import Store
+
+_NUMBER_MOST = 2**62
+
+
+class StaleRevision(Exception):
+    """The caller changed a revision that is no longer the current one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """The policy as the configuration file has it."""
+
+    policy: str
+    settings: Mapping[str, Any]
+
+
+class Revisions:
+    """Makes changes of the policy and remembers them; `configured` is what the file says."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        store: Store,
+        events: EventLog,
+        now: Callable[[], float],
+        current: RevisionRecord,
+        configured: Configured,
+    ) -> None:
+        self._gate = gate
+        self._store = store
+        self._events = events
+        self._now = now
+        self.current = current
+        self.configured = configured
+
+    def apply(
+        self,
+        policy: str,
+        settings: PolicySettings,
+        who: str,
+        note: str = "",
+        *,
+        expected: int | None = None,
+        restored_from: int | None = None,
+    ) -> RevisionRecord:
+        """Make this the policy now; no download is dropped, no place lost. Works without a store.
+
+        Raises StaleRevision when `expected` is not the current revision's number.
+        """
+        old = self.current
+        if expected is not None and expected != old.number:
+            raise StaleRevision
+        self._gate.apply(policy, settings)
+        self.current = record = RevisionRecord(
+            self._now(),
+            who,
+            policy,
+            settings.model_dump(mode="json"),
+            note,
+            old.number + 1,
+            restored_from,
+        )
+        changes = diff(old.policy, old.settings, record.policy, record.settings)
+        words = "; ".join(f"{c.name}: {c.before} → {c.after}" for c in changes[:12])
+        self._events.add(
+            "apply", f"revision {record.number}: {words or 'no change'}. {note}".strip(), who=who
+        )
+        self._store.must(lambda session: keep_revision(session, record))
+        return record
+
+    async def listed(self, before: int | None, limit: int) -> list[RevisionRecord]:
+        """Revisions older than `before`, newest first. Raises StoreSilent."""
+        rows = await ask(self._store, lambda session: read_revisions(session, limit, before))
+        current = self.current
+        fresh = before is None or before > current.number
+        if fresh and (not rows or rows[0].number < current.number):
+            rows.insert(0, current)  # on its way to the database
+        return rows[:limit]
+
+    async def get(self, number: int) -> RevisionRecord | None:
+        """One revision. Raises StoreSilent."""
+        if number == self.current.number:
+            return self.current
+        if number >= _NUMBER_MOST:
+            return None
+        return await ask(self._store, lambda session: read_revision(session, number))
+
+    def overrides(self) -> list[Change]:
+        """Where what is in force differs from the configuration file; `before` is the file's."""
+        file, current = self.configured, self.current
+        return diff(file.policy, file.settings, current.policy, current.settings)
+
+
+def usable(revision: RevisionRecord) -> PolicySettings | None:
+    """A stored revision's settings, if this version still knows its policy and all of them."""
+    try:
+        settings = PolicySettings.model_validate(dict(revision.settings))
+    except ValueError:
+        return None
+    return settings if revision.policy in POLICIES else None

@@ -1,0 +1,109 @@
+"""The running server as operators see and steer it: the domain's own objects, nothing in between.
+
+All of it is used in the reactor's thread. Times are Unix seconds, rates bytes per second.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.units import format_duration
+from server.admin.blocks import Blocks
+from server.admin.branding import Branding
+from server.admin.doors import Doors
+from server.admin.events import EventLog
+from server.admin.file_index import FileIndex
+from server.admin.history import History
+from server.admin.revisions import Revisions
+from server.admin.rule_keeper import RuleKeeper
+from server.admin.vitals import Vitals
+from server.admission.actions import QueueActions
+from server.admission.draw import Prequeue
+from server.admission.gate import Gate
+from server.admission.passes import PassBook
+from server.files.site import Site
+from server.mirror.registry import Registry
+from server.multicast.service import MulticastRoom
+from server.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of a state table (mirrors, multicast sessions): a name, a state word, facts."""
+
+    name: str
+    state: str
+    facts: dict[str, str]
+
+
+@dataclass(slots=True)
+class Server:
+    """What the pages and the API work on. `off` runs slow pure work on a thread."""
+
+    reactor: Any
+    now: Callable[[], float]
+    off: Callable[[Callable[[], Any]], Any]
+    gate: Gate
+    desk: QueueActions
+    store: Store
+    site: Site
+    passes: PassBook
+    prequeue: Prequeue
+    mirrors: Registry | None
+    multicast: MulticastRoom | None
+    vitals: Vitals
+    history: History
+    events: EventLog
+    revisions: Revisions
+    rules: RuleKeeper
+    blocks: Blocks
+    doors: Doors
+    branding: Branding
+    files: FileIndex
+    scrapers: Callable[[], Sequence[str]]
+    behind_proxy: bool
+
+    def may_scrape(self, peer: str, forwarded: bool) -> bool:
+        """Whether this address may read the metrics without an API token.
+
+        This machine may, unless a proxy on it could be speaking for the whole world.
+        """
+        if not peer:  # a Unix socket
+            return not self.behind_proxy and not forwarded
+        try:
+            address = ipaddress.ip_address(peer)
+        except ValueError:
+            return False
+        named = any(address in ipaddress.ip_network(word, strict=False) for word in self.scrapers())
+        return named or (address.is_loopback and not self.behind_proxy and not forwarded)
+
+    def mirror_rows(self) -> list[Row]:
+        """Mirrors: those of the configuration, those that were admitted, with their reports."""
+        rows = [
+            Row(source.url, "configured", {"priority": str(source.priority)})
+            for source in self.site.said.mirrors
+        ]
+        for mirror in self.mirrors.standings(self.now()) if self.mirrors is not None else ():
+            facts = {
+                "url": mirror.url,
+                "channel": mirror.channel,
+                "version": str(mirror.version),
+                "seen": f"{format_duration(mirror.seen_s)} ago",
+            }
+            if mirror.free is not None:
+                facts["free"] = "yes" if mirror.free else "no"
+            if mirror.trouble:
+                facts["trouble"] = mirror.trouble
+            rows.append(Row(mirror.name, mirror.condition, facts))
+        return rows
+
+    def mirror_states(self) -> list[str]:
+        """The condition of every mirror, for the metrics."""
+        return [row.state for row in self.mirror_rows()]
+
+    def multicast_rows(self) -> list[Row]:
+        """Multicast sessions that send."""
+        return [Row(*line) for line in self.multicast.lines()] if self.multicast else []

@@ -1,0 +1,94 @@
+"""The state of the server in one sentence that an operator can act on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policies.contract import Snapshot
+from protocol.units import format_duration
+from server.admin.vitals import Health
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """`tone` colours the page: calm, busy, queueing or alarm. `more` explains."""
+
+    tone: str
+    headline: str
+    more: str = ""
+
+
+def state_of(snapshot: Snapshot, health: Health) -> State:
+    """What is going on, worst news first."""
+    active = snapshot.small_active + snapshot.large_active
+    if health.draining:
+        return State("alarm", "Draining", f"{_count(active, 'download')} to go, then it stops.")
+    if snapshot.closed:
+        running = f"{_count(active, 'download')} still running." if active else "Nothing runs."
+        people = snapshot.waiting + snapshot.ready
+        waits = f"{people:,} {'waits' if people == 1 else 'wait'}" if people else "nobody waits"
+        return State("alarm", f"Doors closed: {waits}", f"{running} Nobody starts until you open.")
+    room = _room(snapshot)
+    if snapshot.waiting or snapshot.ready:
+        found = State("queueing", f"Queueing: {_line(snapshot)}", f"{_ready(snapshot)}{room}")
+    elif active == 0:
+        found = State(
+            "calm", "Sending by multicast" if health.multicast_receivers else "Quiet", room
+        )
+    elif not snapshot.link_bound and _free(snapshot) <= _kept_for_small(snapshot):
+        found = State("busy", "Full, and nobody waits", f"{room} The next large download waits.")
+    else:
+        found = State("calm", "Open: everybody starts at once", room)
+    if health.multicast_receivers:
+        receivers = _count(health.multicast_receivers, "receiver")
+        found = State(found.tone, found.headline, f"{found.more} Multicast reaches {receivers}.")
+    if health.store_degraded:
+        more = f"{found.more} The database does not answer ({health.store_fault or 'no reason'}); "
+        more += "downloads and the queue go on, history and the journal wait in memory."
+        return State("alarm", found.headline, more)
+    return found
+
+
+def _line(snapshot: Snapshot) -> str:
+    """Everybody who has not started waits, ready or not."""
+    people = snapshot.waiting + snapshot.ready
+    verb = "waits" if people == 1 else "wait"
+    if snapshot.last_wait is None or not snapshot.waiting:
+        return f"{people:,} {verb}"
+    last = f"about {format_duration(snapshot.last_wait.expected_s)}"
+    return f"{people:,} {verb}, {'' if people == 1 else 'the last one '}{last}"
+
+
+def _ready(snapshot: Snapshot) -> str:
+    if not snapshot.ready:
+        return ""
+    verb = "is" if snapshot.ready == 1 else "are"
+    return f"{snapshot.ready:,} of them {verb} ready to start. "
+
+
+def _free(snapshot: Snapshot) -> int:
+    return max(0, snapshot.slots - snapshot.small_active - snapshot.large_active)
+
+
+def _kept_for_small(snapshot: Snapshot) -> int:
+    """Free slots that no large download may take."""
+    return max(0, _free(snapshot) - max(0, snapshot.large_slots - snapshot.large_active))
+
+
+def _room(snapshot: Snapshot) -> str:
+    if snapshot.link_bound:
+        running = snapshot.small_active + snapshot.large_active - snapshot.paused
+        paused = f", {snapshot.paused:,} paused" if snapshot.paused else ""
+        return f"{_count(running, 'download')} running{paused}."
+    free, kept = _free(snapshot), _kept_for_small(snapshot)
+    promised = min(free - kept, snapshot.ready)
+    parts = [f"{free - kept - promised:,} of {snapshot.slots:,} slots free"]
+    if promised:
+        parts.append(f"{promised:,} kept for those who are ready")
+    if kept:
+        parts.append(f"{kept:,} kept for small files")
+    return ", ".join(parts) + "."
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,106 @@
+"""The state of a running server at a glance, read from the live objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from policies.contract import Snapshot
+from server.admin.events import FaultCount
+from server.admission.gate import Gate
+from server.multicast.service import MulticastRoom
+from server.store.store import Store
+
+
+class Totals(Protocol):
+    """What all that serve have in common, be it this process or several."""
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """Under which addresses files are served."""
+        ...
+
+    @property
+    def connections(self) -> int:
+        """Open connections of clients."""
+        ...
+
+    @property
+    def connections_total(self) -> int:
+        """Connections that were accepted."""
+        ...
+
+    @property
+    def sent_bytes_total(self) -> int:
+        """What left in all."""
+        ...
+
+    def goodput_bytes_s(self) -> float:
+        """What left lately."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What the server says of itself beside its policy. `goodput_bytes_s` is measured."""
+
+    version: str
+    started_s: float
+    draining: bool = False
+    store_degraded: bool = False
+    store_fault: str = ""
+    goodput_bytes_s: float = 0.0
+    capacity_bytes_s: float | None = None
+    connections: int = 0
+    held: int = 0
+    held_limit: int = 0
+    connections_total: int = 0
+    errors_total: int = 0
+    forged_total: int = 0
+    sent_bytes_total: int = 0
+    multicast_cohorts: int = 0
+    multicast_receivers: int = 0
+    listeners: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Vitals:
+    """Reads the state of a running server."""
+
+    version: str
+    started_s: float
+    gate: Gate
+    totals: Totals
+    capacity_bytes_s: Callable[[], float | None]
+    store: Store
+    multicast: MulticastRoom | None
+    faults: FaultCount
+
+    def snapshot(self) -> Snapshot:
+        """Admission at a glance."""
+        return self.gate.snapshot()
+
+    def read(self) -> Health:
+        """Everything else at a glance."""
+        state = self.store.state
+        multicast = self.multicast.figures() if self.multicast is not None else (0, 0)
+        return Health(
+            version=self.version,
+            started_s=self.started_s,
+            draining=self.gate.draining,
+            store_degraded=not state.ok,
+            store_fault=state.reason,
+            goodput_bytes_s=self.totals.goodput_bytes_s(),
+            capacity_bytes_s=self.capacity_bytes_s(),
+            connections=self.totals.connections,
+            held=len(self.gate.parked),
+            held_limit=self.gate.parked.most,
+            connections_total=self.totals.connections_total,
+            errors_total=self.faults.total + self.store.failures_total,
+            forged_total=self.gate.reception.forged_total,
+            sent_bytes_total=self.totals.sent_bytes_total,
+            multicast_cohorts=multicast[0],
+            multicast_receivers=multicast[1],
+            listeners=tuple(self.totals.urls),
+        )

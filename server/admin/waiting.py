@@ -1,0 +1,155 @@
+"""The waiting page: the operator's own words and logo, and how visitors see it in every state."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from server.admin.accounts import Scope
+from server.admin.app import Ask
+from server.admin.branding import LOGO_MAX_BYTES, STATES, Look, picture_type
+from server.admin.router import Operations, Pages
+from server.admin.shapes import Shape, Text
+from server.admin.web import Answer, Problem, html, redirect, wrong
+from server.admission.phrases import LANGUAGES, Phrases
+
+api = Operations("release", Scope.FILES)
+pages = Pages(Scope.FILES)
+
+
+class LookIn(Shape):
+    """The operator's words and logo; a logo that is left out (null) stays as it is."""
+
+    title: Text = Field("", max_length=120)
+    text: str = Field("", max_length=2000)
+    logo_base64: str | None = Field(
+        None,
+        max_length=LOGO_MAX_BYTES * 4 // 3 + 4,
+        description="A PNG, JPEG or WebP in base 64; an empty text removes it.",
+    )
+
+
+class LookOut(Shape):
+    title: str
+    text: str
+    logo_type: str
+    logo_bytes: int
+
+
+def _known_language(language: str) -> str:
+    if language not in LANGUAGES:
+        raise ValueError(f"there are {', '.join(LANGUAGES)}")
+    return language
+
+
+class LookQuery(Shape):
+    state: Literal["waiting", "ready", "closed", "pre-queue"] = Field(
+        "waiting", description="What the visitor's turn is."
+    )
+    lang: Annotated[str, AfterValidator(_known_language)] = Field(
+        "en",
+        description="The visitor's language.",
+        json_schema_extra={"enum": list(LANGUAGES)},
+    )
+
+
+def change(ask: Ask, title: str, text: str, logo: bytes | None) -> Look:
+    """Change the waiting page; a `logo` of None stays, an empty one is removed."""
+    old = ask.server.branding.look
+    kind = old.logo_type
+    if logo:
+        kind = picture_type(logo)
+        if not kind or len(logo) > LOGO_MAX_BYTES:
+            most = LOGO_MAX_BYTES // 1024
+            raise wrong("logo", f"The logo is a PNG, JPEG or WebP of at most {most} KiB.")
+    elif logo is not None:
+        kind = ""
+    look = Look(title, text, old.logo if logo is None else logo, kind)
+    ask.server.branding.change(look)
+    ask.log("waiting-page", "changed the waiting page's look")
+    return look
+
+
+def _out(look: Look) -> LookOut:
+    return LookOut(
+        title=look.title, text=look.text, logo_type=look.logo_type, logo_bytes=len(look.logo)
+    )
+
+
+@api.get("/waiting-page")
+async def get_waiting_page(ask: Ask) -> LookOut:
+    """The operator's words."""
+    return _out(ask.server.branding.look)
+
+
+@api.put("/waiting-page")
+async def put_waiting_page(ask: Ask, body: LookIn) -> LookOut:
+    """Change the words."""
+    logo = None
+    if body.logo_base64 is not None:
+        try:
+            logo = base64.b64decode(body.logo_base64, validate=True)
+        except ValueError:
+            raise wrong("logo_base64", "This is not base 64.") from None
+    return _out(change(ask, body.title, body.text, logo))
+
+
+@api.get("/waiting-page/preview", media="text/html")
+async def preview_waiting_page(ask: Ask, query: LookQuery) -> Answer:
+    """The page as visitors see it."""
+    return html(ask.server.branding.preview(query.state, query.lang))
+
+
+@pages.get("/waiting")
+async def waiting(ask: Ask) -> Answer:
+    """Every state, and the form."""
+    return _waiting(ask)
+
+
+def _waiting(ask: Ask, fault: str = "") -> Answer:
+    state, language = ask.call.arg("state", "waiting"), ask.call.arg("lang", "en")
+    return ask.page(
+        "waiting.html",
+        422 if fault else 200,
+        look=ask.server.branding.look,
+        states=list(STATES),
+        state=state if state in STATES else "waiting",
+        language=language if language in LANGUAGES else "en",
+        languages=[(one, Phrases(one).name) for one in LANGUAGES],
+        fault=fault,
+    )
+
+
+@pages.post("/waiting")
+async def waiting_save(ask: Ask) -> Answer:
+    """Keep the words and the logo."""
+    call = ask.call
+    given = call.form.get("logo", [b""])[0]
+    logo = b"" if call.field("drop_logo") else given or None
+    # Browsers end lines with CR LF.
+    text = call.field("text").replace("\r\n", "\n")[:2000]
+    try:
+        change(ask, call.field("title")[:120], text, logo)
+    except Problem as problem:
+        return _waiting(ask, problem.errors[0]["message"])
+    return redirect("/waiting")
+
+
+@pages.get("/waiting/preview")
+async def waiting_preview(ask: Ask) -> Answer:
+    """The page alone, for the frame."""
+    state, language = ask.call.arg("state", "waiting"), ask.call.arg("lang", "en")
+    if state not in STATES or language not in LANGUAGES:
+        raise Problem(404, "There is no such state.")
+    return html(ask.server.branding.preview(state, language))
+
+
+@pages.get("/-/logo")
+async def logo(ask: Ask) -> Answer:
+    """The operator's logo, for the preview."""
+    look = ask.server.branding.look
+    if not look.logo:
+        raise Problem(404, "There is no logo.")
+    return Answer(200, look.logo, (("content-type", look.logo_type),))

@@ -1,0 +1,1 @@
+"""Who may start now, and what those are told who must wait."""

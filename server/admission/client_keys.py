@@ -1,0 +1,217 @@
+"""Who asks: the name by which one person is told from the others behind the same address.
+
+A client key is what counts as its address (IPv4 whole, IPv6 by its /64) and a name. The name comes
+from the best proof that the request carries:
+
+1. a ticket of ours, which carries the name it was issued to;
+2. `Tidegate-Client`, the random id that Tidegate's own client sends;
+3. the signed visitor cookie that a browser got with its first page;
+4. for a browser without one: a new visitor, who gets the cookie with the answer;
+5. for every other program its User-Agent: tools keep no cookies, and a retry finds its place.
+
+Names cost whoever invents them nothing. So an address may have `per_address` of them in use; those
+beyond share a few names and thereby their places. What a whole prefix may take is the policy's
+matter, which is told the prefixes that enclose the client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from protocol.errors import BadToken
+from protocol.ticket import MAX_TOKEN_LENGTH, KeyRing, Ticket, Visitor
+from server.http.answers import Header
+from server.http.cookies import read_cookie, set_cookie
+from server.http.proxies import block_of, prefixes_of
+from server.http.request import Request
+
+TICKET_FIELD = b"tidegate-ticket"
+PASS_FIELD = b"tidegate-pass"
+CLIENT_FIELD = b"tidegate-client"
+WAIT_FIELD = b"tidegate-wait"
+REMAINING_FIELD = b"tidegate-remaining"
+VISITOR_COOKIE = b"tidegate-visitor"
+
+#: The longest time for which browsers keep a cookie (RFC 6265bis, 5.5).
+_COOKIE_AGE_S = 400 * 86_400
+#: A name that was not used for so long makes room for another one of its address.
+_UNUSED_S = 3600.0
+#: Names that are remembered in all; whole addresses are forgotten first that were idle longest.
+_MOST_NAMES = 65_536
+#: Names that those share whom an address has too many of.
+_SHARED = 8
+_MOST_COOKIES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who asks. `since_s` is when its proof was signed (None without one); `cookie` the visitor
+    token to give it with the answer."""
+
+    key: str
+    network: tuple[str, ...]
+    since_s: float | None = None
+    cookie: str | None = None
+
+
+def client_key(address: str, name: str) -> str:
+    """The key of a client of what counts as one address."""
+    return f"{address}#{name}"
+
+
+def address_of(key: str) -> str:
+    """What counts as the address of a client, out of its key."""
+    return key.rpartition("#")[0]
+
+
+class Clients:
+    """Names clients. `now` is Unix time in seconds."""
+
+    def __init__(self, per_address: int, now: Callable[[], float]) -> None:
+        self.per_address = per_address
+        self._now = now
+        self._names: OrderedDict[str, OrderedDict[str, float]] = OrderedDict()
+        self._count = 0
+        self._visitors: dict[str, Visitor] = {}
+
+    def identify(
+        self, request: Request, keys: KeyRing, ticket: Ticket | None, *, browser: bool
+    ) -> Client:
+        """Who sent this request; `ticket` is what it proved, `browser` that it keeps cookies."""
+        headers = request.headers
+        address = request.client_address
+        block, network = block_of(address), prefixes_of(address)
+        visitor, cookie = self._visitor(request, keys, browser)
+        since_s = visitor.issued_s if visitor is not None else None
+        if ticket is not None:
+            since_s = ticket.issued_s if since_s is None else min(since_s, ticket.issued_s)
+            return Client(client_key(block, ticket.name), network, since_s, cookie)
+        said = headers.get(CLIENT_FIELD)
+        if said:
+            name = "c" + _digest(said)
+        elif visitor is not None:
+            name = "v" + visitor.ident.hex()
+        else:
+            name = "t" + _digest(headers.get(b"user-agent") or b"")
+        return Client(client_key(block, self._within_bounds(block, name)), network, since_s, cookie)
+
+    def greet(self, request: Request, keys: KeyRing) -> list[Header]:
+        """The fields that make a browser known from its first page on."""
+        _, cookie = self._visitor(request, keys, True)
+        return [visitor_cookie(request, cookie)] if cookie is not None else []
+
+    def _visitor(
+        self, request: Request, keys: KeyRing, browser: bool
+    ) -> tuple[Visitor | None, str | None]:
+        """The visitor, made if it is a new browser, and the cookie that it lacks."""
+        visitor: Visitor | None = None
+        token = read_cookie(request.headers, VISITOR_COOKIE)
+        if token is not None:
+            visitor = self._read_visitor(_text(token), keys)
+            if visitor is not None and keys.is_newest(_text(token)):
+                return visitor, None
+        if not browser:
+            return visitor, None
+        visitor = visitor or Visitor(secrets.token_bytes(8), self._now())
+        return visitor, keys.write_visitor(visitor)
+
+    def _read_visitor(self, token: str, keys: KeyRing) -> Visitor | None:
+        found = self._visitors.get(token)
+        if found is None:
+            try:
+                found = keys.read_visitor(token)
+            except BadToken:
+                return None
+            if len(self._visitors) >= _MOST_COOKIES:
+                self._visitors.clear()
+            self._visitors[token] = found
+        return found
+
+    def _within_bounds(self, block: str, name: str) -> str:
+        now = self._now()
+        names = self._names.get(block)
+        if names is None:
+            names = self._names[block] = OrderedDict()
+        self._names.move_to_end(block)
+        if name not in names:
+            if len(names) >= self.per_address:
+                oldest, used_s = next(iter(names.items()))
+                if now - used_s < _UNUSED_S:
+                    return f"s{zlib.crc32(name.encode('ascii')) % _SHARED}"
+                del names[oldest]
+                self._count -= 1
+            self._count += 1
+        names[name] = now
+        names.move_to_end(name)
+        while self._count > _MOST_NAMES:
+            _, forgotten = self._names.popitem(last=False)
+            self._count -= len(forgotten)
+        return name
+
+
+def visitor_cookie(request: Request, token: str) -> Header:
+    """The field that gives a browser its visitor cookie."""
+    return set_cookie(
+        VISITOR_COOKIE,
+        token.encode("ascii"),
+        path=b"/",
+        age_s=_COOKIE_AGE_S,
+        secure=request.is_tls,
+    )
+
+
+def find_ticket(headers: Mapping[bytes, bytes], query: bytes) -> str | None:
+    """The ticket token of a request: header before query before cookie."""
+    field = headers.get(TICKET_FIELD)
+    if field is not None:
+        return _text(field)
+    if TICKET_FIELD in query:
+        text = _from_query(query, "tidegate-ticket")
+        if text is not None:
+            return text
+    cookie = read_cookie(headers, TICKET_FIELD)
+    return _text(cookie) if cookie is not None else None
+
+
+def find_pass(headers: Mapping[bytes, bytes], query: bytes) -> str | None:
+    """The pass token of a request: header before query."""
+    field = headers.get(PASS_FIELD)
+    if field is not None:
+        return _text(field)
+    return _from_query(query, "tidegate-pass") if PASS_FIELD in query else None
+
+
+def find_remaining(headers: Mapping[bytes, bytes], size_bytes: int) -> int | None:
+    """How much of the file the client says it still wants; None when it says nothing sensible."""
+    field = headers.get(REMAINING_FIELD)
+    if field is None or not field.isdigit() or len(field) > 19:
+        return None
+    return min(int(field), size_bytes)
+
+
+def _from_query(query: bytes, name: str) -> str | None:
+    try:
+        pairs = parse_qsl(query.decode("latin-1"), max_num_fields=64)
+    except ValueError:
+        return None
+    return next((value for key, value in pairs if key == name), None)
+
+
+def _digest(name: bytes) -> str:
+    return hashlib.sha256(name[:256]).hexdigest()[:16]
+
+
+def _text(field: bytes) -> str:
+    return field[: MAX_TOKEN_LENGTH + 1].decode("latin-1").strip()
+
+
+def proves_something(request: Request) -> bool:
+    """Whether there is a ticket or a pass to judge, good or bad."""
+    headers, query = request.headers, request.query
+    return find_ticket(headers, query) is not None or find_pass(headers, query) is not None

@@ -1,0 +1,115 @@
+"""Which program gets what when it has to wait: pure matching on User-Agent.
+
+Measured with the real programs (docs/clients.md): most lose the file after a 503 and wait while the
+server keeps their request open, so that is what every program gets that is not known to do better.
+Browsers obey `Refresh` on the waiting page, `tidegate get` comes back with its ticket.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Manner = Literal["hold", "come-back"]
+
+
+class ToolRule(BaseModel):
+    """One `[[holding.tools]]` entry: how tools whose User-Agent matches are kept waiting."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    agent: str = Field(
+        min_length=1,
+        max_length=200,
+        description="Regular expression, looked for in User-Agent without regard to case.",
+    )
+    manner: Manner = Field(
+        description="`hold` keeps the request open; `come-back` answers 503 with Retry-After.",
+    )
+    silent_s: float = Field(
+        20.0, ge=0.0, le=3600.0, description="How long nothing is sent at first (held tools)."
+    )
+    drip_s: float = Field(
+        15.0, ge=0.1, le=3600.0, description="Then one header line is sent each time this passes."
+    )
+    drip_lines: int = Field(
+        85,
+        ge=0,
+        le=10_000,
+        description="After this many lines the connection is closed; a retry finds its place.",
+    )
+
+    @field_validator("agent")
+    @classmethod
+    def _compiles(cls, agent: str) -> str:
+        try:
+            re.compile(agent)
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from error
+        return agent
+
+
+#: curl, wget, wget2, aria2 and axel took 780 header lines and then the file.
+_MANY_LINES = 750
+#: Many parsers give up beyond 100 header lines in all (Python's, hyper's); the answer has its own.
+_FEW_LINES = 80
+#: Many programs give up after 10 s without a byte, so one comes sooner.
+_IMPATIENT_S = 8.0
+
+#: The measured defaults, first match wins. Rules of the configuration come before them.
+DEFAULT_TOOLS: tuple[ToolRule, ...] = (
+    # `curl --retry` would honour Retry-After, but nothing in a request tells it from plain curl,
+    # which does not; holding serves both.
+    # The name may stand behind another program's, which runs curl; busybox says only `Wget`.
+    ToolRule(
+        agent=r"(^| )(curl|wget|wget2|aria2|axel)(/|$)", manner="hold", drip_lines=_MANY_LINES
+    ),
+    ToolRule(agent=r"^Debian APT|^APT-|apt-|^ZYpp", manner="hold"),
+    # These count bytes of the body only: header lines do not keep them alive. They give up after
+    # 30 s and try again, four times in all, and each try finds the old place.
+    ToolRule(agent=r"libdnf|librepo|^cargo[ /]", manner="hold", silent_s=35.0, drip_lines=0),
+    # The same after 10 s, and once only.
+    ToolRule(agent=r"^pacman/", manner="hold", silent_s=15.0, drip_lines=0),
+    ToolRule(agent=r"^tidegate/", manner="come-back"),
+)
+
+
+@dataclass(slots=True)
+class ToolTable:
+    """Finds the rule for a User-Agent; answers are remembered, agents being few."""
+
+    rules: tuple[ToolRule, ...]
+    #: What every tool gets that no rule names.
+    unknown: ToolRule
+    _compiled: list[tuple[re.Pattern[str], ToolRule]]
+    _found: dict[bytes, ToolRule]
+
+    def __init__(self, rules: Iterable[ToolRule] = (), unknown: Manner = "hold") -> None:
+        self.rules = (*rules, *DEFAULT_TOOLS)
+        self.unknown = ToolRule(
+            agent=".",
+            manner=unknown,
+            silent_s=_IMPATIENT_S,
+            drip_s=_IMPATIENT_S,
+            drip_lines=_FEW_LINES,
+        )
+        self._compiled = [(re.compile(rule.agent, re.IGNORECASE), rule) for rule in self.rules]
+        self._found = {}
+
+    def rule_for(self, agent: bytes | None) -> ToolRule:
+        """How to keep this tool waiting."""
+        agent = (agent or b"")[:256]
+        found = self._found.get(agent)
+        if found is None:
+            if len(self._found) >= 1024:
+                self._found.clear()
+            text = agent.decode("latin-1")
+            found = next(
+                (rule for pattern, rule in self._compiled if pattern.search(text)), self.unknown
+            )
+            self._found[agent] = found
+        return found

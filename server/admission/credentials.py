@@ -1,0 +1,77 @@
+"""What a client proves: its place by a ticket, its preference by a pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from policies.contract import Job
+from protocol.ticket import KeyRing, Ticket
+from server.admission.client_keys import find_pass, find_ticket
+from server.admission.passes import Grant, PassBook
+from server.http.proxies import block_of
+from server.http.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A good ticket, a good pass, both or neither; `preference` is empty without a class."""
+
+    ticket: Ticket | None
+    grant: Grant | None
+
+    @property
+    def preference(self) -> str:
+        """The class that counts: the pass's, else the one that the ticket was issued with."""
+        if self.grant is not None:
+            return self.grant.preference
+        return self.ticket.preference if self.ticket is not None else ""
+
+    @property
+    def weight(self) -> float:
+        """How much faster than others it moves through the queue."""
+        if self.grant is not None:
+            return self.grant.weight
+        return self.ticket.weight if self.ticket is not None else 1.0
+
+
+def read_proof(
+    request: Request,
+    url_path: str,
+    now: float,
+    keys: KeyRing,
+    passes: PassBook,
+    ticket_max_age_s: float,
+) -> Proof:
+    """All that a request proves. Raises `BadToken` with the reason for whatever is no proof.
+
+    Whether a pass has uses left is asked apart (`PassBook.check_use`), once the client is known.
+    """
+    ticket: Ticket | None = None
+    grant: Grant | None = None
+    token = find_ticket(request.headers, request.query)
+    if token is not None:
+        address = block_of(request.client_address)
+        ticket = keys.read_ticket(token, address, url_path, now, ticket_max_age_s)
+    text = find_pass(request.headers, request.query)
+    if text is not None:
+        grant = passes.read(text, unquote(url_path), now)
+    return Proof(ticket, grant)
+
+
+def write_proof(keys: KeyRing, number: int, job: Job, preference: str, issued_s: float) -> str:
+    """The token of a ticket."""
+    address, _, name = job.client.rpartition("#")
+    return keys.write_ticket(
+        Ticket(
+            number=number,
+            address=address,
+            name=name,
+            file=job.file,
+            size_bytes=job.size_bytes,
+            remaining_bytes=job.remaining_bytes,
+            weight=job.weight,
+            issued_s=issued_s,
+            preference=preference,
+        )
+    )

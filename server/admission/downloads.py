@@ -1,0 +1,253 @@
+"""The live side of leases: which transfers ride on one, what was delivered, how fast.
+
+A lease is done when every byte that its client wanted has been delivered, over however many
+connections. Bytes count as delivered when the peer's kernel has them, so a resume after a broken
+connection finds its lease open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from policies.contract import Admit, Job
+from server.admission.client_keys import address_of
+from server.admission.coverage import Coverage
+from server.files.pacer import Share
+from server.files.transfer import BodyPlan, Representation, Transfer
+
+#: Rates are smoothed over the first of these, and looked at after the second of running, seconds.
+_SMOOTHING_S, LOOK_S = 0.5, 0.2
+#: A download that took nothing for the first of these is looked at every second of these, seconds.
+STILL_S, RARELY_S = 2.0, 2.0
+#: What may lie unsent in the kernel, in seconds of the download's rate, and at least in bytes: a
+#: pause, or a trial of the line, is felt only when it has left.
+_UNSENT_S, _UNSENT_BYTES = 0.25, 32 * 1024
+
+
+class Delivery:
+    """One response body on a lease; the listener of its transfer."""
+
+    __slots__ = (
+        "_ended",
+        "_plan",
+        "delivered_bytes",
+        "download",
+        "over",
+        "seen_bytes",
+        "share",
+        "transfer",
+    )
+
+    def __init__(
+        self, download: Download, plan: BodyPlan, ended: Callable[[Delivery], None]
+    ) -> None:
+        self.download = download
+        self.share: Share | None = download.share
+        self.transfer: Transfer | None = None
+        self.over = False
+        self.delivered_bytes = 0
+        self._plan = plan
+        self._ended = ended
+        #: What had arrived at the last look.
+        self.seen_bytes = 0
+
+    def transfer_done(self, transfer: Transfer, complete: bool) -> None:
+        """See `TransferListener`: count what arrived, and tell the gate."""
+        if self.over:
+            return
+        self.over = True
+        self.delivered_bytes = transfer.delivered_bytes()
+        download = self.download
+        if complete:
+            for start, stop in self._plan.ranges:
+                download.coverage.add(start, stop)
+        elif len(self._plan.ranges) == 1:
+            start = self._plan.ranges[0][0]
+            download.coverage.add(start, start + transfer.delivered_bytes())
+        download.ended_bytes += transfer.delivered_bytes()
+        download.flowed_bytes += max(0, transfer.delivered_bytes() - self.seen_bytes)
+        download.deliveries.discard(self)
+        self._ended(self)
+
+    def in_flight_bytes(self) -> int:
+        """Bytes of this body that have arrived and are not in the coverage yet."""
+        return self.transfer.delivered_bytes() if self.transfer is not None else 0
+
+    def flow(self) -> int:
+        """Bytes that arrived since the last call."""
+        arrived = self.in_flight_bytes()
+        fresh, self.seen_bytes = arrived - self.seen_bytes, arrived
+        return max(0, fresh)
+
+
+class Download:
+    """One lease as the gate sees it."""
+
+    __slots__ = (
+        "_looked_s",
+        "_still_s",
+        "address",
+        "client",
+        "coverage",
+        "deliveries",
+        "ended_bytes",
+        "etag",
+        "file",
+        "flowed_bytes",
+        "held",
+        "lease",
+        "look_at_s",
+        "paused",
+        "rate_bytes_s",
+        "share",
+        "signed",
+        "size_bytes",
+        "started_s",
+        "ticket",
+        "token",
+        "wanted_bytes",
+    )
+
+    def __init__(self, admit: Admit, job: Job, rep: Representation, now: float) -> None:
+        #: The token that its answers carry, and the ticket and class that it was signed for.
+        self.token = b""
+        self.signed: tuple[int, str] | None = None
+        self.lease = admit.lease
+        self.share = Share()
+        self.ticket = admit.ticket
+        self.client = job.client
+        self.file = job.file
+        self.size_bytes = rep.size_bytes
+        self.etag = rep.etag
+        self.wanted_bytes = job.remaining_bytes
+        self.started_s = now
+        self.paused = False
+        #: Held back for a moment, to see what the line carries without it.
+        self.held = False
+        #: What bodies that are over have delivered.
+        self.ended_bytes = 0
+        self._looked_s = now
+        #: When it is worth looking again, and for how long it has taken nothing.
+        self.look_at_s = self._still_s = 0.0
+        self.rate_bytes_s = 0.0
+        self.flowed_bytes = 0
+        self.coverage = Coverage()
+        self.deliveries: set[Delivery] = set()
+        self.address = address_of(job.client)
+
+    def renew(self, rep: Representation, wanted_bytes: int) -> None:
+        """The file was replaced: what was delivered of the old one counts no longer."""
+        if rep.etag != self.etag:
+            self.etag, self.size_bytes = rep.etag, rep.size_bytes
+            self.wanted_bytes = wanted_bytes
+            self.coverage = Coverage()
+
+    def remaining_bytes(self) -> int:
+        """What the client still wants, bytes on their way not counted."""
+        flying = sum(delivery.in_flight_bytes() for delivery in self.deliveries)
+        return max(0, self.wanted_bytes - self.coverage.total_bytes - flying)
+
+    def taken_bytes(self) -> int:
+        """How much of what the client wanted it has."""
+        return self.wanted_bytes - self.remaining_bytes()
+
+    def look(self) -> tuple[int, int]:
+        """All bytes ever delivered on this lease, and those sent that have not arrived yet."""
+        arrived, flying = self.ended_bytes, 0
+        for delivery in self.deliveries:
+            if delivery.transfer is not None:
+                unacknowledged = delivery.transfer.flying_bytes()
+                arrived += delivery.transfer.sent_bytes - unacknowledged
+                flying += unacknowledged
+        return arrived, flying
+
+    @property
+    def still(self) -> bool:
+        """Whether its transfers send nothing now, whatever the reason."""
+        return self.paused or self.held
+
+    @property
+    def stuck(self) -> bool:
+        """Whether its peers take no more just now, on any connection."""
+        return all(d.transfer is not None and d.transfer.blocked for d in self.deliveries)
+
+    def complete(self) -> bool:
+        """Whether everything wanted was delivered."""
+        return not self.deliveries and self.coverage.total_bytes >= self.wanted_bytes
+
+    def measure(self, now: float) -> int:
+        """Update the smoothed rate over the time it has run; not while paused.
+
+        Returns what the client still wants. Each body is asked once, because asking the kernel is
+        most of the cost.
+        """
+        fresh = flying = 0
+        for delivery in self.deliveries:
+            fresh += delivery.flow()
+            flying += delivery.seen_bytes
+        left = max(0, self.wanted_bytes - self.coverage.total_bytes - flying)
+        self.flowed_bytes += fresh
+        running_s = now - self._looked_s
+        if running_s < LOOK_S:
+            return left
+        fresh, self.flowed_bytes = self.flowed_bytes, 0
+        self._looked_s = now
+        self._still_s = 0.0 if fresh else self._still_s + running_s
+        # Who took nothing for a while is looked at less often: thousands may stand still.
+        self.look_at_s = now + RARELY_S if self._still_s >= STILL_S else 0.0
+        rate = fresh / running_s
+        if self.rate_bytes_s == 0.0:
+            self.rate_bytes_s = rate
+        else:
+            self.rate_bytes_s += (rate - self.rate_bytes_s) * min(1.0, running_s / _SMOOTHING_S)
+        for delivery in self.deliveries:
+            if delivery.transfer is not None:
+                most = int(max(_UNSENT_BYTES, self.rate_bytes_s * _UNSENT_S))
+                delivery.transfer.limit_unsent(most)
+        return left
+
+    def pause(self) -> None:
+        """Stop all transfers, and those to come."""
+        self.paused = True
+        self._stop()
+
+    def hold(self) -> None:
+        """The same for a moment, beside what the policy decides; see `let_go`."""
+        self.held = True
+        self._stop()
+
+    def let_go(self, now: float) -> None:
+        """The moment is over."""
+        self.held = False
+        self._go_on(now)
+
+    def _stop(self) -> None:
+        for delivery in tuple(self.deliveries):
+            if delivery.transfer is not None:
+                delivery.transfer.pause()
+
+    def resume(self, now: float) -> None:
+        """Let all transfers go on."""
+        self.paused = False
+        self._go_on(now)
+
+    def _go_on(self, now: float) -> None:
+        if self.still:
+            return
+        # What trickled in while it was paused tells nothing of its speed.
+        for delivery in tuple(self.deliveries):
+            delivery.flow()
+        self.flowed_bytes = 0
+        self._looked_s = now
+        self.look_at_s = self._still_s = 0.0
+        for delivery in tuple(self.deliveries):
+            if delivery.transfer is not None:
+                delivery.transfer.resume()
+
+    def abort(self, reason: str) -> None:
+        """Cut all connections; their ends count for nothing any more."""
+        for delivery in tuple(self.deliveries):
+            delivery.over = True
+            if delivery.transfer is not None:
+                delivery.transfer.abort(reason)
+        self.deliveries.clear()

@@ -1,0 +1,93 @@
+"""What earns a name a share of its own: names that can be had for nothing prove nothing.
+
+A crowd behind one address and an attacker with many names look alike at first. They differ in what
+they did before and what they do with a place: evidence is a proof that was signed before the rush
+began, or a download that took its bytes. A name that lets a slot or a place pass unused loses both
+until it takes bytes again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from server.admission.client_keys import Client
+
+#: A rush is over when nobody had to wait for so long, seconds: the longest time between two visits.
+RUSH_GAP_S = 300.0
+#: A download that took this much, or a tenth of what it wanted, is in earnest.
+_TAKEN_BYTES = 1 << 20
+#: A name that wasted a place counts for nothing for so long.
+_WASTED_S = 3600.0
+_MOST = 65_536
+#: Names of one prefix that may count by the age of their proof alone: proofs can be collected.
+_MOST_BY_AGE = 1024
+
+
+class Evidence:
+    """What is known of names, within bounds. Times are Unix seconds."""
+
+    def __init__(self) -> None:
+        #: By client key: None for a name in earnest, else until when a waste is held against it.
+        self._names: OrderedDict[str, float | None] = OrderedDict()
+        #: By widest prefix: the names that counted by age in this rush.
+        self._by_age: dict[str, set[str]] = {}
+        self._aged = 0
+        self._rush_s: float | None = None
+        self._waited_s = 0.0
+
+    def waits(self, now: float) -> None:
+        """Somebody has to wait."""
+        if self._rush_s is None or now - self._waited_s > RUSH_GAP_S:
+            self._rush_s = now
+            self._by_age.clear()
+            self._aged = 0
+        self._waited_s = now
+
+    def took(self, key: str, taken_bytes: int, wanted_bytes: int) -> None:
+        """A download has taken so much of what it wanted."""
+        if _in_earnest(taken_bytes, wanted_bytes):
+            self._note(key, None)
+
+    def left(self, key: str, taken_bytes: int, wanted_bytes: int, now: float) -> None:
+        """A slot has run out unused after so much."""
+        if not _in_earnest(taken_bytes, wanted_bytes):
+            self.wasted(key, now)
+
+    def wasted(self, key: str, now: float) -> None:
+        """A place or a slot of this name has passed unused."""
+        self._note(key, now + _WASTED_S)
+
+    def knows(self, client: Client, now: float) -> bool:
+        """Whether this name has earned a share of its own."""
+        if client.key in self._names:
+            until_s = self._names[client.key]
+            if until_s is None:
+                return True
+            if now < until_s:
+                return False
+        since_s = client.since_s
+        if since_s is None:
+            return False
+        if self._rush_s is None or now - self._waited_s > RUSH_GAP_S:
+            return since_s < now
+        return since_s < self._rush_s and self._counts_by_age(client)
+
+    def _counts_by_age(self, client: Client) -> bool:
+        names = self._by_age.get(client.network[-1])
+        if names is not None and client.key in names:
+            return True
+        if self._aged >= _MOST or (names is not None and len(names) >= _MOST_BY_AGE):
+            return False
+        self._by_age.setdefault(client.network[-1], set()).add(client.key)
+        self._aged += 1
+        return True
+
+    def _note(self, key: str, until_s: float | None) -> None:
+        self._names[key] = until_s
+        self._names.move_to_end(key)
+        if len(self._names) > _MOST:
+            self._names.popitem(last=False)
+
+
+def _in_earnest(taken_bytes: int, wanted_bytes: int) -> bool:
+    return taken_bytes >= min(_TAKEN_BYTES, max(1, wanted_bytes // 10))

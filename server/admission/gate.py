@@ -1,0 +1,527 @@
+"""The gate: the only place where a policy's decision becomes HTTP.
+
+Walk of a request: who asks, for what and with which proof (`identify`), what the policy says
+(through `leases`), and then one of: the transfer starts on a lease, the client is told when to come
+back (`responses`), or its request is parked (`parked`).
+
+Law, checked while the server runs: each parked request belongs to a ticket that waits, or to a
+running lease that will call it, or looks for itself; and while requests are parked, something runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from twisted.logger import Logger
+
+from policies.contract import (
+    Admit,
+    Decision,
+    Estimate,
+    LeaseView,
+    Reason,
+    Refuse,
+    Snapshot,
+    TicketRow,
+    TicketState,
+    Wait,
+)
+from policies.driver import PolicyView
+from policies.settings import PolicySettings
+from protocol.ticket import Ticket
+from server.admission.client_keys import TICKET_FIELD, proves_something, visitor_cookie
+from server.admission.client_programs import ToolRule
+from server.admission.credentials import write_proof
+from server.admission.downloads import Delivery, Download
+from server.admission.gateparts import AdmissionRequest, GateParts
+from server.admission.identify import Reception
+from server.admission.leases import LeaseManager, moved
+from server.admission.parked import ParkedFor, ParkedRequest, ParkedRequests
+from server.admission.responses import Notice, clear_cookie
+from server.admission.rules import NOTHING
+from server.files.transfer import BodyPlan, Representation, Start
+from server.http.answers import Header
+from server.http.cookies import read_cookie
+from server.http.request import Request
+from server.store.records import ArrivalRecord
+
+_SENTENCES = {
+    Reason.TICKET_EXPIRED: "This ticket's turn has passed; ask without it for a new one.",
+    Reason.TICKET_USED: "This ticket has been used; ask without it for a new one.",
+    Reason.TICKET_FOREIGN: "This ticket belongs to another download; ask without it.",
+    Reason.TOO_MANY_CONNECTIONS: "This download has as many connections as it may; close one.",
+    Reason.TOO_MANY_TICKETS: "You wait for as many files as one client may; finish some first.",
+    Reason.CLOSED: "The server is about to stop; come back in a moment, your place is kept.",
+}
+#: How often parked requests look for a free slot where the policy calls nobody.
+_LOOK_S = 2.0
+#: While requests are parked with tickets, nothing at all may run for no longer than this.
+_IDLE_S = 5.0
+#: How one more connection of a running download is kept by a tool that comes back or that nobody
+#: knows: every tool bears this much silence.
+_BRIEFLY = ToolRule(agent=".", manner="hold", silent_s=20.0, drip_lines=0)
+#: More answers than these are not kept back at once.
+_MOST_SLOWED = 2_000
+#: No longer time is told to who waits for a download of its own.
+_LONGEST_TOLD_S = 86_400.0
+_QUEUED = frozenset({TicketState.WAITING, TicketState.READY})
+_FORBIDDEN = frozenset({Reason.TICKET_EXPIRED, Reason.TICKET_USED, Reason.TICKET_FOREIGN})
+
+
+@dataclass(frozen=True, slots=True)
+class SmallTerms:
+    """What a node may serve without asking: files below a size while `free`; while `brief`, also
+    larger ones that leave in one write.
+    """
+
+    below_bytes: int
+    free: bool
+    brief: bool
+    #: Whether every request must be judged here: somebody is blocked.
+    judge_all: bool
+
+
+class Gate:
+    """Implements `transfer.Admission` with the policy of this name."""
+
+    log = Logger()
+
+    def __init__(self, parts: GateParts, policy: str, settings: PolicySettings) -> None:
+        self.parts = parts
+        self.now: Callable[[], float] = parts.now
+        self.leases = LeaseManager(parts, policy, settings, self)
+        self.draining = False
+        #: Answers that are kept back from clients who ask again and again.
+        self._slowed = 0
+        self.parked = ParkedRequests(
+            self, parts.reactor, self._expected, parts.holds_most, parts.holds_per_client
+        )
+        self._small_below = settings.small_below_bytes
+        self.reception = Reception(parts, self.parked, lambda: self._small_below)
+        #: Since when requests are parked with tickets although nothing runs.
+        self._idle_since_s: float | None = None
+
+    # -- the life of the gate ----------------------------------------------------------------
+
+    @property
+    def policy(self) -> PolicyView:
+        """The policy that decides at present, to look at."""
+        return self.leases.policy
+
+    def snapshot(self) -> Snapshot:
+        """The policy's state at this moment."""
+        return self.policy.snapshot(self.now())
+
+    def estimate(self, number: int) -> Estimate | None:
+        """When this waiting ticket is expected to start, from now."""
+        return self.policy.estimate(number, self.now())
+
+    def running(self) -> list[LeaseView]:
+        """All leases; their times are of the wall clock."""
+        ahead_s = self.parts.wall_ahead_s()
+        views = self.policy.leases()
+        return [replace(view, started_s=view.started_s + ahead_s) for view in views]
+
+    def on_wall_clock(self, row: TicketRow) -> TicketRow:
+        """A ticket as people read it."""
+        ahead_s = self.parts.wall_ahead_s()
+        return moved(row, ahead_s) if ahead_s else row
+
+    @property
+    def settings(self) -> PolicySettings:
+        """Its settings."""
+        return self.leases.settings
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody may start, for maintenance."""
+        return self.leases.closed
+
+    def close_doors(self, closed: bool) -> None:
+        """Let nobody start until told otherwise; what runs goes on, who asks gets a place."""
+        self.leases.close_doors(closed)
+
+    @property
+    def downloads(self) -> dict[int, Download]:
+        """Running downloads by lease."""
+        return self.leases.downloads
+
+    def open(self, rows: Iterable[TicketRow] = ()) -> None:
+        """Take up the tickets of an earlier run and begin to tick."""
+        self.leases.open(rows)
+
+    def apply(self, name: str, settings: PolicySettings) -> None:
+        """Switch policy or settings; no download is dropped and no place is lost."""
+        self._small_below = settings.small_below_bytes
+        self.leases.switch(name, settings)
+        for request in self.parked:
+            self.offer_again(request)
+
+    def drain(self) -> None:
+        """Admit nobody any more; those who wait in their request are sent away with their place."""
+        self.draining = True
+        for request in self.parked:
+            self.parked.remove(request)
+            self._let_go(request)
+
+    def close(self) -> None:
+        """Send everybody away, stop the clocks, write the last changes."""
+        self.drain()
+        self.leases.close()
+
+    # -- Admission ---------------------------------------------------------------------------
+
+    def admit_small(self, request: Request, rep: Representation) -> bool:
+        """See `transfer.Admission`."""
+        if not self.is_plain(rep):
+            return False
+        if rep.size_bytes >= self._small_below and proves_something(request):
+            return False
+        if not self.admit_again(rep):
+            return False
+        self.count_again(rep, 1)
+        return True
+
+    def is_plain(self, rep: Representation) -> bool:
+        """See `transfer.Admission`."""
+        if self.draining or self.reception.blocked:
+            return False
+        rules = self.parts.rules
+        return not rules or rules.verdict(rep.url_path) is NOTHING
+
+    def admit_again(self, rep: Representation) -> bool:
+        """See `transfer.Admission`."""
+        if self.draining:
+            return False
+        if rep.size_bytes < self._small_below:
+            return self.leases.admit_small(self.now())
+        return self.leases.admit_brief(self.now())
+
+    def count_again(self, rep: Representation, times: int) -> None:
+        """See `transfer.Admission`."""
+        self.parts.popularity.count(rep.url_path, times, times * rep.size_bytes)
+
+    def small_terms(self) -> SmallTerms:
+        """What may be served elsewhere without asking here, as things are now."""
+        seen = self.policy.snapshot(self.now())
+        active = seen.small_active + seen.large_active
+        free = not self.draining and not self.reception.blocked and active < seen.slots
+        brief = free and not (seen.waiting or seen.ready) and seen.large_active < seen.large_slots
+        return SmallTerms(self._small_below, free, brief, bool(self.reception.blocked))
+
+    def served_elsewhere(self, url_path: str, times: int, size_bytes: int) -> None:
+        """Count files that were served on these terms; `size_bytes` is the sum."""
+        now = self.now()
+        for _ in range(times):
+            self.leases.admit_small(now)
+        self.parts.popularity.count(url_path, times, size_bytes)
+
+    def enter(self, request: Request, rep: Representation, plan: BodyPlan, start: Start) -> None:
+        """See `transfer.Admission`."""
+        visit = self.reception.receive(request, rep, plan, start, self.parts.wall())
+        if visit is None:
+            return
+        if self.draining and self.leases.find(visit.job.client, rep.url_path) is None:
+            self._refuse(visit, Refuse(Reason.CLOSED, 10.0))
+            return
+        self._decided(visit, self._decide(visit, visit.proof.ticket))
+
+    def _decided(self, visit: AdmissionRequest, decision: Decision) -> None:
+        """The policy has answered a request that came in."""
+        parts, job, grant = self.parts, visit.job, visit.proof.grant
+        now = parts.wall()
+        if grant is not None and not isinstance(decision, Refuse):
+            parts.passes.begin(grant, job.client, job.file, now)
+        if isinstance(decision, Wait) or (isinstance(decision, Admit) and not decision.joined):
+            parts.arrived(ArrivalRecord(now, job.client, job.file, visit.rep.size_bytes))
+        self.leases.settle()
+        if isinstance(decision, Admit):
+            self._start(visit, decision)
+        elif isinstance(decision, Wait):
+            parts.evidence.waits(now)
+            if job.present:
+                self._park(visit, visit.rule, decision, _waits_for(decision))
+            else:
+                self._ask_back(visit, decision)
+        elif decision.reason is Reason.TOO_MANY_CONNECTIONS and visit.browser:
+            self._ask_back(visit, self._behind_its_own(visit, decision))
+        elif decision.reason is Reason.TOO_MANY_CONNECTIONS and visit.may_hold:
+            rule = visit.rule if job.present else _BRIEFLY
+            self._park(visit, rule, _until_one_ends(decision), ParkedFor.CONNECTION)
+        else:
+            self._refuse(visit, decision)
+
+    def _behind_its_own(self, visit: AdmissionRequest, refusal: Refuse) -> Wait:
+        """A browser opens a running download once too often: it is next after its own."""
+        wait = _until_one_ends(refusal)
+        download = self.leases.find(visit.job.client, visit.rep.url_path)
+        if download is None or download.rate_bytes_s <= 0.0:
+            return replace(wait, place=1)
+        left_s = min(download.remaining_bytes() / download.rate_bytes_s, _LONGEST_TOLD_S)
+        return replace(wait, place=1, estimate=Estimate(left_s, 2.0 * left_s))
+
+    def _decide(self, visit: AdmissionRequest, ticket: Ticket | None) -> Decision:
+        if ticket is None:
+            return self.leases.offer(visit.job)
+        if self.policy.ticket(ticket.number) is None:
+            if self.parts.numbers.is_over(ticket.number):
+                return Refuse(Reason.TICKET_USED)
+            # The signature proves a ticket that the journal lost: it gets its place back.
+            self.leases.restore(
+                TicketRow(
+                    number=ticket.number,
+                    client=visit.job.client,
+                    file=visit.job.file,
+                    size_bytes=ticket.size_bytes,
+                    remaining_bytes=visit.job.remaining_bytes,
+                    weight=ticket.weight,
+                    issued_s=ticket.issued_s,
+                    state=self._state_of_lost(ticket.number),
+                    changed_s=self.parts.wall(),
+                )
+            )
+        return self.leases.offer(visit.job, ticket.number)
+
+    def _state_of_lost(self, number: int) -> TicketState:
+        """Ready if younger tickets are: it must not stand behind them."""
+        for row in self.policy.tickets():
+            if row.state is not TicketState.READY:
+                break
+            if row.number > number:
+                return TicketState.READY
+        return TicketState.WAITING
+
+    # -- parked requests (`parked.Host`, `leases.Parked`) --------------------------------------
+
+    def offer_again(self, request: ParkedRequest) -> None:
+        """See `parked.Host`."""
+        if request.over:
+            return
+        job = request.visit.job
+        decision = self.leases.offer(job, request.ticket)
+        if isinstance(decision, Refuse) and decision.reason in _FORBIDDEN:
+            # Its place is gone (an operator's doing, or a switch of policy): a new one, then.
+            decision = self.leases.offer(job)
+        self._decided_again(request, decision)
+
+    def _decided_again(self, request: ParkedRequest, decision: Decision) -> None:
+        """The policy has answered a parked request."""
+        visit = request.visit
+        self.leases.settle()
+        if isinstance(decision, Wait) and visit.job.present:
+            self._keep(request, decision, _waits_for(decision))
+            return
+        if isinstance(decision, Refuse) and decision.reason is Reason.TOO_MANY_CONNECTIONS:
+            self._keep(request, _until_one_ends(decision), ParkedFor.CONNECTION)
+            return
+        self.parked.remove(request)
+        if isinstance(decision, Admit):
+            self._start(visit, decision)
+        elif isinstance(decision, Wait):
+            self._ask_back(visit, decision)
+        elif request.committed:
+            visit.request.abort()
+        else:
+            self._refuse(visit, decision)
+
+    def left(self, request: ParkedRequest, limit: bool) -> None:
+        """See `parked.Host`."""
+        if request.over:
+            return
+        ticket = request.ticket
+        self.parked.remove(request)
+        if ticket is not None and not self.parked.with_ticket(ticket):
+            self.leases.absent(ticket)
+            self.leases.settle()
+        if limit:
+            self._let_go(request)
+
+    def _let_go(self, request: ParkedRequest) -> None:
+        wait = request.wait
+        if request.committed:
+            request.visit.request.abort()
+        elif request.waits_for is ParkedFor.CONNECTION and not self.draining:
+            self._refuse(request.visit, Refuse(Reason.TOO_MANY_CONNECTIONS, wait.retry_after_s))
+        else:
+            self._ask_back(request.visit, wait)
+
+    def waits(self, client: str, file: str) -> bool:
+        """See `leases.Parked`."""
+        return self.parked.has_place(client, file)
+
+    def call(self, ticket: int) -> bool:
+        """See `leases.Parked`."""
+        requests = self.parked.with_ticket(ticket)
+        for request in requests:
+            self.offer_again(request)
+        return bool(requests)
+
+    def expired(self, ticket: int) -> None:
+        """See `leases.Parked`."""
+        self.call(ticket)
+
+    def connection_ended(self, client: str, file: str) -> None:
+        """See `leases.Parked`."""
+        while (request := self.parked.first_for_connection(client, file)) is not None:
+            self.offer_again(request)
+            if request.waits_for is ParkedFor.CONNECTION and not request.over:
+                return
+
+    def check(self) -> None:
+        """See `leases.Parked`. What is found here is a fault of ours: it is logged and mended."""
+        for request in self.parked.next_to_check():
+            if not self.is_awaited(request):
+                self.log.error(
+                    "A parked request was forgotten ({what}, ticket {ticket}); it asks anew.",
+                    what=request.waits_for.value,
+                    ticket=request.ticket,
+                )
+                self.offer_again(request)
+        if self.draining or self.closed or self.downloads or not self.parked.placed:
+            self._idle_since_s = None
+            return
+        now = self.now()
+        if self._idle_since_s is None:
+            self._idle_since_s = now
+        elif now - self._idle_since_s >= _IDLE_S:
+            self._idle_since_s = now
+            self.log.error(
+                "Nothing ran for {seconds:.0f} s although {count} requests are parked; they ask "
+                "anew.",
+                seconds=_IDLE_S,
+                count=self.parked.placed,
+            )
+            for request in self.parked:
+                self.offer_again(request)
+
+    def is_awaited(self, request: ParkedRequest) -> bool:
+        """Whether something will call this request."""
+        if request.waits_for is ParkedFor.PLACE:
+            row = self.policy.ticket(request.ticket) if request.ticket is not None else None
+            return row is not None and row.state in _QUEUED
+        if request.waits_for is ParkedFor.CONNECTION:
+            job = request.visit.job
+            return self.leases.find(job.client, job.file) is not None
+        return request.looks
+
+    # -- from a decision to HTTP ---------------------------------------------------------------
+
+    def _start(self, visit: AdmissionRequest, admit: Admit) -> None:
+        rep, job = visit.rep, visit.job
+        download = self.downloads.get(admit.lease)
+        if download is None:
+            download = self.leases.begin(Download(admit, job, rep, self.now()))
+        else:
+            download.renew(rep, job.remaining_bytes)
+        headers: list[Header] = [
+            (b"Tidegate-Lease-Connections", b"%d" % self.settings.connections_per_lease)
+        ]
+        if admit.ticket is not None:
+            # Signing costs as much as sending a small range: once a download is enough.
+            signed = (admit.ticket, visit.proof.preference)
+            if download.signed != signed:
+                download.signed = signed
+                download.token = self._token(admit.ticket, visit)[0].encode("ascii")
+            headers.append((b"Tidegate-Ticket", download.token))
+            if read_cookie(visit.request.headers, TICKET_FIELD) is not None:
+                # The place is taken; a later download of the same file begins afresh.
+                headers.append(clear_cookie(visit.request))
+        if visit.cookie is not None:
+            # So its resume is known for the same browser's.
+            headers.append(visitor_cookie(visit.request, visit.cookie))
+        delivery = Delivery(download, visit.plan, self.leases.delivered)
+        download.deliveries.add(delivery)
+        transfer = visit.start(delivery, headers)
+        delivery.transfer = transfer
+        if download.still and not delivery.over:
+            transfer.pause()
+
+    def _park(
+        self, visit: AdmissionRequest, rule: ToolRule, wait: Wait, waits_for: ParkedFor
+    ) -> None:
+        crowded_out = self.parked.to_let_go(visit.job.network)
+        if crowded_out is not None:
+            self.left(crowded_out, True)
+        request = ParkedRequest(self.parked, visit, rule, wait)
+        self.parked.add(request)
+        self._keep(request, wait, waits_for)
+        visit.request.on_gone(lambda: self.left(request, False))
+
+    def _keep(self, request: ParkedRequest, wait: Wait, waits_for: ParkedFor) -> None:
+        self._note_issued(wait)
+        self.parked.bind(request, wait, waits_for)
+        if waits_for is ParkedFor.SLOT:
+            # Nobody calls it: it looks for itself, as often as a person behind a counter would.
+            request.look_in(min(_LOOK_S, wait.retry_after_s))
+
+    def _ask_back(self, visit: AdmissionRequest, wait: Wait) -> None:
+        self._note_issued(wait)
+        token, waited_s = None, 0.0
+        if wait.ticket is not None:
+            token, issued_s = self._token(wait.ticket, visit)
+            waited_s = max(0.0, self.parts.wall() - issued_s)
+        slowly_s = wait.answer_after_s if self._slowed < _MOST_SLOWED else 0.0
+        if slowly_s > 0.0:
+            # What it is told counts from the moment it hears it.
+            wait = replace(wait, retry_after_s=wait.retry_after_s - slowly_s)
+        rep = visit.rep
+        notice = Notice(
+            rep.url_path,
+            rep.size_bytes,
+            wait,
+            token,
+            waited_s,
+            self.draining or self.closed,
+            visitor=visit.cookie,
+        )
+
+        def answer() -> None:
+            self.parts.waiting.answer(visit.request, notice)
+
+        if slowly_s > 0.0:
+            self._slowed += 1
+            self.parts.reactor.callLater(slowly_s, self._answer_late, answer)
+        else:
+            # What a client was told must survive a crash: the answer waits for the journal.
+            self.parts.journal.after_commit(answer)
+
+    def _answer_late(self, answer: Callable[[], None]) -> None:
+        self._slowed -= 1
+        self.parts.journal.after_commit(answer)
+
+    def _refuse(self, visit: AdmissionRequest, refusal: Refuse) -> None:
+        forbidden = refusal.reason in _FORBIDDEN
+        self.parts.waiting.refuse(
+            visit.request,
+            403 if forbidden else 503,
+            refusal.reason.value,
+            _SENTENCES[refusal.reason],
+            retry_after_s=None if forbidden else refusal.retry_after_s or 5.0,
+            afresh=forbidden,
+        )
+
+    # -- small duties ------------------------------------------------------------------------
+
+    def _token(self, number: int, visit: AdmissionRequest) -> tuple[str, float]:
+        row = self.policy.ticket(number)
+        issued_s = row.issued_s if row is not None else self.now()
+        issued_s += self.parts.wall_ahead_s()
+        text = write_proof(self.parts.keys, number, visit.job, visit.proof.preference, issued_s)
+        return text, issued_s
+
+    def _note_issued(self, wait: Wait) -> None:
+        if wait.ticket is not None and wait.ticket > self.parts.numbers.highest:
+            self.parts.numbers.issued(wait.ticket)
+
+    def _expected(self, number: int) -> float | None:
+        found = self.estimate(number)
+        return found.expected_s if found is not None else None
+
+
+def _waits_for(wait: Wait) -> ParkedFor:
+    return ParkedFor.SLOT if wait.ticket is None else ParkedFor.PLACE
+
+
+def _until_one_ends(refusal: Refuse) -> Wait:
+    return Wait(min(5.0, refusal.retry_after_s or 5.0))

@@ -1,0 +1,97 @@
+"""What a gate is made of, and what it asks of the rooms around it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from policies.contract import Job, TicketRow
+from protocol.ticket import KeyRing
+from server.admission.client_keys import Clients
+from server.admission.client_programs import ToolRule, ToolTable
+from server.admission.credentials import Proof
+from server.admission.draw import Prequeue
+from server.admission.evidence import Evidence
+from server.admission.line import Line
+from server.admission.number_allocator import Numbers
+from server.admission.passes import PassBook
+from server.admission.popularity import Popularity
+from server.admission.responses import WaitingRoom
+from server.admission.rules import RuleBook
+from server.files.transfer import BodyPlan, Representation, Start
+from server.http.request import Request
+from server.store.records import ArrivalRecord
+
+
+class Journal(Protocol):
+    """Where tickets go that must survive (`store.Store`)."""
+
+    def keep_tickets(self, rows: Iterable[TicketRow]) -> None:
+        """Write these rows soon."""
+        ...
+
+    def after_commit(self, callback: Callable[[], None]) -> None:
+        """Call back when what was given so far is safe, or cannot be made safe now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRequest:
+    """One request with all that is known of it when it is offered to the policy.
+
+    `rule` says how its tool is kept waiting, `may_hold` whether it may be kept inside its request
+    at all; `job.present` that it is, until its turn comes. `browser` says that it shows pages and
+    keeps cookies; `cookie` is the visitor token that it is given with the answer.
+    """
+
+    request: Request
+    rep: Representation
+    plan: BodyPlan
+    start: Start
+    job: Job
+    rule: ToolRule
+    proof: Proof
+    may_hold: bool
+    browser: bool = False
+    cookie: str | None = None
+
+
+@dataclass(slots=True)
+class GateParts:
+    """What a gate is made of; `service` fills it.
+
+    `now` is the process clock, on which all durations are counted, the policy's too; `wall` is
+    Unix time, for what a person, a token or the journal reads.
+    """
+
+    reactor: Any
+    now: Callable[[], float]
+    wall: Callable[[], float]
+    rng: random.Random
+    keys: KeyRing
+    journal: Journal
+    numbers: Numbers
+    passes: PassBook
+    waiting: WaitingRoom
+    line: Line
+    clients: Clients
+    rules: RuleBook
+    tools: ToolTable
+    arrived: Callable[[ArrivalRecord], None]
+    not_found: Callable[[Request], None]
+    popularity: Popularity = field(default_factory=Popularity)
+    evidence: Evidence = field(default_factory=Evidence)
+    prequeue: Prequeue = field(default_factory=lambda: Prequeue(lambda name, body: None))
+    holds_most: int = 5000
+    holds_per_client: int = 64
+    ticket_max_age_s: float = 7 * 86_400.0
+
+    def wall_ahead_s(self) -> float:
+        """How far the wall clock is ahead of the process clock: what was stepped or slept through.
+
+        Less than a second is drift, and counts for nothing.
+        """
+        ahead_s = self.wall() - self.now()
+        return ahead_s if abs(ahead_s) >= 1.0 else 0.0

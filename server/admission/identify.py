@@ -1,0 +1,173 @@
+"""Who asks, for what, and with which proof: a request becomes a visit before any policy sees it.
+
+What can be answered without the policy is answered here: blocked addresses, files that are not
+there yet, bad tickets, passes that are missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from policies.contract import Job, Wait
+from protocol.errors import BadToken
+from server.admission.client_keys import WAIT_FIELD, find_remaining
+from server.admission.client_programs import ToolRule
+from server.admission.credentials import Proof, read_proof
+from server.admission.gateparts import AdmissionRequest, GateParts
+from server.admission.parked import ParkedRequests
+from server.admission.responses import Notice
+from server.admission.rules import Verdict
+from server.files.transfer import BodyPlan, Representation, Start
+from server.http.answers import prefers_html
+from server.http.denylist import BlockList
+from server.http.proxies import block_of
+from server.http.request import Request
+
+
+class Reception:
+    """Receives requests for the gate. `small_below` tells which files count as small, in bytes."""
+
+    def __init__(
+        self, parts: GateParts, holds: ParkedRequests, small_below: Callable[[], int]
+    ) -> None:
+        self.parts = parts
+        self.blocked = BlockList(parts.wall)
+        self.forged_total = 0
+        self._holds = holds
+        self._small_below = small_below
+
+    def receive(
+        self, request: Request, rep: Representation, plan: BodyPlan, start: Start, now: float
+    ) -> AdmissionRequest | None:
+        """The request as a visit, or None when it is answered already."""
+        parts = self.parts
+        headers = request.headers
+        verdict = parts.rules.verdict(rep.url_path)
+        if self._refuses_blocked(request):
+            return None
+        if verdict.hidden(now):
+            parts.not_found(request)
+            return None
+        if parts.prequeue.holds_back(verdict.hidden_until_s) and self.register(request, rep, now):
+            return None
+        proof = self._prove(request, rep.url_path, verdict, now)
+        if proof is None:
+            return None
+        rule = parts.tools.rule_for(headers.get(b"user-agent"))
+        browser = self._is_browser(rule, headers)
+        client = parts.clients.identify(request, parts.keys, proof.ticket, browser=browser)
+        if proof.grant is not None:
+            try:
+                parts.passes.check_use(proof.grant, client.key, rep.url_path)
+            except BadToken as error:
+                self._refuse_token(request, error)
+                return None
+        # Who speaks our fields, or asks for JSON, reads the answer and needs no holding.
+        reads_answers = WAIT_FIELD in headers or b"json" in headers.get(b"accept", b"")
+        has_room = not reads_answers and self._holds.has_room(client.key, client.network)
+        holdable = has_room and rule.manner == "hold" and not browser
+        job = Job(
+            client=client.key,
+            file=rep.url_path,
+            size_bytes=self._counted_size(rep, verdict),
+            remaining_bytes=wanted_bytes(headers, rep, plan),
+            weight=proof.weight,
+            present=holdable,
+            network=client.network,
+            known=parts.evidence.knows(client, now),
+        )
+        return AdmissionRequest(
+            request, rep, plan, start, job, rule, proof, has_room, browser, client.cookie
+        )
+
+    def turns_away(self, request: Request, url_path: str, now: float) -> bool:
+        """Answer who may learn nothing of this path: who is blocked, or lacks the pass for it."""
+        if self._refuses_blocked(request):
+            return True
+        verdict = self.parts.rules.verdict(url_path)
+        if verdict.require_class is None:
+            return False
+        return self._prove(request, url_path, verdict, now) is None
+
+    def _prove(self, request: Request, url_path: str, verdict: Verdict, now: float) -> Proof | None:
+        """What the request proves; None when it was refused for a bad proof or a missing pass."""
+        parts = self.parts
+        try:
+            proof = read_proof(
+                request, url_path, now, parts.keys, parts.passes, parts.ticket_max_age_s
+            )
+        except BadToken as error:
+            self._refuse_token(request, error)
+            return None
+        if verdict.require_class not in (None, proof.preference):
+            detail = f"This file needs a pass of class {verdict.require_class!r}; ask for one."
+            request.refuse(403, "pass-required", detail)
+            return None
+        return proof
+
+    def _refuse_token(self, request: Request, error: BadToken) -> None:
+        self.forged_total += error.code.endswith("forged")
+        self.parts.waiting.refuse(request, error.status, error.code, str(error), afresh=True)
+
+    def register(self, request: Request, rep: Representation, now: float) -> bool:
+        """Put the client down for the draw of a file that opens later; False if there is none."""
+        parts = self.parts
+        verdict = parts.rules.verdict(rep.url_path)
+        opens_s = verdict.hidden_until_s
+        if opens_s is None or not verdict.registers(now):
+            return False
+        if self._is_blocked(request):
+            return False
+        rule = parts.tools.rule_for(request.header(b"user-agent"))
+        browser = self._is_browser(rule, request.headers)
+        client = parts.clients.identify(request, parts.keys, None, browser=browser)
+        entry = parts.prequeue.draw(opens_s).enter(client.key, rep, 1.0, client.network)
+        left_s = max(0.0, opens_s - now)
+        # Everybody comes back at the opening: spread over a few seconds, never before it.
+        wait = Wait(min(300.0, left_s + 1.0 + parts.rng.uniform(0.0, 4.0)))
+        notice = Notice(
+            rep.url_path,
+            rep.size_bytes,
+            wait,
+            None,
+            opens_s=left_s,
+            entry=entry.ident if entry is not None else "",
+            visitor=client.cookie,
+        )
+        parts.waiting.answer(request, notice)
+        return True
+
+    def _is_blocked(self, request: Request) -> bool:
+        return bool(self.blocked) and block_of(request.client_address) in self.blocked
+
+    def _refuses_blocked(self, request: Request) -> bool:
+        if not self._is_blocked(request):
+            return False
+        request.refuse(403, "blocked", "The operator has blocked this address.")
+        return True
+
+    def _is_browser(self, rule: ToolRule, headers: Mapping[bytes, bytes]) -> bool:
+        # wget2 asks for text/html as browsers do, so a known tool's name counts for more.
+        return rule is self.parts.tools.unknown and prefers_html(headers.get(b"accept"))
+
+    def _counted_size(self, rep: Representation, verdict: Verdict) -> int:
+        small_below = self._small_below()
+        if verdict.treat_as == "small":
+            return min(rep.size_bytes, max(0, small_below - 1))
+        if verdict.treat_as == "large":
+            return max(rep.size_bytes, small_below)
+        return rep.size_bytes
+
+
+def wanted_bytes(headers: Mapping[bytes, bytes], rep: Representation, plan: BodyPlan) -> int:
+    """How much of the file a new download wants in all.
+
+    What the client says counts; else a range that reaches to the end is a resume of an earlier
+    download; else the whole file (a tool that fetches pieces will ask for the others).
+    """
+    said = find_remaining(headers, rep.size_bytes)
+    if said is not None:
+        return said
+    if len(plan.ranges) == 1 and plan.ranges[0][1] == rep.size_bytes:
+        return plan.body_bytes if plan.status == 206 else rep.size_bytes
+    return rep.size_bytes

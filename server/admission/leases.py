@@ -1,0 +1,345 @@
+"""The live side of the policy driver: leases with their transfers, the journal, passing time.
+
+Everything that the policy decides by itself is carried out here: pauses, resumes, leases that
+ended, tickets that are called. It hears how far each download is four times a second. Outside this
+module nobody calls the policy; `LeaseManager.policy` is there to be looked at.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from policies.contract import Admit, Decision, Job, TicketRow, TicketState
+from policies.driver import PolicyDriver, PolicyView
+from policies.registry import make_policy
+from policies.settings import PolicySettings
+from server.admission.downloads import Delivery, Download
+from server.admission.gateparts import GateParts
+
+TICK_S = 0.25
+#: So many downloads are measured in one go, so that requests are answered in between.
+_AT_ONCE = 100
+_OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN})
+
+
+class Parked(Protocol):
+    """What the lease manager asks of those who keep requests waiting (the gate)."""
+
+    def waits(self, client: str, file: str) -> bool:
+        """Whether a request of this download is parked with a ticket."""
+        ...
+
+    def call(self, ticket: int) -> bool:
+        """Offer all requests again that are parked with this ticket; False if there is none."""
+        ...
+
+    def expired(self, ticket: int) -> None:
+        """This ticket is over: requests parked with it ask anew."""
+        ...
+
+    def connection_ended(self, client: str, file: str) -> None:
+        """A download has a connection less, or its lease is over: the next request may join."""
+        ...
+
+    def check(self) -> None:
+        """Look that no request is parked for nothing; called at each tick."""
+        ...
+
+
+class LeaseManager:
+    """Owns the policy and the downloads; the server's `policies.driver.Hands`."""
+
+    def __init__(
+        self,
+        parts: GateParts,
+        policy: str,
+        settings: PolicySettings,
+        parked: Parked,
+    ) -> None:
+        self.settings = settings
+        self.downloads: dict[int, Download] = {}
+        #: The same by client and file, of which one client has at most one lease.
+        self._by_job: dict[tuple[str, str], Download] = {}
+        self.now: Callable[[], float] = parts.now
+        self._parts = parts
+        self._rng: random.Random = parts.rng
+        self._driver = PolicyDriver(make_policy(policy, settings, self._rng), self)
+        #: Whether nobody may start, for maintenance.
+        self.closed = False
+        #: Bound once: it is asked for each small file.
+        self.admit_small = self._driver.admit_small
+        self.admit_brief = self._driver.admit_brief
+        self._parked = parked
+        #: Downloads with a connection less than at the last settling.
+        self._ended: set[tuple[str, str]] = set()
+        self._settling = False
+        self._soon_call: Any = None
+        self._wake_call: Any = None
+        self._tick_call: Any = None
+        #: What is still to be measured before the next tick.
+        self._to_measure: list[Download] = []
+        self._measure_call: Any = None
+
+    @property
+    def policy(self) -> PolicyView:
+        """The policy that decides at present, to look at."""
+        return self._driver.view
+
+    def close_doors(self, closed: bool) -> None:
+        """Let nobody start, or again those whose turn it is."""
+        self.closed = closed
+        self._driver.close(closed)
+        self.settle()
+
+    # -- the life of the lease manager ---------------------------------------------------------
+
+    def open(self, rows: Iterable[TicketRow]) -> None:
+        """Take up the tickets of an earlier run and begin to tick."""
+        self._restore(rows)
+        self._tick_call = self._parts.reactor.callLater(TICK_S, self._tick)
+        self.settle()
+
+    def close(self) -> None:
+        """Stop the clocks and write the last changes."""
+        for call in (self._soon_call, self._wake_call, self._tick_call, self._measure_call):
+            if call is not None and call.active():
+                call.cancel()
+        self._record()
+
+    def switch(self, name: str, settings: PolicySettings) -> None:
+        """Another policy, or the same with other settings; it takes over everything."""
+        self._record()
+        self._driver.switch(lambda old: make_policy(name, settings, self._rng, old))
+        self.settings = settings
+        self._pass_time()
+
+    # -- calls to the policy; `settle` follows each --------------------------------------------
+
+    def offer(self, job: Job, ticket: int | None = None) -> Decision:
+        """Ask the policy to start a job."""
+        return self._driver.offer(job, self.now(), ticket)
+
+    def restore(self, row: TicketRow) -> None:
+        """Take up a ticket that its token proves; its times are of the wall clock."""
+        self._restore([row])
+
+    def absent(self, ticket: int) -> None:
+        """Nobody is parked with this ticket any more."""
+        self._driver.absent(ticket, self.now())
+
+    def withdraw(self, ticket: int) -> None:
+        """An operator takes a ticket out of the queue."""
+        self._driver.withdraw(ticket, self.now())
+
+    def promote(self, ticket: int) -> bool:
+        """An operator moves a ticket to the head; False when it does not wait."""
+        return self._driver.promote(ticket, self.now())
+
+    # -- downloads -----------------------------------------------------------------------------
+
+    def find(self, client: str, file: str) -> Download | None:
+        """The running download of this client for this file."""
+        return self._by_job.get((client, file))
+
+    def begin(self, download: Download) -> Download:
+        """A lease was granted."""
+        self.downloads[download.lease] = download
+        self._by_job[download.client, download.file] = download
+        self._parts.popularity.count(download.file, 1, 0)
+        return download
+
+    def end(self, download: Download, reason: str) -> None:
+        """Cut a download off and free its slot."""
+        if self._drop(download.lease) is None:
+            return
+        download.abort(reason)
+        self._ended.add((download.client, download.file))
+        self._driver.cut(download.lease, self.now())
+        self._parts.passes.end(download.client, download.file)
+        self.settle()
+
+    def delivered(self, delivery: Delivery) -> None:
+        """A body has ended: its lease is done, or idles for a while."""
+        download = delivery.download
+        self._parts.popularity.count(download.file, 0, delivery.delivered_bytes)
+        if self.downloads.get(download.lease) is not download:
+            return
+        self._parts.evidence.took(download.client, download.taken_bytes(), download.wanted_bytes)
+        self._ended.add((download.client, download.file))
+        if delivery.transfer is not None:
+            rate = download.rate_bytes_s
+            self._parts.line.ended(delivery.transfer.flying_bytes(), rate, self.now())
+        left, done = download.remaining_bytes(), download.complete()
+        if done:
+            self._drop(download.lease)
+            self._parts.passes.end(download.client, download.file)
+        self._driver.end(download.lease, self.now(), left, done=done)
+        self.settle()
+
+    def _drop(self, lease: int) -> Download | None:
+        download = self.downloads.pop(lease, None)
+        if download is not None and self.find(download.client, download.file) is download:
+            del self._by_job[download.client, download.file]
+        return download
+
+    # -- the passing of time -------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """After calls to the policy: journal what changed, and let it decide what follows."""
+        self._record()
+        if self._soon_call is None and not self._settling:
+            self._soon_call = self._parts.reactor.callLater(0, self._pass_time)
+
+    def _record(self) -> None:
+        rows = self._driver.changes()
+        if not rows:
+            return
+        for row in rows:
+            if row.state in _OVER:
+                self._parts.numbers.end(row.number)
+        ahead_s = self._parts.wall_ahead_s()
+        if ahead_s:
+            rows = [moved(row, ahead_s) for row in rows]
+        self._parts.journal.keep_tickets(rows)
+
+    def live_tickets(self) -> list[TicketRow]:
+        """All tickets that a journal must have: waiting, ready and started, on the wall clock."""
+        started = (self.policy.ticket(one.ticket) for one in self.downloads.values() if one.ticket)
+        ahead_s = self._parts.wall_ahead_s()
+        rows = [*self.policy.tickets(), *(row for row in started if row is not None)]
+        return [moved(row, ahead_s) for row in rows]
+
+    def _restore(self, rows: Iterable[TicketRow]) -> None:
+        """Journal and tokens have wall time, the policy has the process clock."""
+        now, ahead_s = self.now(), self._parts.wall_ahead_s()
+        if ahead_s:
+            rows = (moved(row, -ahead_s) for row in rows)
+        # The clock may have been set back since: nobody came in the future.
+        rows = [row if row.issued_s <= now else replace(row, issued_s=now) for row in rows]
+        self._driver.restore(rows, now, self._parts.numbers.first)
+
+    def _pass_time(self) -> None:
+        if self._soon_call is not None and self._soon_call.active():
+            self._soon_call.cancel()
+        self._soon_call = None
+        now = self.now()
+        self._settling = True
+        try:
+            wake_s = self._driver.settle(now)
+            while self._ended:
+                ended, self._ended = self._ended, set()
+                for client, file in ended:
+                    self._parked.connection_ended(client, file)
+                wake_s = self._driver.settle(now)
+        finally:
+            self._settling = False
+        self._record()
+        if self._wake_call is not None and self._wake_call.active():
+            self._wake_call.cancel()
+        self._wake_call = None
+        if wake_s is not None:
+            delay_s = max(0.001, wake_s - now)
+            self._wake_call = self._parts.reactor.callLater(delay_s, self._pass_time)
+
+    def _tick(self) -> None:
+        self._tick_call = self._parts.reactor.callLater(TICK_S, self._tick)
+        now = self.now()
+        line = self._parts.line
+        line.tick(now, self.downloads.values())
+        if self._measure_call is None:
+            self._to_measure = [
+                one for one in self.downloads.values() if one.look_at_s <= now and not one.still
+            ]
+            pieces = -(-len(self._to_measure) // _AT_ONCE)
+            self._measure(TICK_S / max(1, pieces))
+        self._driver.observe(line.goodput_bytes_s(), line.busy, now, line.line_bytes_s)
+        self._seat(now)
+        self._pass_time()
+        self._parked.check()
+
+    def _measure(self, pause_s: float) -> None:
+        """Look how far downloads are: a few now, the others in pieces before the next tick."""
+        now = self.now()
+        some, self._to_measure = self._to_measure[:_AT_ONCE], self._to_measure[_AT_ONCE:]
+        for download in some:
+            if download.lease in self.downloads and not download.still:
+                left = download.measure(now)
+                held_back = self._parts.line.held_back(download)
+                rate = download.rate_bytes_s
+                self._driver.progress(download.lease, now, left, rate, held_back)
+        self._measure_call = (
+            self._parts.reactor.callLater(pause_s, self._measure, pause_s)
+            if self._to_measure
+            else None
+        )
+
+    def _seat(self, now: float) -> None:
+        """Give drawn entries their places. A slot given to one waits for it like a resume does."""
+        wall_s = self._parts.wall()
+        for entry in self._parts.prequeue.due(wall_s):
+            size = entry.rep.size_bytes
+            job = Job(
+                entry.client,
+                entry.rep.url_path,
+                size,
+                size,
+                weight=entry.weight,
+                network=entry.network,
+            )
+            decision = self._driver.offer(job, now)
+            if isinstance(decision, Admit):
+                if decision.lease not in self.downloads:
+                    self.begin(Download(decision, job, entry.rep, now))
+                self._driver.end(decision.lease, now, size, done=False)
+        self._parts.prequeue.tend(wall_s)
+
+    # -- the driver's hands (see `policies.driver.Hands`) --------------------------------------
+
+    def pause(self, lease: int, now: float) -> None:
+        """Stop the transfers of this lease."""
+        download = self.downloads.get(lease)
+        if download is not None:
+            download.pause()
+
+    def resume(self, lease: int, now: float) -> None:
+        """Let them go on."""
+        download = self.downloads.get(lease)
+        if download is not None:
+            download.resume(now)
+
+    def idled_out(self, lease: int, now: float) -> None:
+        """Nobody used this lease; what is left of its connections is cut."""
+        download = self._drop(lease)
+        if download is not None:
+            self._parts.evidence.left(
+                download.client,
+                download.taken_bytes(),
+                download.wanted_bytes,
+                self._parts.wall(),
+            )
+            download.abort("the lease is over")
+            self._ended.add((download.client, download.file))
+            self._parts.passes.end(download.client, download.file)
+
+    def expired(self, ticket: int, now: float) -> None:
+        """A place has passed unused; requests that are parked with it ask anew."""
+        row = self.policy.ticket(ticket)
+        if row is not None:
+            self._parts.evidence.wasted(row.client, self._parts.wall())
+        self._parked.expired(ticket)
+
+    def parked(self, client: str, file: str) -> bool:
+        """Whether a request of this download is parked with a ticket."""
+        return self._parked.waits(client, file)
+
+    def call(self, ticket: int, now: float) -> bool:
+        """Offer the requests again that are parked with this ticket."""
+        return self._parked.call(ticket)
+
+
+def moved(row: TicketRow, by_s: float) -> TicketRow:
+    """A ticket with its times on another clock."""
+    return replace(row, issued_s=row.issued_s + by_s, changed_s=row.changed_s + by_s)

@@ -1,0 +1,193 @@
+"""The live side of `policies.bottleneck`: what sockets and pacer show, and the cap that follows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Set
+from typing import Protocol
+
+from policies.bottleneck import Bottleneck, LineOrders, Sample
+from server.admission.downloads import Download
+
+#: What is on its way when a body is over takes no longer than this to arrive, seconds.
+_LINGER_S = 3.0
+
+
+class Link(Protocol):
+    """What the line's keeper asks of the pacer."""
+
+    @property
+    def sent_bytes_total(self) -> int:
+        """All that was handed to sockets."""
+        ...
+
+    @property
+    def link_busy(self) -> bool:
+        """Whether the cap holds somebody back."""
+        ...
+
+    def goodput_bytes_s(self) -> float:
+        """What left lately."""
+        ...
+
+    def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
+        """Cap what leaves."""
+        ...
+
+
+class Line(Protocol):
+    """What the live side of a policy knows of the line."""
+
+    @property
+    def line_bytes_s(self) -> float:
+        """What the line carries; infinite while unknown."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether the cap holds somebody back just now."""
+        ...
+
+    def goodput_bytes_s(self) -> float:
+        """What left lately."""
+        ...
+
+    def set_ceiling(self, bandwidth_bytes_s: float | None) -> None:
+        """Configure another bound."""
+        ...
+
+    def held_back(self, download: Download) -> bool:
+        """Whether this download may be faster than it is."""
+        ...
+
+    def ended(self, flying_bytes: int, rate_bytes_s: float, now: float) -> None:
+        """A body was handed over whole."""
+        ...
+
+    def tick(self, now: float, downloads: Collection[Download]) -> None:
+        """Look at every running download."""
+        ...
+
+
+class Sends(Protocol):
+    """What is known of the senders of several processes."""
+
+    @property
+    def link_busy(self) -> bool:
+        """Whether the cap holds somebody back."""
+        ...
+
+    def goodput_bytes_s(self) -> float:
+        """What left lately."""
+        ...
+
+
+class ToldLine:
+    """A line as it is configured: several processes send on it, and none sees all of it."""
+
+    def __init__(self, sends: Sends, bandwidth_bytes_s: float | None) -> None:
+        self._sends = sends
+        self._bandwidth_bytes_s = bandwidth_bytes_s
+
+    @property
+    def line_bytes_s(self) -> float:
+        """See `Line`."""
+        return self._bandwidth_bytes_s or math.inf
+
+    @property
+    def busy(self) -> bool:
+        """See `Line`."""
+        return self._sends.link_busy
+
+    def goodput_bytes_s(self) -> float:
+        """See `Line`."""
+        return self._sends.goodput_bytes_s()
+
+    def set_ceiling(self, bandwidth_bytes_s: float | None) -> None:
+        """See `Line`."""
+        self._bandwidth_bytes_s = bandwidth_bytes_s
+
+    def held_back(self, download: Download) -> bool:
+        """See `Line`; while the cap holds somebody back it may be any of them."""
+        return self._sends.link_busy
+
+    def ended(self, flying_bytes: int, rate_bytes_s: float, now: float) -> None:
+        """See `Line`."""
+
+    def tick(self, now: float, downloads: Collection[Download]) -> None:
+        """See `Line`."""
+
+
+class LineKeeper:
+    """Finds what the line carries and keeps the pacer's cap just below. Tick it often."""
+
+    def __init__(self, link: Link, ceiling_bytes_s: float | None) -> None:
+        self._link = link
+        self._bottleneck = Bottleneck(ceiling_bytes_s)
+        self._orders = LineOrders(ceiling_bytes_s)
+        self._held: dict[int, Download] = {}
+        #: Of bodies that are over and still on their way: bytes, bytes a second, since when.
+        self._lingering: list[tuple[int, float, float]] = []
+
+    @property
+    def line_bytes_s(self) -> float:
+        """What the line is found to carry, at most what is configured; infinite while unknown."""
+        return self._orders.line_bytes_s
+
+    @property
+    def busy(self) -> bool:
+        """Whether the cap holds somebody back just now."""
+        return self._link.link_busy
+
+    def goodput_bytes_s(self) -> float:
+        """What left lately."""
+        return self._link.goodput_bytes_s()
+
+    def set_ceiling(self, bandwidth_bytes_s: float | None) -> None:
+        """Configure another bound; it counts from the next tick."""
+        self._bottleneck.ceiling_bytes_s = bandwidth_bytes_s
+
+    def held_back(self, download: Download) -> bool:
+        """Whether this download may be faster than it is: by the cap, or by a line unknown yet."""
+        return not self._orders.clear or not download.stuck
+
+    def ended(self, flying_bytes: int, rate_bytes_s: float, now: float) -> None:
+        """A body was handed over whole; its last bytes arrive as the others did."""
+        if flying_bytes > 0:
+            rate_bytes_s = max(rate_bytes_s, flying_bytes / _LINGER_S)
+            self._lingering.append((flying_bytes, rate_bytes_s, now))
+
+    def _linger(self, now: float) -> int:
+        self._lingering = [one for one in self._lingering if one[0] > one[1] * (now - one[2])]
+        return int(sum(count - rate * (now - since) for count, rate, since in self._lingering))
+
+    def tick(self, now: float, downloads: Collection[Download]) -> None:
+        """Look at every running download, then cap and hold back as the bottleneck asks."""
+        total_flying = self._linger(now)
+        samples = []
+        for download in downloads:
+            arrived, flying = download.look()
+            total_flying += flying
+            if download.deliveries and (download.held or not download.paused):
+                running = arrived - download.ended_bytes
+                left = max(0, download.wanted_bytes - download.coverage.total_bytes - running)
+                samples.append(Sample(download.lease, arrived, left, download.stuck))
+        link = self._link
+        acked = link.sent_bytes_total - total_flying
+        orders = self._bottleneck.observe(now, acked, total_flying, link.link_busy, samples)
+        if orders.cap_bytes_s != self._orders.cap_bytes_s:
+            link.set_bandwidth(orders.cap_bytes_s)
+        for lease, download in tuple(self._held.items()):
+            if lease not in orders.hold:
+                del self._held[lease]
+                download.let_go(now)
+        for download in chosen(orders.hold, downloads):
+            if download.lease not in self._held:
+                self._held[download.lease] = download
+                download.hold()
+        self._orders = orders
+
+
+def chosen(leases: Set[int], downloads: Collection[Download]) -> list[Download]:
+    """The downloads of these leases."""
+    return [download for download in downloads if download.lease in leases] if leases else []

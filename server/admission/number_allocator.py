@@ -1,0 +1,59 @@
+"""What is remembered of ticket numbers: which are over, and up to where they were promised.
+
+Over numbers are kept as bits, in pages that exist only where numbers were used: a million
+finished tickets cost 125 KB. They tell a used ticket from one that a crash made us forget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+_PAGE_BITS = 1 << 13
+#: Numbers are promised to the store in blocks: a crash skips the rest of a block, which is free.
+BLOCK = 1_000_000
+
+
+class Numbers:
+    """The high-water mark and the finished numbers. `promise` is given the next mark to store."""
+
+    def __init__(
+        self, next_number: int, over: Iterable[int], promise: Callable[[int], None]
+    ) -> None:
+        self._pages: dict[int, bytearray] = {}
+        self._promise = promise
+        self._promised = next_number
+        self.first = next_number
+        self.highest = next_number - 1
+        for number in over:
+            self.end(number)
+        self._reach(next_number)
+
+    def issued(self, number: int) -> None:
+        """A number was given away."""
+        if number > self.highest:
+            self.highest = number
+            self._reach(number)
+
+    @property
+    def promised(self) -> int:
+        """No number from here on was ever given away, nor will be before the next promise."""
+        return self._promised
+
+    def end(self, number: int) -> None:
+        """A ticket is over: done, expired or withdrawn."""
+        page = self._pages.get(number // _PAGE_BITS)
+        if page is None:
+            page = self._pages[number // _PAGE_BITS] = bytearray(_PAGE_BITS // 8)
+        bit = number % _PAGE_BITS
+        page[bit >> 3] |= 1 << (bit & 7)
+
+    def is_over(self, number: int) -> bool:
+        """Whether a ticket with this number was used up."""
+        page = self._pages.get(number // _PAGE_BITS)
+        bit = number % _PAGE_BITS
+        return page is not None and bool(page[bit >> 3] & (1 << (bit & 7)))
+
+    def _reach(self, number: int) -> None:
+        if number >= self._promised - BLOCK // 2:
+            self._promised = number + BLOCK
+            self._promise(self._promised)

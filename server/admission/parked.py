@@ -1,0 +1,252 @@
+"""Parked requests: clients that wait inside their request, because their program cannot come back.
+
+At first nothing is sent. Then the status line and one harmless header line after another keep the
+program's time-outs from firing. When the turn comes the rest of the header follows, and the file. A
+program that was kept to its limit is cut off; its retry finds the old place. A status line that was
+sent cannot be taken back, so what fails later ends with the connection.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from policies.contract import Wait
+from protocol.units import format_duration
+from server.admission.client_programs import ToolRule
+from server.admission.gateparts import AdmissionRequest
+from server.http.prefix_shares import PrefixShares
+
+#: How many ticks it takes to look at all parked requests once.
+_ROUND_TICKS = 20
+
+
+class ParkedFor(enum.Enum):
+    """What a parked request waits for."""
+
+    #: The turn of its ticket: the policy calls it.
+    PLACE = "waits for the turn of its ticket"
+    #: A running lease has all the connections it may have: the end of one calls it.
+    CONNECTION = "waits for a connection of its download to end"
+    #: A policy without tickets is full: it looks for itself.
+    SLOT = "looks for a free slot"
+
+
+class Host(Protocol):
+    """What a parked request asks of the gate."""
+
+    def offer_again(self, request: ParkedRequest) -> None:
+        """Offer its job once more."""
+        ...
+
+    def left(self, request: ParkedRequest, limit: bool) -> None:
+        """The client has left, or (`limit`) was kept as long as its program bears."""
+        ...
+
+
+class ParkedRequest:
+    """One request that is kept open."""
+
+    __slots__ = (
+        "_look_call",
+        "_parked",
+        "_trickle_call",
+        "_trickled",
+        "over",
+        "rule",
+        "ticket",
+        "visit",
+        "wait",
+        "waits_for",
+    )
+
+    def __init__(
+        self, parked: ParkedRequests, visit: AdmissionRequest, rule: ToolRule, wait: Wait
+    ) -> None:
+        self._parked = parked
+        self.visit = visit
+        self.rule = rule
+        self.wait = wait
+        #: Its ticket while it waits for a place, else None.
+        self.ticket: int | None = None
+        self.waits_for = ParkedFor.SLOT
+        self.over = False
+        self._trickled = 0
+        self._trickle_call: Any = parked.call_later(rule.silent_s, self._trickle)
+        self._look_call: Any = None
+
+    @property
+    def committed(self) -> bool:
+        """Whether the status line was already sent."""
+        return self._trickled > 0
+
+    @property
+    def download(self) -> tuple[str, str]:
+        """Client and file."""
+        return self.visit.job.client, self.visit.job.file
+
+    @property
+    def looks(self) -> bool:
+        """Whether it will look for a slot by itself."""
+        return self._look_call is not None and bool(self._look_call.active())
+
+    def look_in(self, delay_s: float) -> None:
+        """Offer the job again after a while; for policies that do not call."""
+        if self.looks:
+            self._look_call.cancel()
+        self._look_call = self._parked.call_later(delay_s, self._look)
+
+    def end(self) -> None:
+        """Nothing more will be sent by this one."""
+        self.over = True
+        for call in (self._trickle_call, self._look_call):
+            if call is not None and call.active():
+                call.cancel()
+
+    def _look(self) -> None:
+        self._look_call = None
+        self._parked.host.offer_again(self)
+
+    def _trickle(self) -> None:
+        if self._trickled >= self.rule.drip_lines:
+            self._parked.host.left(self, True)
+            return
+        self._trickled += 1
+        self.visit.request.drip(self.visit.plan.status, b"Tidegate-Held", self._line())
+        if not self.over:
+            self._trickle_call = self._parked.call_later(self.rule.drip_s, self._trickle)
+
+    def _line(self) -> bytes:
+        if self.wait.place is None:
+            return b"waiting for a free slot"
+        text = f"place {self.wait.place}"
+        estimate = self._parked.estimate(self.ticket) if self.ticket is not None else None
+        if estimate is not None:
+            text += f", about {format_duration(estimate)}"
+        return text.encode("ascii")
+
+
+class ParkedRequests:
+    """All parked requests, by what they wait for and by client, within their bounds."""
+
+    def __init__(
+        self,
+        host: Host,
+        reactor: Any,
+        estimate: Callable[[int], float | None],
+        most: int,
+        most_per_client: int,
+    ) -> None:
+        self.host = host
+        self.call_later: Callable[..., Any] = reactor.callLater
+        self.estimate = estimate
+        self.most = most
+        self.most_per_client = most_per_client
+        #: In the order of coming.
+        self._requests: dict[ParkedRequest, None] = {}
+        self._by_client: dict[str, int] = {}
+        self._by_network: PrefixShares[ParkedRequest] = PrefixShares()
+        #: Those that wait for a place, by ticket, and how many by client and file.
+        self._by_ticket: dict[int, dict[ParkedRequest, None]] = {}
+        self._places: dict[tuple[str, str], int] = {}
+        #: Those that wait for a connection, by client and file.
+        self._for_connection: dict[tuple[str, str], dict[ParkedRequest, None]] = {}
+        self._unchecked: list[ParkedRequest] = []
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[ParkedRequest]:
+        return iter(tuple(self._requests))
+
+    @property
+    def placed(self) -> int:
+        """How many tickets have requests parked with them."""
+        return len(self._by_ticket)
+
+    def has_room(self, client: str, network: Sequence[str]) -> bool:
+        """Whether one more request of this client may be parked, be it in another's place."""
+        if self._by_client.get(client, 0) >= self.most_per_client:
+            return False
+        return len(self._requests) < self.most or self._by_network.to_give_up(network) is not None
+
+    def to_let_go(self, network: Sequence[str]) -> ParkedRequest | None:
+        """Which one makes room for a newcomer from here; None while there is room."""
+        if len(self._requests) < self.most:
+            return None
+        return self._by_network.to_give_up(network)
+
+    def add(self, request: ParkedRequest) -> None:
+        """Keep a request; it leaves by `remove`."""
+        self._requests[request] = None
+        self._by_network.add(request, request.visit.job.network)
+        client = request.visit.job.client
+        self._by_client[client] = self._by_client.get(client, 0) + 1
+
+    def bind(self, request: ParkedRequest, wait: Wait, waits_for: ParkedFor) -> None:
+        """The request waits for this from now on."""
+        request.wait = wait
+        ticket = wait.ticket if waits_for is ParkedFor.PLACE else None
+        if waits_for is request.waits_for and ticket == request.ticket:
+            return
+        self._unbind(request)
+        request.waits_for, request.ticket = waits_for, ticket
+        if waits_for is ParkedFor.CONNECTION:
+            self._for_connection.setdefault(request.download, {})[request] = None
+        elif ticket is not None:
+            self._by_ticket.setdefault(ticket, {})[request] = None
+            self._places[request.download] = self._places.get(request.download, 0) + 1
+
+    def with_ticket(self, ticket: int) -> tuple[ParkedRequest, ...]:
+        """Those that wait with this ticket, in the order of coming."""
+        return tuple(self._by_ticket.get(ticket, ()))
+
+    def has_place(self, client: str, file: str) -> bool:
+        """Whether a request of this download waits with a ticket."""
+        return (client, file) in self._places
+
+    def first_for_connection(self, client: str, file: str) -> ParkedRequest | None:
+        """Which one has waited longest for a connection of this download to end."""
+        requests = self._for_connection.get((client, file))
+        return next(iter(requests)) if requests else None
+
+    def next_to_check(self) -> list[ParkedRequest]:
+        """Some of all parked requests; in a few seconds every one is among them."""
+        if not self._unchecked:
+            self._unchecked = list(self._requests)
+        count = len(self._requests) // _ROUND_TICKS + 1
+        found, self._unchecked = self._unchecked[-count:], self._unchecked[:-count]
+        return [request for request in found if not request.over]
+
+    def remove(self, request: ParkedRequest) -> None:
+        """The request is over, whatever became of it."""
+        request.end()
+        if request not in self._requests:
+            return
+        del self._requests[request]
+        self._by_network.remove(request)
+        self._unbind(request)
+        client = request.visit.job.client
+        left = self._by_client[client] - 1
+        if left:
+            self._by_client[client] = left
+        else:
+            del self._by_client[client]
+
+    def _unbind(self, request: ParkedRequest) -> None:
+        download = request.download
+        if request.ticket is not None:
+            requests = self._by_ticket[request.ticket]
+            del requests[request]
+            if not requests:
+                del self._by_ticket[request.ticket]
+            self._places[download] -= 1
+            if not self._places[download]:
+                del self._places[download]
+            request.ticket = None
+        elif request.waits_for is ParkedFor.CONNECTION:
+            requests = self._for_connection[download]
+            del requests[request]
+            if not requests:
+                del self._for_connection[download]

@@ -1,0 +1,153 @@
+"""The words that people read while they wait, by language.
+
+English stands here; other languages are gettext catalogues in `templates/locales` (LANGUAGE.po),
+found by its file and read when it is first asked for. A phrase that a catalogue lacks falls back to
+English. `Accept-Language` picks (RFC 9110, 12.5.4; RFC 4647, 3.4).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import templates
+from protocol.units import split_duration
+
+if TYPE_CHECKING:
+    from babel import Locale
+
+_FOLDER = Path(templates.__file__).parent / "locales"
+
+ENGLISH: Mapping[str, str] = {
+    "title_place": "You are number {place} in the queue",
+    "title_next": "You are next",
+    "title_ready": "You are among the next to start",
+    "title_busy": "Every place is taken right now",
+    "title_closed": "The server is restarting",
+    "title_prequeue": "This opens in {time}",
+    "lead": "{file} ({size}) starts downloading by itself, on this page, when it is your turn.",
+    "lead_busy": "{file} ({size}): this page asks again by itself.",
+    "lead_closed": "Your place is kept. This page asks again by itself.",
+    "lead_prequeue": "You are registered for {file} ({size}). When it opens, the order is drawn at "
+    "random; coming earlier gives no advantage.",
+    "lead_undrawn": "The draw for {file} ({size}) has as many entries of your network as it takes. "
+    "Keep this page open: when it opens, you get a place behind those who are drawn.",
+    "expected": "Expected wait",
+    "expected_value": "about {time}",
+    "latest": "very likely within {time}",
+    "waited": "Waited so far",
+    "progress": "Progress since you got your number",
+    "next_visit": "This page asks again in {time}.",
+    "keep": "Keep this page open; it needs no JavaScript. Reloading it sooner does not help.",
+    "elsewhere": "These mirrors start at once:",
+    "title_started": "Your download has started",
+    "lead_started": "{file} is being downloaded. You may close this page.",
+    "check": "When it is complete, check it in its folder:",
+    "return": "Closed it by mistake? Open the same link again in this browser: your place is kept.",
+    "seconds": "{n} s",
+    "minutes": "{n} min",
+    "hours": "{n} h",
+    "days": "{n} d",
+}
+#: Units of `split_duration` by their phrase.
+_UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
+#: Languages that pages are written in, as gettext names them (`de`, `zh_TW`).
+LANGUAGES: tuple[str, ...] = ("en", *sorted(path.stem for path in _FOLDER.glob("*.po")))
+_BY_TAG: Mapping[str, str] = {name.lower().replace("_", "-"): name for name in LANGUAGES} | {
+    # Scripts and regions that Traditional Chinese goes by.
+    **dict.fromkeys(("zh-hant", "zh-hk", "zh-mo"), "zh_TW"),
+}
+
+
+class Phrases:
+    """The phrases of one of `LANGUAGES`."""
+
+    def __init__(self, language: str = "en") -> None:
+        self.language = language
+        #: As HTML and HTTP name the language (RFC 5646).
+        self.tag = language.replace("_", "-")
+        self._table = _catalogue(language)
+
+    @property
+    def name(self) -> str:
+        """What the language calls itself."""
+        return str(_locale(self.language).get_display_name() or self.tag)
+
+    @property
+    def direction(self) -> str:
+        """How the language is written: `ltr` or `rtl`."""
+        return str(_locale(self.language).text_direction)
+
+    def __call__(self, key: str, **values: object) -> str:
+        """A phrase with its blanks filled."""
+        return self.plain(key).format(**values)
+
+    def plain(self, key: str) -> str:
+        """A phrase with its blanks open, for a script to fill."""
+        return self._table.get(key) or ENGLISH[key]
+
+    def number(self, value: int) -> str:
+        """A whole number as this language groups it: 1,234 or 1.234."""
+        from babel.numbers import format_decimal
+
+        return str(format_decimal(value, locale=_locale(self.language)))
+
+    def time(self, duration_s: float) -> str:
+        """A duration as this language writes it: 45 s, 14 min, 2 h 5 min."""
+        parts = split_duration(duration_s)
+        return " ".join(self(_UNITS[unit], n=count) for unit, count in parts)
+
+
+@functools.cache
+def _locale(language: str) -> Locale:
+    # Loaded where a page is rendered: a server without waiting browsers needs none of it.
+    from babel import Locale
+
+    return Locale.parse(language)
+
+
+@functools.cache
+def _catalogue(language: str) -> Mapping[str, str]:
+    if language == "en":
+        return ENGLISH
+    from babel.messages.pofile import read_po
+
+    with (_FOLDER / f"{language}.po").open("rb") as file:
+        catalogue = read_po(file)
+    found = {}
+    for key, english in ENGLISH.items():
+        message = catalogue.get(english)
+        if message is not None and isinstance(message.string, str) and message.string:
+            found[key] = message.string
+    return found
+
+
+def phrases_for(accept_language: bytes | None) -> Phrases:
+    """The best language that a request accepts; English when it accepts none of ours."""
+    best, best_quality = "en", 0.0
+    for part in (accept_language or b"").decode("latin-1").split(",")[:32]:
+        tag, *parameters = part.strip().lower().split(";")
+        quality = 1.0
+        for parameter in parameters:
+            name, _, value = parameter.strip().partition("=")
+            if name == "q":
+                try:
+                    quality = float(value)
+                except ValueError:
+                    quality = 0.0
+        language = _lookup(tag)
+        if language is not None and quality > best_quality:
+            best, best_quality = language, quality
+    return Phrases(best)
+
+
+def _lookup(tag: str) -> str | None:
+    """The longest beginning of a tag that is one of ours (RFC 4647, 3.4)."""
+    parts = tag.split("-")[:4]
+    for end in range(len(parts), 0, -1):
+        found = _BY_TAG.get("-".join(parts[:end]))
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,304 @@
+"""What a client reads that cannot start now: fields, a problem document, or the waiting page."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import unquote, urlsplit
+
+from policies.contract import Estimate, Wait
+from protocol import problems
+from protocol.headers import format_link
+from protocol.manifest import Source
+from protocol.units import format_duration, format_size
+from server.admission.client_keys import TICKET_FIELD, visitor_cookie
+from server.admission.phrases import Phrases, phrases_for
+from server.files.pages import SECURITY_HEADERS, Pages
+from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html
+from server.http.cookies import set_cookie
+from server.http.request import Request
+
+#: Where the waiting page asks how its ticket stands (`wait_status`).
+STATUS_PREFIX = "/-/queue"
+_TICKET_COOKIE_AGE_S = 7 * 86_400
+
+_COMMON: tuple[Header, ...] = (
+    (b"Cache-Control", b"no-store"),
+    (b"Vary", b"Accept, Accept-Language, Cookie"),
+    (b"X-Robots-Tag", b"noindex"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Everything an answer says to a waiting client. Times in seconds."""
+
+    file: str
+    size_bytes: int
+    wait: Wait
+    token: str | None
+    waited_s: float = 0.0
+    closed: bool = False
+    #: Before a release: seconds until it opens, and the id of the client's entry in the draw.
+    opens_s: float | None = None
+    entry: str = ""
+    #: The visitor token that a browser is given with this answer.
+    visitor: str | None = None
+
+    @property
+    def retry_after_s(self) -> int:
+        """Whole seconds, rounded up: never invite a client before its time."""
+        return max(1, math.ceil(self.wait.retry_after_s))
+
+    @property
+    def status(self) -> str:
+        """`ready` when the ticket may start as soon as a slot is free, else `waiting`."""
+        return "ready" if self.wait.ready else "waiting"
+
+
+class WaitingRoom:
+    """Renders waiting pages and refusals. `heading` and `logo_url` are the operator's own."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self.heading = ""
+        self.text = ""
+        self.logo_url = ""
+        #: Mirrors that would start a download of this URL path at once.
+        self.elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: ()
+        #: How soon this client should ask again, whatever the queue says (multicast).
+        self.hurry: Callable[[Request], float | None] = lambda request: None
+
+    def answer(self, request: Request, notice: Notice) -> None:
+        """Answer 503 in the form that this client understands."""
+        soon_s = self.hurry(request)
+        if soon_s is not None and soon_s < notice.wait.retry_after_s:
+            notice = replace(notice, wait=replace(notice.wait, retry_after_s=soon_s))
+        headers = [*_COMMON, *wait_fields(notice)]
+        free = self.elsewhere(request.path.decode("latin-1"))
+        if free:
+            links = [format_link(m.url, rel="duplicate", pri=str(m.priority)) for m in free]
+            headers.append((b"Link", ", ".join(links).encode("latin-1")))
+        if prefers_html(request.header(b"accept")):
+            phrases = phrases_for(request.header(b"accept-language"))
+            headers += self._browser_fields(request, notice)
+            headers += [(b"Content-Type", HTML), *SECURITY_HEADERS]
+            headers.append((b"Content-Language", phrases.tag.encode("ascii")))
+            request.respond(
+                503, headers, self.page(notice, phrases, request.origin.decode("latin-1"), free)
+            )
+        else:
+            headers.append((b"Content-Type", PROBLEM_JSON))
+            request.respond(503, headers, _document(notice))
+
+    def refuse(
+        self,
+        request: Request,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        retry_after_s: float | None = None,
+        afresh: bool = False,
+    ) -> None:
+        """Refuse with the reason; `afresh` lets a browser forget its ticket and ask again."""
+        headers: list[Header] = []
+        if retry_after_s is not None:
+            headers.append((b"Retry-After", b"%d" % max(1, math.ceil(retry_after_s))))
+        if prefers_html(request.header(b"accept")):
+            if afresh:
+                headers += [clear_cookie(request), (b"Refresh", b"3; url=" + request.path)]
+            elif retry_after_s is not None:
+                again_s = max(1, math.ceil(retry_after_s))
+                headers.append((b"Refresh", b"%d; url=%b" % (again_s, request.target)))
+        request.refuse(status, code, detail, headers)
+
+    def page(
+        self, notice: Notice, phrases: Phrases, origin: str = "", free: Sequence[Source] = ()
+    ) -> bytes:
+        """The waiting page as HTML; `free` are mirrors that would start at once."""
+        wait = notice.wait
+        estimate = wait.estimate
+        name = unquote(notice.file.rpartition("/")[2])
+        return self._pages.render(
+            "waiting.html",
+            t=phrases,
+            title=_title(notice, phrases),
+            lead=_lead(notice, phrases, name),
+            name=name,
+            estimate=estimate,
+            expected=phrases.time(estimate.expected_s) if estimate else None,
+            latest=phrases.time(estimate.p90_s) if estimate else None,
+            waited=phrases.time(notice.waited_s),
+            percent=_percent(notice.waited_s, estimate),
+            next_visit=phrases.time(notice.retry_after_s),
+            notice=notice,
+            heading=self.heading,
+            paragraphs=paragraphs_of(self.text),
+            elsewhere=[{"url": m.url, "host": urlsplit(m.url).hostname or m.url} for m in free],
+            live=_live(notice, phrases, origin),
+            logo_url=self.logo_url,
+        )
+
+    def _browser_fields(self, request: Request, notice: Notice) -> list[Header]:
+        target = request.path
+        fields: list[Header] = []
+        if notice.visitor is not None:
+            fields.append(visitor_cookie(request, notice.visitor))
+        if notice.token is None:
+            return [*fields, (b"Refresh", b"%d; url=%b" % (notice.retry_after_s, target))]
+        # The cookie serves whoever opens the link again; the query serves those without cookies.
+        token = notice.token.encode("ascii")
+        url = b"%b?tidegate-ticket=%b" % (target, token)
+        return [
+            *fields,
+            (b"Refresh", b"%d; url=%b" % (notice.retry_after_s, url)),
+            ticket_cookie(request, token, _TICKET_COOKIE_AGE_S),
+        ]
+
+
+#: What the page's script writes by itself.
+_SCRIPTED = (
+    *("title_next", "title_place", "title_started", "expected_value", "latest", "next_visit"),
+    *("seconds", "minutes", "hours", "days"),
+)
+_LINK = re.compile(r"https?://[^\s<>\"']+[^\s<>\"'.,;:!?)\]]")
+
+
+def paragraphs_of(text: str) -> list[list[dict[str, str]]]:
+    """An operator's plain text as paragraphs (parted by empty lines) of text and links."""
+    found = []
+    for block in re.split(r"\n\s*\n", text.replace("\r\n", "\n")):
+        if not block.strip():
+            continue
+        parts: list[dict[str, str]] = []
+        end = 0
+        for link in _LINK.finditer(block):
+            parts += [{"text": block[end : link.start()]}, {"text": link[0], "url": link[0]}]
+            end = link.end()
+        found.append([*parts, {"text": block[end:]}])
+    return found
+
+
+def _live(notice: Notice, phrases: Phrases, origin: str) -> dict[str, object] | None:
+    """What the page's script needs; None where there is no ticket to ask about (or a preview)."""
+    if notice.token is None or not origin:
+        return None
+    estimate = notice.wait.estimate
+    query = f"?tidegate-ticket={notice.token}"
+    return {
+        "queue": f"{STATUS_PREFIX}{notice.file}{query}",
+        "file": f"{notice.file}{query}",
+        "path": notice.file,
+        "sums": f"{origin}{notice.file.rpartition('/')[0]}/SHA256SUMS",
+        "waited_s": round(notice.waited_s),
+        "expected_s": round(estimate.expected_s) if estimate else "",
+        "words": json.dumps({key: phrases.plain(key) for key in _SCRIPTED}),
+    }
+
+
+def wait_fields(notice: Notice) -> list[Header]:
+    """The header fields of a waiting answer (PROTOCOL.md, "Waiting")."""
+    wait = notice.wait
+    fields: list[Header] = [
+        (b"Retry-After", b"%d" % notice.retry_after_s),
+        (b"Tidegate-Status", notice.status.encode("ascii")),
+    ]
+    if notice.token is not None:
+        fields.append((b"Tidegate-Ticket", notice.token.encode("ascii")))
+    if notice.entry:
+        fields.append((b"Tidegate-Entry", notice.entry.encode("ascii")))
+    if wait.place is not None:
+        fields.append((b"Tidegate-Place", b"%d" % wait.place))
+    if wait.estimate is not None:
+        fields.append((b"Tidegate-Wait-Expected", b"%d" % math.ceil(wait.estimate.expected_s)))
+        fields.append((b"Tidegate-Wait-P90", b"%d" % math.ceil(wait.estimate.p90_s)))
+    return fields
+
+
+def ticket_cookie(request: Request, token: bytes, age_s: int) -> Header:
+    """The field that keeps a ticket for this path in a browser; age 0 makes it forget."""
+    return set_cookie(TICKET_FIELD, token, path=request.path, age_s=age_s, secure=request.is_tls)
+
+
+def clear_cookie(request: Request) -> Header:
+    """The field that makes a browser forget the ticket for this path."""
+    return ticket_cookie(request, b"", 0)
+
+
+def sentence(notice: Notice) -> str:
+    """What a person should know, in one English sentence."""
+    wait = notice.wait
+    if notice.opens_s is not None and not notice.entry:
+        return (
+            f"This file opens in {format_duration(notice.opens_s)}. The draw has as many entries "
+            f"of your network as it takes: come back in {notice.retry_after_s} s for a place "
+            "behind those who are drawn."
+        )
+    if notice.opens_s is not None:
+        return (
+            f"This file opens in {format_duration(notice.opens_s)} and you are registered; the "
+            f"order is drawn at random then. Come back in {notice.retry_after_s} s."
+        )
+    if notice.closed:
+        return f"The server is about to stop; come back in {notice.retry_after_s} s."
+    if wait.place is None:
+        return f"Every slot is taken; come back in {notice.retry_after_s} s."
+    when = f" in about {format_duration(wait.estimate.expected_s)}" if wait.estimate else ""
+    return (
+        f"You are number {wait.place} in the queue and start{when}; come back with this ticket in "
+        f"{notice.retry_after_s} s."
+    )
+
+
+def _document(notice: Notice) -> bytes:
+    wait = notice.wait
+    members = {
+        "place": wait.place,
+        "expected_wait_s": round(wait.estimate.expected_s, 1) if wait.estimate else None,
+        "p90_wait_s": round(wait.estimate.p90_s, 1) if wait.estimate else None,
+        "retry_after_s": notice.retry_after_s,
+        "ticket": notice.token,
+        "queue_status": notice.status,
+        "opens_in_s": None if notice.opens_s is None else round(notice.opens_s, 1),
+        "entry": notice.entry or None,
+    }
+    present = {name: value for name, value in members.items() if value is not None}
+    return problems.document(
+        503, "closed" if notice.closed else "waiting", sentence(notice), **present
+    )
+
+
+def _title(notice: Notice, phrases: Phrases) -> str:
+    wait = notice.wait
+    if notice.opens_s is not None:
+        return phrases("title_prequeue", time=phrases.time(notice.opens_s))
+    if notice.closed:
+        return phrases("title_closed")
+    if wait.place is None:
+        return phrases("title_busy")
+    if wait.place == 1:
+        return phrases("title_next")
+    if wait.ready:
+        return phrases("title_ready")
+    return phrases("title_place", place=phrases.number(wait.place))
+
+
+def _lead(notice: Notice, phrases: Phrases, name: str) -> str:
+    if notice.opens_s is not None:
+        key = "lead_prequeue" if notice.entry else "lead_undrawn"
+        return phrases(key, file=name, size=format_size(notice.size_bytes))
+    if notice.closed:
+        return phrases("lead_closed")
+    key = "lead" if notice.wait.place is not None else "lead_busy"
+    return phrases(key, file=name, size=format_size(notice.size_bytes))
+
+
+def _percent(waited_s: float, estimate: Estimate | None) -> int | None:
+    if estimate is None:
+        return None
+    whole = waited_s + max(estimate.expected_s, 1.0)
+    return min(99, max(1, round(100 * waited_s / whole)))

@@ -1,0 +1,183 @@
+"""Rules for single files and folders: pure matching, the last rule that speaks wins.
+
+A file reached through links has two names, the one that was asked for and the one under which it
+lies; the stricter of what the rules say of both counts. A rule may require a preference class (no
+pass, no download), hide files until a release time, or count a file as small or large whatever its
+size.
+"""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import unquote
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Rule(BaseModel):
+    """One `[[rules]]` entry; what it leaves empty, it does not touch."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    path: str = Field(
+        min_length=1,
+        max_length=1024,
+        description="Which files: a shell pattern over the path below the served directory, such "
+        "as `/nightly/*` (`*` crosses slashes); a folder ending in `/` means all that is in it.",
+    )
+    require_class: str | None = Field(
+        None,
+        max_length=32,
+        description="Only clients with a pass of this preference class may download.",
+    )
+    hidden_until: datetime.datetime | None = Field(
+        None,
+        description="Not there before this time (with an offset, such as 2030-01-31T14:00:00Z).",
+    )
+    prequeue_from: datetime.datetime | None = Field(
+        None,
+        description="From this time to `hidden_until` clients may register; their order is drawn "
+        "at random when the file appears.",
+    )
+    treat_as: Literal["small", "large"] | None = Field(
+        None, description="Count the file as small or large whatever its size."
+    )
+    multicast: bool | None = Field(
+        None, description="Whether the file may be multicast; empty: as the server decides."
+    )
+    note: str = Field("", max_length=200, description="Why; shown on the admin page.")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the rules say about one path."""
+
+    require_class: str | None = None
+    hidden_until_s: float | None = None
+    treat_as: str | None = None
+    prequeue_from_s: float | None = None
+    multicast: bool | None = None
+
+    def registers(self, now: float) -> bool:
+        """Whether clients may register for it while it is hidden."""
+        return self.prequeue_from_s is not None and now >= self.prequeue_from_s
+
+    def hidden(self, now: float) -> bool:
+        """Whether the file must not be seen yet."""
+        return self.hidden_until_s is not None and now < self.hidden_until_s
+
+
+NOTHING = Verdict()
+
+
+class RuleBook:
+    """All rules of a server, compiled; asking for a path without rules costs nothing.
+
+    `resolve` tells the URL path under which a file lies once all links are followed.
+    """
+
+    def __init__(
+        self, rules: Iterable[Rule] = (), resolve: Callable[[str], str] = lambda url_path: url_path
+    ) -> None:
+        self.rules = tuple(rules)
+        self._resolve = resolve
+        self._compiled = [(_pattern(rule.path), rule) for rule in self.rules]
+        self._verdicts: dict[str, Verdict] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._compiled)
+
+    def verdict(self, url_path: str) -> Verdict:
+        """What counts for a file, named by its percent-encoded URL path; a folder ends in `/`."""
+        if not self._compiled:
+            return NOTHING
+        asked = self._of_name(url_path)
+        real_path = self._resolve(url_path)
+        return asked if real_path == url_path else stricter(asked, self._of_name(real_path))
+
+    def _of_name(self, url_path: str) -> Verdict:
+        found = self._verdicts.get(url_path)
+        if found is None:
+            if len(self._verdicts) >= 4096:
+                self._verdicts.clear()
+            found = self._verdicts[url_path] = self._judge(unquote(url_path))
+        return found
+
+    def matching(self, url_path: str) -> list[Rule]:
+        """The rules that speak of a file, by the name it is asked for or where it lies."""
+        names = {unquote(url_path), unquote(self._resolve(url_path))} if self._compiled else ()
+        return [
+            rule
+            for pattern, rule in self._compiled
+            if any(pattern.match(name) is not None for name in names)
+        ]
+
+    def _judge(self, path: str) -> Verdict:
+        require_class: str | None = None
+        hidden_until: float | None = None
+        treat_as: str | None = None
+        prequeue_from: float | None = None
+        multicast: bool | None = None
+        for pattern, rule in self._compiled:
+            if pattern.match(path) is None:
+                continue
+            if rule.require_class is not None:
+                require_class = rule.require_class
+            if rule.hidden_until is not None:
+                hidden_until = _seconds(rule.hidden_until)
+            if rule.prequeue_from is not None:
+                prequeue_from = _seconds(rule.prequeue_from)
+            if rule.multicast is not None:
+                multicast = rule.multicast
+            if rule.treat_as is not None:
+                treat_as = rule.treat_as
+        found = Verdict(require_class, hidden_until, treat_as, prequeue_from, multicast)
+        return NOTHING if found == NOTHING else found
+
+
+def stricter(asked: Verdict, real: Verdict) -> Verdict:
+    """What counts for a file that was asked for by one name and lies under another.
+
+    The later opening (with its registration); the class of the place where the file lies before
+    that of the link; no multicast if either says so. How it counts is the asked name's matter.
+    """
+    if asked is NOTHING or real is NOTHING:
+        return real if asked is NOTHING else asked
+    later = max(asked, real, key=lambda one: one.hidden_until_s or -math.inf)
+    both = [one.multicast for one in (asked, real) if one.multicast is not None]
+    return Verdict(
+        real.require_class if real.require_class is not None else asked.require_class,
+        later.hidden_until_s,
+        asked.treat_as if asked.treat_as is not None else real.treat_as,
+        later.prequeue_from_s,
+        all(both) if both else None,
+    )
+
+
+def openings(rules: Iterable[Rule]) -> list[tuple[float, str]]:
+    """When files with a pre-queue open, and which."""
+    return [
+        (_seconds(rule.hidden_until), rule.path)
+        for rule in rules
+        if rule.hidden_until is not None and rule.prequeue_from is not None
+    ]
+
+
+def _seconds(moment: datetime.datetime) -> float:
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return moment.timestamp()
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    if not path.startswith(("/", "*")):
+        path = "/" + path
+    if path.endswith("/"):
+        path += "*"
+    return re.compile(fnmatch.translate(path))

@@ -1,0 +1,146 @@
+"""What must open before anything is built: the tree, the database with what it remembers, the log.
+
+Each fault is a `CannotServe` that names the remedy.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from server.admin.revisions import usable
+from server.app.config import LoadedConfig
+from server.app.settings import ServerConfig
+from server.files.tree import Tree
+from server.http.accesslog import AccessLog
+from server.mirror.durable import write_whole
+from server.store.database import Database, StoreUnavailable, sqlite_url
+from server.store.journal import JournalState, read_journal
+from server.store.queries import add_revision, read_passes, read_revisions
+from server.store.records import PassRecord, RevisionRecord
+
+#: Author of revisions that come from the configuration and not from an operator.
+CONFIGURATION = "configuration"
+
+
+_MARK = "ticket-numbers"
+
+
+class CannotServe(Exception):
+    """The server cannot start; the message names the fault and the remedy."""
+
+
+def open_tree(config: ServerConfig) -> Tree:
+    """The served directory. Raises CannotServe."""
+    try:
+        return Tree(str(config.directory), show_hidden=config.show_hidden)
+    except OSError as fault:
+        raise CannotServe(
+            f"{config.directory} cannot be served: {fault.strerror}; give a directory that "
+            "this user can read."
+        ) from fault
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What an earlier run left in the database, and the policy that is to run."""
+
+    database: Database
+    journal: JournalState
+    revision: RevisionRecord
+    passes: list[PassRecord]
+
+
+def open_memory(config: ServerConfig, now: float) -> Memory:
+    """Open the database, bring its tables up to date, read it. Raises CannotServe."""
+    url = config.database or sqlite_url(config.state / "tidegate.db")
+    try:
+        database = Database(url)
+        database.claim()
+        database.migrate()
+        with database.begin() as session:
+            journal = read_journal(session)
+            passes = read_passes(session)
+            latest = read_revisions(session, 1000)
+            configured = next((one for one in latest if one.who == CONFIGURATION), None)
+            wanted = configured_revision(config, now)
+            # Whoever changed the policy last wins: the configuration does when it is not the
+            # one that operators have changed since.
+            if (
+                configured is None
+                or not same_policy(configured, wanted)
+                or usable(latest[0]) is None
+            ):
+                revision = add_revision(session, wanted)
+            else:
+                revision = latest[0]
+    except (StoreUnavailable, OSError) as fault:
+        text = str(fault).splitlines()[0]
+        remedy = (
+            "Repair it, or move it away to start with an empty queue"
+            if url.startswith("sqlite")
+            else "Start it, or correct `database`"
+        )
+        raise CannotServe(f"The database {url} cannot be used: {text}. {remedy}.") from fault
+    return Memory(database, journal, revision, passes)
+
+
+def read_mark(state: Path) -> int:
+    """No ticket number from here on was ever given away, whatever became of the database.
+
+    It lies beside the keys, because they tell who holds a number: as long as old tokens count, no
+    number may be given away twice. 1 where there is none. Raises CannotServe.
+    """
+    file = state / _MARK
+    try:
+        return int(file.read_text("ascii"))
+    except FileNotFoundError:
+        return 1
+    except (OSError, ValueError) as fault:
+        raise CannotServe(
+            f"{file} cannot be read ({fault}); it holds a number that is higher than all ticket "
+            "numbers ever given away: write one into it, or remove it together with keys.json."
+        ) from fault
+
+
+def keep_mark(state: Path, below: int) -> None:
+    """Promise that only numbers below this one are given away until the next promise."""
+    write_whole(state / _MARK, b"%d\n" % below, mode=0o600)
+
+
+def private_paths(loaded: LoadedConfig) -> list[str]:
+    """What must not be downloaded even if it lies in the served directory."""
+    config = loaded.config
+    paths = [str(path) for path in (config.state, config.tls_key, loaded.file) if path is not None]
+    if config.database is not None and config.database.startswith("sqlite:///"):
+        database = config.database.removeprefix("sqlite:///")
+        paths += [database + ending for ending in ("", "-wal", "-shm", "-journal")]
+    return paths
+
+
+def configured_revision(config: ServerConfig, now: float) -> RevisionRecord:
+    """The policy as the configuration has it."""
+    settings = config.policy_settings().model_dump(mode="json")
+    return RevisionRecord(now, CONFIGURATION, config.policy, settings)
+
+
+def same_policy(one: RevisionRecord, other: RevisionRecord) -> bool:
+    """Whether two revisions ask for the same."""
+    return one.policy == other.policy and dict(one.settings) == dict(other.settings)
+
+
+def open_access_log(config: ServerConfig) -> AccessLog | None:
+    """The access log, or None. Raises CannotServe."""
+    if config.access_log is None:
+        return None
+    if config.access_log == "-":
+        return AccessLog(sys.stderr)
+    path = Path(config.access_log)
+    try:
+        return AccessLog(
+            os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640), "a")
+        )
+    except OSError as fault:
+        raise CannotServe(f"The access log {path} cannot be opened: {fault.strerror}.") from fault

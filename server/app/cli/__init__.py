@@ -1,0 +1,1 @@
+"""The server side subcommands of `tidegate`."""

@@ -1,0 +1,167 @@
+"""`tidegate config check|show`: is the configuration good, and where does each value come from."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import click
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from server.admission.client_programs import ToolRule
+from server.admission.rules import Rule
+from server.app.config import (
+    ConfigError,
+    LoadedConfig,
+    field_of,
+    load_config,
+    setting_names,
+    value_of,
+)
+from server.app.settings import ServerConfig, unit_of
+
+_FILE = click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Configuration file (default: ./tidegate.toml if present).",
+)
+
+
+@click.group()
+def config() -> None:
+    """Check or show the configuration."""
+
+
+def _load(file: Path | None) -> LoadedConfig:
+    try:
+        return load_config(file, os.environ, {})
+    except ConfigError as error:
+        for fault in error.faults:
+            click.echo(f"tidegate: {fault}", err=True)
+        sys.exit(2)
+
+
+@config.command()
+@_FILE
+def check(file: Path | None) -> None:
+    """Say whether the configuration is good; exit 2 and name each fault when it is not."""
+    loaded = _load(file)
+    for variable in loaded.ignored:
+        click.echo(f"tidegate: {variable} names no setting and is ignored.", err=True)
+    click.echo(f"The configuration is good ({loaded.file or 'no file; defaults'}).")
+
+
+@config.command()
+@_FILE
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def show(file: Path | None, as_json: bool) -> None:
+    """Show every setting, its value, and where the value came from."""
+    loaded = _load(file)
+    names = list(setting_names())
+    if as_json:
+        document = {
+            name: {"value": shown(value_of(loaded.config, name)), "origin": loaded.origin(name)}
+            for name in names
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    section = ""
+    for name in names:
+        head, _, key = name.rpartition(".")
+        if head != section:
+            section = head
+            click.echo(f"\n[{head}]")
+        value = shown(value_of(loaded.config, name))
+        text = f"{key} = {json.dumps(value)}" if value is not None else f"# {key} ="
+        click.echo(f"{text:<44}  # {loaded.origin(name)}")
+
+
+def shown(value: Any) -> Any:
+    """A value for a screen: as JSON knows it, a password in an address left out."""
+    found = plain(value)
+    if not isinstance(found, str) or "://" not in found:
+        return found
+    parts = urlsplit(found)
+    place = parts.netloc
+    if parts.password is not None:
+        user, _, host = place.rpartition("@")
+        place = f"{user.partition(':')[0]}:***@{host}"
+    query = "&".join(
+        f"{name}=***" if "password" in name.lower() else pair
+        for pair in parts.query.split("&")
+        for name in [pair.partition("=")[0]]
+    )
+    return urlunsplit(parts._replace(netloc=place, query=query))
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_none=True)
+    if isinstance(value, tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+@config.command()
+def reference() -> None:
+    """Print the manual of all settings (Markdown)."""
+    click.echo(manual(), nl=False)
+
+
+def manual() -> str:
+    """The reference of all settings as Markdown; `docs/configuration.md` holds it."""
+    lines = [
+        "# Configuration",
+        "",
+        "Defaults < `tidegate.toml` (or `--config FILE`) < environment < flags. `tidegate config "
+        "check` names every fault, `tidegate config show` says where each value came from. "
+        "`SIGHUP` reads everything again; a bad configuration changes nothing.",
+        "",
+        "In the file, settings stand under their section (`[admission]`, `[holding]`, …); in the "
+        "environment they are `TIDEGATE_NAME`, `TIDEGATE_SECTION__NAME`, and those of `admission` "
+        "also `TIDEGATE_NAME`. Sizes, rates and durations may carry units: `20KB`, `4MiB`, "
+        '`100Mbit`, `12MB/s`, `15m`, `7d`. Where a value may be absent, `""`, `none` and `auto` '
+        "say so.",
+        "",
+        "This page is the output of `tidegate config reference`.",
+    ]
+    section = None
+    for name in setting_names():
+        head, _, key = name.rpartition(".")
+        if head != section:
+            section = head
+            lines += ["", f"## `[{head}]`" if head else "## Top level", ""]
+            lines += ["| setting | default | unit | |", "|---|---|---|---|"]
+        field = field_of(name)
+        assert field is not None
+        unit = unit_of(field.json_schema_extra) or ""
+        default = json.dumps(plain(value_of(ServerConfig(), name)))
+        text = " ".join((field.description or "").split()).replace("|", "\\|")
+        shown = "" if default == "null" else f"`{default}`"
+        lines.append(f"| `{key}` | {shown} | {unit} | {text}{_bounds(field)} |")
+    for title, model in (("`[[rules]]`", Rule), ("`[[holding.tools]]`", ToolRule)):
+        lines += ["", f"## {title}", "", "| key | default | |", "|---|---|---|"]
+        for key, field in model.model_fields.items():
+            default = "required" if field.is_required() else f"`{json.dumps(field.default)}`"
+            shown = "" if default == "`null`" else default
+            lines.append(f"| `{key}` | {shown} | {field.description}{_bounds(field)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _bounds(field: FieldInfo) -> str:
+    low = high = None
+    for rule in field.metadata:
+        low = getattr(rule, "ge", getattr(rule, "gt", low))
+        high = getattr(rule, "le", getattr(rule, "lt", high))
+    if low is None or high is None:
+        return ""
+    return f" ({low:g} to {high:g})"

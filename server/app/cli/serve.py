@@ -1,0 +1,114 @@
+"""`tidegate serve`: flags, signals, and what is printed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from server.app.config import ConfigError, Flag, LoadedConfig, load_config
+
+#: Click parameter -> dotted setting. Everything a flag can say, the file can say too.
+FLAGS: Mapping[str, tuple[str, str]] = {
+    "directory": ("directory", "DIR"),
+    "listen": ("listen", "--listen"),
+    "workers": ("workers", "--workers"),
+    "admin": ("admin", "--admin"),
+    "metrics_from": ("metrics_from", "--metrics-from"),
+    "policy": ("policy", "--policy"),
+    "slots": ("admission.slots", "--slots"),
+    "reserve_small": ("admission.reserve_small", "--reserve-small"),
+    "small_below": ("admission.small_below_bytes", "--small-below"),
+    "bandwidth": ("bandwidth", "--bandwidth"),
+    "state": ("state", "--state"),
+    "tls_cert": ("tls_cert", "--tls-cert"),
+    "tls_key": ("tls_key", "--tls-key"),
+    "trusted_proxy": ("trusted_proxies", "--trusted-proxy"),
+    "show_hidden": ("show_hidden", "--show-hidden"),
+    "access_log": ("access_log", "--access-log"),
+    "mirror": ("mirrors", "--mirror"),
+    "mirror_publish": ("mirror_publish", "--mirror-publish"),
+    "mirror_channel": ("mirror_channel", "--mirror-channel"),
+    "mirror_prefix": ("mirror_prefix", "--mirror-prefix"),
+    "multicast": ("multicast.enabled", "--multicast"),
+    "multicast_interface": ("multicast.interface", "--multicast-interface"),
+    "multicast_rate": ("multicast.rate", "--multicast-rate"),
+    "multicast_threshold": ("multicast.threshold", "--multicast-threshold"),
+    "multicast_window": ("multicast.window_s", "--multicast-window"),
+    "multicast_fec": ("multicast.fec", "--multicast-fec"),
+}
+
+
+@click.command()
+@click.argument("directory", required=False)
+@click.option("--listen", multiple=True, help="HOST:PORT, [IPv6]:PORT or unix:PATH; repeatable.")
+@click.option("--workers", help="Processes that serve: a number, or auto for one a core.")
+@click.option("--admin", help="HOST:PORT of the admin page, or off.")
+@click.option(
+    "--metrics-from",
+    multiple=True,
+    help="Network that may read /metrics without an API token; repeatable.",
+)
+@click.option(
+    "--policy",
+    help="Who may start when: fcfs, reserve, ticket, fair, adaptive, or an installed one.",
+)
+@click.option("--slots", help="Downloads that may run at once, reserved ones included.")
+@click.option("--reserve-small", help="Slots that large downloads never take.")
+@click.option("--small-below", help="Files below this size are small, such as 20KB.")
+@click.option("--bandwidth", help="Cap on all that leaves the server, such as 100Mbit.")
+@click.option("--state", help="Folder of keys, database and sessions.")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file.")
+@click.option("--tls-cert", help="Certificate chain (PEM); switches TLS on.")
+@click.option("--tls-key", help="Its private key (PEM).")
+@click.option(
+    "--trusted-proxy",
+    multiple=True,
+    help="Network (or `unix`) whose Forwarded and X-Forwarded-* fields count; repeatable.",
+)
+@click.option("--show-hidden", is_flag=True, default=None, help="Serve dot files, too.")
+@click.option("--access-log", help="File for the access log; - is standard error.")
+@click.option("--mirror", multiple=True, help="URL of a mirror of DIR, best first; repeatable.")
+@click.option("--multicast", is_flag=True, default=None, help="Send hot files once for everyone.")
+@click.option("--multicast-interface", help="Address of the interface multicast leaves by.")
+@click.option("--multicast-rate", help="What all sessions together send, such as 95Mbit.")
+@click.option("--multicast-threshold", help="Wishes for one file that make a session.")
+@click.option("--multicast-window", help="Within so long, such as 15s.")
+@click.option("--multicast-fec", help="auto, raptorq, rs, xor, none or paper.")
+@click.option("--mirror-publish", help="Publish directory whose followers are offered as mirrors.")
+@click.option("--mirror-channel", help="The channel whose tree is served here.")
+@click.option("--mirror-prefix", help="URL path of that tree, such as /pub/.")
+@click.option("--sample", is_flag=True, help="Make a small sample release if DIR is absent.")
+def serve(file: Path | None, sample: bool, **options: Any) -> None:
+    """Serve DIR, admitting downloads by policy."""
+    flags = {
+        FLAGS[name][0]: Flag(value, FLAGS[name][1])
+        for name, value in options.items()
+        if value is not None and value != ()
+    }
+
+    def load() -> LoadedConfig:
+        return load_config(file, os.environ, flags)
+
+    try:
+        loaded = load()
+    except ConfigError as fault:
+        _fail(fault.faults, 2)
+    if sample and not loaded.config.directory.exists():
+        from server.app.sample import make_sample
+
+        make_sample(loaded.config.directory)
+    # The reactor's choice and everything heavy come after the usage errors.
+    from server.app.run import run
+
+    _fail(*run(loaded, load))
+
+
+def _fail(faults: list[str], status: int) -> NoReturn:
+    for fault in faults:
+        click.echo(f"tidegate: {fault}", err=True)
+    sys.exit(status)

@@ -1,0 +1,117 @@
+"""`tidegate ticket issue`: preference passes, signed with the server's own key."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from protocol.errors import ProtocolError
+from protocol.units import parse_duration
+from server.app.config import ConfigError, Flag, load_config
+
+_MOST = 1_000_000
+
+
+@click.group()
+def ticket() -> None:
+    """Issue preference tickets."""
+
+
+@ticket.command()
+@click.option("--class", "class_name", required=True, help="Preference class, such as gold.")
+@click.option("--path", default="/*", show_default=True, help="For which files: a shell pattern.")
+@click.option("--valid", default="7d", show_default=True, help="How long, such as 12h or 7d.")
+@click.option("--count", default=1, show_default=True, help="How many to issue.")
+@click.option("--uses", default=1, show_default=True, help="Downloads that each one is good for.")
+@click.option("--note", default="", help="What they are for; kept with them.")
+@click.option("--format", "shape", type=click.Choice(["text", "csv", "json"]), default="text")
+@click.option("--state", help="Folder of keys and database.")
+@click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file.")
+def issue(
+    class_name: str,
+    path: str,
+    valid: str,
+    count: int,
+    uses: int,
+    note: str,
+    shape: str,
+    state: str | None,
+    file: Path | None,
+) -> None:
+    """Print signed tickets, one a line; `tidegate get --pass TICKET URL` uses one."""
+    flags = {"state": Flag(state, "--state")} if state is not None else {}
+    try:
+        config = load_config(file, os.environ, flags).config
+        valid_s = parse_duration(valid)
+    except ConfigError as fault:
+        _fail(*fault.faults)
+    except ProtocolError as fault:
+        _fail(f"--valid: {fault}")
+    weights = config.admission.class_weights
+    if class_name not in weights:
+        known = ", ".join(sorted(weights))
+        _fail(f"There is no class {class_name!r}; configured in class_weights are: {known}.")
+    if not 1 <= count <= _MOST:
+        _fail(f"--count must be from 1 to {_MOST}.")
+    if uses < 1:
+        _fail("--uses must be at least 1.")
+
+    from server.admission.passes import PassBook
+    from server.app.keys import KeysUnreadable, load_keys
+    from server.store.database import Database, StoreUnavailable, sqlite_url
+    from server.store.queries import write_passes
+
+    now = time.time()
+    try:
+        config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        book = PassBook(load_keys(config.state / "keys.json", now), lambda record: None)
+        issued = [
+            book.issue(
+                class_name=class_name,
+                weight=weights[class_name],
+                path=path,
+                not_before_s=now,
+                expires_s=now + valid_s,
+                max_uses=uses,
+                now=now,
+                note=note,
+            )
+            for _ in range(count)
+        ]
+        database = Database(config.database or sqlite_url(config.state / "tidegate.db"))
+        database.migrate()
+        with database.begin() as session:
+            write_passes(session, [record for _, record in issued])
+        database.close()
+    except StoreUnavailable as fault:
+        _fail(f"The database does not take the tickets: {fault}")
+    except OSError as fault:
+        _fail(f"The state folder {config.state} cannot be used: {fault.strerror}; name another.")
+    except (KeysUnreadable, ValueError) as fault:
+        _fail(str(fault))
+    if shape == "csv":
+        writer = csv.writer(sys.stdout)
+        writer.writerow(["ticket", "serial", "class", "path", "uses", "expires_s"])
+        for token, record in issued:
+            writer.writerow([token, record.serial, class_name, path, uses, round(record.expires_s)])
+        return
+    for token, record in issued:
+        if shape == "json":
+            document = {"ticket": token, "serial": record.serial, "class": class_name}
+            document |= {"path": path, "expires_s": str(round(record.expires_s))}
+            click.echo(json.dumps(document))
+        else:
+            click.echo(token)
+
+
+def _fail(*faults: str) -> NoReturn:
+    for fault in faults:
+        click.echo(f"tidegate: {fault}", err=True)
+    sys.exit(2)

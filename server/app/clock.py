@@ -1,0 +1,55 @@
+"""The two clocks of a server.
+
+Durations are counted on the process clock: it runs with CLOCK_MONOTONIC, so nobody who sets the
+machine's clock moves a deadline, and it stands still while the process is stopped or the machine
+sleeps, so nothing runs out meanwhile. It begins at Unix time, for logs' sake only. What a person,
+a token or the database reads is the wall clock, `time.time`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from twisted.internet.epollreactor import EPollReactor
+
+#: The reactor looks at its clock at least as often as this, in seconds.
+LOOK_S = 1.0
+#: A process that did not look at its clock for so long, in seconds, was stopped.
+STOPPED_S = 3.0
+
+
+class ProcessClock:
+    """Seconds during which the process could run; call it to read it."""
+
+    __slots__ = ("_latest_s", "_monotonic", "_offset_s")
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._monotonic = monotonic
+        self._latest_s = monotonic()
+        self._offset_s = wall() - self._latest_s
+
+    def __call__(self) -> float:
+        moment_s = self._monotonic()
+        passed_s = moment_s - self._latest_s
+        self._latest_s = moment_s
+        if passed_s > STOPPED_S:
+            self._offset_s -= passed_s
+        return moment_s + self._offset_s
+
+
+class ProcessClockReactor(EPollReactor):
+    """Twisted's reactor, but its timers run on the process clock instead of the wall clock."""
+
+    def __init__(self) -> None:
+        self.seconds = ProcessClock()
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def timeout(self) -> float:
+        """How long it may sleep: never so long that it seems to have been stopped."""
+        due_s: float | None = super().timeout()
+        return LOOK_S if due_s is None else min(LOOK_S, due_s)

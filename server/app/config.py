@@ -1,0 +1,253 @@
+"""Where a setting comes from: defaults < tidegate.toml < environment < flags.
+
+The schema is `settings.ServerConfig`. This module gathers the layers, reads units (`20KB`,
+`100Mbit`, `15m`), remembers each value's origin, and turns every fault into one sentence that
+names the setting, its origin and the remedy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from policies.settings import PolicySettings
+from protocol.errors import ProtocolError
+from protocol.units import parse_duration, parse_rate, parse_size
+from server.app.settings import ServerConfig, unit_of
+
+PREFIX = "TIDEGATE_"
+DEFAULT_FILE = Path("tidegate.toml")
+#: Environment names that are short for a setting of a section, as the flags are.
+SHORT = {name: f"admission.{name}" for name in PolicySettings.model_fields}
+SHORT["small_below"] = "admission.small_below_bytes"
+#: What stands for "none" where a value may be absent; TOML knows no null.
+_NONE = frozenset({"", "none", "auto"})
+_READERS = {"bytes": parse_size, "bytes/s": parse_rate, "s": parse_duration}
+
+
+class ConfigError(Exception):
+    """A configuration that cannot be used; `faults` are whole sentences."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = faults
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A value from the command line and how it was written there."""
+
+    value: Any
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A valid configuration; `origins` maps dotted names to where the value came from.
+
+    A name that is missing from `origins` has its default. `ignored` are environment variables
+    that start like ours but name no setting.
+    """
+
+    config: ServerConfig
+    origins: Mapping[str, str]
+    file: Path | None
+    ignored: tuple[str, ...]
+
+    def origin(self, name: str) -> str:
+        """Where the value of a dotted name came from."""
+        return self.origins.get(name, "default")
+
+
+def load_config(
+    file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Flag]
+) -> LoadedConfig:
+    """Gather all layers; `flags` maps dotted names. Without `file`, ./tidegate.toml if present.
+
+    Raises `ConfigError`.
+    """
+    faults: list[str] = []
+    layers: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    if file is None and DEFAULT_FILE.exists():
+        file = DEFAULT_FILE
+    if file is not None:
+        for name, value in _flatten(_read_toml(file), ServerConfig):
+            layers[name], origins[name] = value, str(file)
+    ignored: list[str] = []
+    for variable, text in environ.items():
+        if not variable.startswith(PREFIX):
+            continue
+        known = _environment_name(variable)
+        if known is None:
+            ignored.append(variable)
+            continue
+        name = known
+        try:
+            layers[name] = _environment_value(name, text)
+        except tomllib.TOMLDecodeError as error:
+            faults.append(f"{variable}: {text!r} cannot be read: {error}.")
+        origins[name] = f"environment {variable}"
+    for name, flag in flags.items():
+        layers[name], origins[name] = flag.value, f"flag {flag.name}"
+    raw: dict[str, Any] = {}
+    for name, value in layers.items():
+        try:
+            _place(raw, name, _with_units(name, value))
+        except ProtocolError as error:
+            faults.append(f"{name} ({origins[name]}): {error}")
+    _reserve_a_sixth(raw, origins)
+    if not faults:
+        try:
+            config = ServerConfig.model_validate(raw)
+            return LoadedConfig(config, origins, file, tuple(ignored))
+        except ValidationError as error:
+            faults = [_sentence(fault, origins) for fault in error.errors()]
+    raise ConfigError(faults)
+
+
+def field_of(name: str) -> FieldInfo | None:
+    """The schema's field for a dotted name such as `admission.slots`."""
+    model: type[BaseModel] = ServerConfig
+    found: FieldInfo | None = None
+    for part in name.split("."):
+        found = model.model_fields.get(part)
+        if found is None:
+            return None
+        if isinstance(found.annotation, type) and issubclass(found.annotation, BaseModel):
+            model = found.annotation
+    return found
+
+
+def setting_names(model: type[BaseModel] = ServerConfig, prefix: str = "") -> Iterator[str]:
+    """Dotted names of all settings, in the schema's order."""
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from setting_names(field.annotation, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def value_of(config: ServerConfig, name: str) -> Any:
+    """The value of a dotted name."""
+    value: Any = config
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError([f"{file} cannot be read: {error.strerror}."]) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{file} is not valid TOML: {error}."]) from error
+
+
+def _flatten(
+    table: Mapping[str, Any], model: type[BaseModel], prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        field = model.model_fields.get(key)
+        inner = field.annotation if field is not None else None
+        if isinstance(value, dict) and isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from _flatten(value, inner, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _reserve_a_sixth(raw: dict[str, Any], origins: dict[str, str]) -> None:
+    """Whoever names only the slots gets a sixth of them reserved, at most the default."""
+    admission = raw.get("admission")
+    if not isinstance(admission, dict) or "reserve_small" in admission:
+        return
+    try:
+        slots = int(admission["slots"])
+    except (KeyError, TypeError, ValueError):
+        return
+    most = PolicySettings.model_fields["reserve_small"].default
+    admission["reserve_small"] = min(most, max(slots // 6, 1 if slots > 1 else 0))
+    origins["admission.reserve_small"] = "default, a sixth of the slots"
+
+
+def _place(raw: dict[str, Any], name: str, value: Any) -> None:
+    *sections, key = name.split(".")
+    for section in sections:
+        raw = raw.setdefault(section, {})
+    raw[key] = value
+
+
+def _environment_name(variable: str) -> str | None:
+    name = variable.removeprefix(PREFIX).lower().replace("__", ".")
+    if field_of(name) is None:
+        name = SHORT.get(name, name)
+    return name if name in set(setting_names()) else None
+
+
+def _environment_value(name: str, text: str) -> Any:
+    field = field_of(name)
+    assert field is not None
+    if text[:1] in ("[", "{"):
+        return tomllib.loads(f"value = {text}")["value"]
+    if typing.get_origin(field.annotation) is tuple:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text
+
+
+def _with_units(name: str, value: Any) -> Any:
+    field = field_of(name)
+    if field is None:
+        return value
+    unit = unit_of(field.json_schema_extra)
+    if unit == "bytes/s":
+        bare = isinstance(value, int | float) and not isinstance(value, bool)
+        if name.endswith("_bytes_s"):
+            # The name says the unit.
+            with contextlib.suppress(ValueError):
+                return float(value)
+        elif bare:
+            return parse_rate(f"{value:g}")
+    if not isinstance(value, str):
+        return value
+    annotation: Any = field.annotation
+    optional = isinstance(annotation, types.UnionType) and type(None) in annotation.__args__
+    if optional and value.lower() in _NONE:
+        return None
+    reader = _READERS.get(unit or "")
+    return reader(value) if reader is not None else value
+
+
+def _sentence(fault: Any, origins: Mapping[str, str]) -> str:
+    place = [str(part) for part in fault["loc"]]
+    name = ".".join(place)
+    origin = next(
+        (
+            origins[candidate]
+            for end in range(len(place), 0, -1)
+            if (candidate := ".".join(place[:end])) in origins
+        ),
+        None,
+    )
+    if origin is None and name:
+        # A fault between several settings of a section: wherever any of them came from.
+        below = {origin for key, origin in origins.items() if key.startswith(f"{name}.")}
+        origin = ", ".join(sorted(below)) or None
+    if fault["type"] == "extra_forbidden":
+        text = "there is no such setting"
+    else:
+        text = fault["msg"].removeprefix("Value error, ")
+        text = text[:1].lower() + text[1:]
+        if isinstance(fault["input"], str | int | float):
+            text += f" (it is {fault['input']!r})"
+    where = f" ({origin})" if origin else ""
+    return f"{name or 'configuration'}{where}: {text}."

@@ -1,0 +1,181 @@
+"""The server of a leader: where its nodes reach it, and what it does for their requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+
+from protocol.cluster import FromNode, decode_from_node
+from protocol.manifest import FileDigests
+from server.admission.gate import Gate, SmallTerms
+from server.admission.rules import Rule, RuleBook
+from server.app.listeners import Listener
+from server.cluster.leader import Leader, Nodes
+from server.cluster.link import LinkFactory
+from server.files.pacer import Pacer
+from server.files.site import Site
+from server.files.transfer import Admission, Representation
+from server.files.tree import IsDirectory, NotHere
+from server.http.factory import HttpFactory
+from server.http.request import Request
+
+_BACKLOG = 64
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPlan:
+    """Several processes serve: how many, under which addresses, and where they meet.
+
+    `epoch` counts the leaders since the start.
+    """
+
+    workers: int
+    urls: tuple[str, ...]
+    socket: Path
+    epoch: int
+
+
+class OwnTotals:
+    """One process serves."""
+
+    def __init__(self, pacer: Pacer, factory: HttpFactory, listeners: Sequence[Listener]) -> None:
+        self._pacer = pacer
+        self._factory = factory
+        self._listeners = listeners
+
+    @property
+    def urls(self) -> Sequence[str]:
+        """See `Totals`."""
+        return [listener.url for listener in self._listeners]
+
+    @property
+    def connections(self) -> int:
+        """See `Totals`."""
+        return len(self._factory.connections)
+
+    @property
+    def connections_total(self) -> int:
+        """See `Totals`."""
+        return self._factory.accepted_total
+
+    @property
+    def sent_bytes_total(self) -> int:
+        """See `Totals`."""
+        return self._pacer.sent_bytes_total
+
+    def goodput_bytes_s(self) -> float:
+        """See `Totals`."""
+        return self._pacer.goodput_bytes_s()
+
+
+class FleetTotals:
+    """Several processes serve; this one sends multicast only."""
+
+    def __init__(self, nodes: Nodes, pacer: Pacer, plan: FleetPlan) -> None:
+        self._nodes = nodes
+        self._pacer = pacer
+        self.urls: Sequence[str] = plan.urls
+
+    @property
+    def connections(self) -> int:
+        """See `Totals`."""
+        return self._nodes.connections
+
+    @property
+    def connections_total(self) -> int:
+        """See `Totals`."""
+        return self._nodes.connections_total
+
+    @property
+    def sent_bytes_total(self) -> int:
+        """See `Totals`."""
+        return self._nodes.sent_bytes_total + self._pacer.sent_bytes_total
+
+    def goodput_bytes_s(self) -> float:
+        """See `Totals`."""
+        return self._nodes.goodput_bytes_s()
+
+
+class LeaderHome:
+    """What a server does for its nodes' requests: the same as for its own."""
+
+    def __init__(self, site: Site, gate: Gate) -> None:
+        self._site = site
+        self._gate = gate
+        self._book: RuleBook | None = None
+        self._rules = b"[]"
+
+    @property
+    def admission(self) -> Admission:
+        """See `leader.Home`."""
+        return self._site.admission
+
+    def route(self, request: Request) -> None:
+        """See `leader.Home`."""
+        self._site(request)
+
+    def register(self, request: Request, rep: Representation) -> None:
+        """See `leader.Home`."""
+        if request.method != b"GET" or not self._site.register(request, rep):
+            self._site.not_found(request)
+
+    def turned_away(self, request: Request, url_path: str) -> bool:
+        """See `leader.Home`."""
+        return self._site.turned_away(request, url_path)
+
+    def digests(self, rep: Representation) -> Deferred[FileDigests | None]:
+        """See `leader.Home`: known, kept, or computed now if the file is the same one here."""
+        try:
+            file = self._site.tree.open(rep.path.split(b"/"))
+        except (NotHere, IsDirectory):
+            return succeed(None)
+        if file.rep.key != rep.key:
+            return succeed(None)
+        wanted: Deferred[Any] = self._site.catalog.want(file)
+        return wanted
+
+    def small_terms(self) -> SmallTerms:
+        """See `leader.Home`."""
+        return self._gate.small_terms()
+
+    def served_small(self, url_path: str, times: int, size_bytes: int) -> None:
+        """See `leader.Home`."""
+        self._gate.served_elsewhere(url_path, times, size_bytes)
+
+    def rules(self) -> bytes:
+        """See `leader.Home`."""
+        book = self._gate.parts.rules
+        if book is not self._book:
+            self._book, self._rules = book, encode_rules(book.rules)
+        return self._rules
+
+
+def encode_rules(rules: Sequence[Rule]) -> bytes:
+    """Rules as a node reads them."""
+    return json.dumps([rule.model_dump(mode="json", exclude_none=True) for rule in rules]).encode()
+
+
+class NodePort:
+    """Where nodes connect: a socket that only this user can open."""
+
+    def __init__(self, reactor: Any, leader: Leader, path: Path) -> None:
+        self._reactor = reactor
+        self._factory: LinkFactory[FromNode] = LinkFactory(reactor, decode_from_node, leader.peer)
+        self._path = path
+        self._port: Any = None
+
+    def open(self) -> None:
+        """Listen; what an earlier leader left there is removed."""
+        self._path.unlink(missing_ok=True)
+        self._port = self._reactor.listenUNIX(
+            str(self._path), self._factory, backlog=_BACKLOG, mode=0o600
+        )
+
+    def close(self) -> Any:
+        """Listen no more."""
+        return self._port.stopListening() if self._port is not None else None

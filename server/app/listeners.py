@@ -1,0 +1,127 @@
+"""Sockets: TCP on IPv4 and IPv6, TLS, and unix sockets for a proxy in front."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from server.app.settings import ServerConfig, split_address
+from server.http.front import Front
+from server.http.tls import BadCertificate, TlsServer
+
+_BACKLOG = 4096
+
+
+class CannotListen(Exception):
+    """A listener cannot be opened; the message names the fault and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An open listener and the URL under which it serves."""
+
+    port: Any
+    url: str
+    unix_path: Path | None = None
+
+
+def tls_server(config: ServerConfig) -> TlsServer | None:
+    """TLS for all listeners, where it is configured. Raises `CannotListen`."""
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    try:
+        return TlsServer(
+            config.tls_cert,
+            config.tls_key,
+            oldest=config.tls_min_version,
+            ciphers=config.tls_ciphers,
+        )
+    except BadCertificate as fault:
+        raise CannotListen(str(fault)) from fault
+
+
+def open_port(front: Front, place: str, tls: TlsServer | None, flag: str = "--listen") -> Listener:
+    """Serve at `HOST:PORT`, `[IPv6]:PORT` or `unix:PATH` (never TLS), which `flag` names.
+
+    Raises `CannotListen`.
+    """
+    try:
+        if place.startswith("unix:"):
+            path = Path(place.removeprefix("unix:"))
+            _remove_stale(path)
+            url = f"http+unix://{str(path).replace('/', '%2F')}"
+            return Listener(front.listen_unix(str(path)), url, path)
+        host, number = split_address(place)
+        port = front.listen_tcp(host, number, tls)
+    except OSError as fault:
+        raise CannotListen(
+            f"Cannot listen on {place}: {fault.strerror or fault}; choose another address with "
+            f"{flag}."
+        ) from fault
+    shown = f"[{host}]" if ":" in host else host
+    return Listener(port, f"{'https' if tls else 'http'}://{shown}:{port.number}")
+
+
+def bind_shared(place: str, count: int, tls: bool) -> tuple[list[socket.socket], str]:
+    """`count` listening sockets at one place, for as many processes, and its URL.
+
+    The kernel spreads connections over TCP sockets (SO_REUSEPORT); all wait at one unix socket.
+    Raises `CannotListen`.
+    """
+    try:
+        if place.startswith("unix:"):
+            path = Path(place.removeprefix("unix:"))
+            _remove_stale(path)
+            one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            one.bind(str(path))
+            path.chmod(0o666)
+            one.listen(_BACKLOG)
+            found = [one, *(one.dup() for _ in range(count - 1))]
+            return found, f"http+unix://{str(path).replace('/', '%2F')}"
+        host, number = split_address(place)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        # Two servers with SO_REUSEPORT would share a port silently: this finds the other one.
+        with _bound(family, host, number, shared=False) as probe:
+            number = probe.getsockname()[1]
+        found = []
+        for _ in range(count):
+            one = _bound(family, host, number, shared=True)
+            # Connections inherit it.
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            one.listen(_BACKLOG)
+            found.append(one)
+    except OSError as fault:
+        raise CannotListen(
+            f"Cannot listen on {place}: {fault.strerror}; choose another address with --listen."
+        ) from fault
+    shown = f"[{host}]" if ":" in host else host
+    return found, f"{'https' if tls else 'http'}://{shown}:{number}"
+
+
+def _bound(family: socket.AddressFamily, host: str, port: int, *, shared: bool) -> socket.socket:
+    one = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        one.bind((host, port))
+        if not shared:
+            # Only listening tells whether somebody else listens there.
+            one.listen(1)
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+def _remove_stale(path: Path) -> None:
+    """A socket file that a killed server left behind would keep us from listening."""
+    try:
+        if stat.S_ISSOCK(path.stat().st_mode):
+            os.unlink(path)
+    except FileNotFoundError:
+        pass

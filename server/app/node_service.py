@@ -1,0 +1,174 @@
+"""One node of a machine's workers: connections, files and bodies; the leader has the queue."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from twisted.application.internet import ClientService
+from twisted.internet import defer
+from twisted.internet.endpoints import UNIXClientEndpoint
+from twisted.logger import Logger
+
+from protocol import problems
+from protocol.cluster import decode_from_leader
+from protocol.errors import ProtocolError
+from server.app.bootstrap import open_access_log, open_tree, private_paths
+from server.app.config import LoadedConfig
+from server.app.descriptors import affordable, raise_limit
+from server.app.fleet import FleetPlan
+from server.app.listeners import tls_server
+from server.app.mirrors import configured_mirrors
+from server.app.settings import FIXED, ServerConfig
+from server.cluster.link import LinkFactory
+from server.cluster.node import RemoteAdmission, RemoteDigests
+from server.files.digests import Catalog
+from server.files.listing import Listings
+from server.files.manifests import Generated
+from server.files.pacer import Pacer
+from server.files.pages import STATIC_ROUTE, Pages
+from server.files.site import Site
+from server.http.factory import HttpFactory
+from server.http.front import Front, Port
+from server.http.limits import HttpLimits
+from server.http.proxies import TrustedProxies
+from server.http.request import Request
+
+#: A leader that is gone is looked for this often: it is back within a second or two.
+_RETRY_S = 0.1
+_PARTING_S = 1.0
+
+
+class NodeService:
+    """A node. `sockets` listen already; their places stand in the configuration's order."""
+
+    log = Logger()
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        reactor: Any,
+        fleet: FleetPlan,
+        name: str,
+        sockets: list[socket.socket],
+        left: Callable[[], None],
+    ) -> None:
+        config = loaded.config
+        self.loaded = loaded
+        self.config: ServerConfig = config
+        self._reactor = reactor
+        self._fleet = fleet
+        self._sockets = sockets
+        self.tree = open_tree(config)
+        self.tree.keep_private(private_paths(loaded))
+        self._open_files = raise_limit()
+        cap = config.bandwidth
+        self.pacer = Pacer(reactor, cap / fleet.workers if cap is not None else None)
+        self.admission = RemoteAdmission(
+            reactor,
+            name,
+            os.getpid(),
+            self.pacer,
+            small_below_bytes=config.policy_settings().small_below_bytes,
+            rules=config.rules,
+            real_url=self.tree.real_url,
+            connections=lambda: (len(self.factory.connections), self.factory.accepted_total),
+            leave=left,
+            rules_changed=lambda: self.site.forget_all(),
+            again=self._answer,
+        )
+        self.catalog = Catalog(reactor, RemoteDigests(self.admission))
+        self.site = Site(
+            self.tree,
+            self.catalog,
+            self.admission,
+            self.pacer,
+            mirrors=configured_mirrors(config),
+            wall=time.time,
+        )
+        self.site.hidden = lambda path: self.admission.hidden(path, time.time())
+        self.site.secret = self.admission.secret
+        self.site.turned_away = self.admission.turned_away
+        self.site.register = self.admission.register
+        self.site.unrouted = self.admission.ask
+        pages = Pages()
+        self.site.listing = Listings(self.site, pages, reactor).answer
+        self.site.generated = Generated(self.site, reactor).answer
+        self.site.add_route(STATIC_ROUTE, pages.answer_static)
+        self.site.add_route(problems.BASE.rstrip("/"), pages.answer_problem)
+        self.factory = HttpFactory(
+            self.site,
+            reactor,
+            limits=self._limits(config),
+            proxies=TrustedProxies(config.trusted_proxies),
+            access_log=open_access_log(config),
+            charge=self.pacer.charge,
+        )
+        self._front = Front(reactor, self.factory)
+        links: Any = LinkFactory(reactor, decode_from_leader, self.admission.peer)
+        place: Any = UNIXClientEndpoint(reactor, str(fleet.socket))  # type: ignore[no-untyped-call]
+        self._client = ClientService(
+            place,
+            links,
+            retryPolicy=lambda failures: _RETRY_S,
+            clock=reactor,
+        )
+        self._ports: list[Port] = []
+
+    def start(self) -> None:
+        """Serve, and look for the leader. Raises `CannotListen` for a bad certificate."""
+        config = self.config
+        tls = tls_server(config)
+        for one in self._sockets:
+            secure = tls if one.family != socket.AF_UNIX else None
+            self._ports.append(self._front.listen_on(one, secure))
+        self._sockets.clear()
+        self.admission.begin()
+        self._client.startService()
+
+    def reload(self, loaded: LoadedConfig) -> list[str]:
+        """Take over a new configuration; the names of settings that need a restart.
+
+        Rules and policy come from the leader.
+        """
+        old, new = self.config, loaded.config
+        self.loaded, self.config = loaded, new
+        self.factory.limits = self._limits(new)
+        self.site.said.mirrors = configured_mirrors(new)
+        self.site.forget_all()
+        return [name for name in FIXED if getattr(old, name) != getattr(new, name)]
+
+    async def stop(self) -> None:
+        """Close everything; answers that were given get out."""
+        for port in self._ports:
+            port.stopListening()
+        self.factory.drain()
+        await self.factory.parted(_PARTING_S)
+        self.factory.abort_all()
+        self.admission.stop()
+        await defer.maybeDeferred(self._client.stopService)
+        self.catalog.stop()
+        self.tree.close()
+
+    def _answer(self, request: Request) -> None:
+        """Answer a request that had to be judged first."""
+        try:
+            self.site(request)
+        except ProtocolError as error:
+            again = [(b"Retry-After", b"5")] if error.status == 503 else []
+            request.refuse(error.status, error.code, str(error), again)
+        except Exception:  # noqa: BLE001 - as for any connection: log it, tell the client
+            self.log.failure("a request handler failed")
+            request.refuse(500, "internal-error", "The server failed; this was logged.")
+
+    def _limits(self, config: ServerConfig) -> HttpLimits:
+        """Connections in all are divided among the workers, as the kernel divides them."""
+        limits = config.limits.http_limits()
+        most = limits.max_connections
+        if most:
+            limits = replace(limits, max_connections=-(-most // self._fleet.workers))
+        return affordable(limits, self._open_files)

@@ -1,0 +1,374 @@
+"""One process of `tidegate serve`: reactor, signals, log lines, and the words on the screen."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import click
+from twisted.internet import error
+from twisted.internet.main import installReactor
+from twisted.logger import (
+    FileLogObserver,
+    FilteringLogObserver,
+    Logger,
+    LogLevel,
+    LogLevelFilterPredicate,
+    formatEvent,
+    globalLogBeginner,
+    textFileLogObserver,
+)
+
+from policies.registry import POLICIES
+from protocol.units import format_rate, format_size
+from server.app.clock import ProcessClockReactor
+from server.app.config import ConfigError, LoadedConfig
+from server.app.confinement import confine, prepare, writable
+
+if TYPE_CHECKING:
+    from server.app.workers import Child
+
+
+def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[str], int]:
+    """Serve until told to stop; what went wrong, and the exit status."""
+    # Keys, the queue and hashes of passwords are written: nothing of it is for other users.
+    os.umask(0o077)
+    count = loaded.config.worker_count()
+    if count == 1:
+        return _serve(loaded, load)
+    from server.app.listeners import CannotListen
+    from server.app.workers import Workers
+
+    # What the children share is loaded before they are made.
+    for module in _SHARED:
+        importlib.import_module(module)
+    try:
+        workers = Workers(loaded, count, lambda child: _be_child(child, load))
+    except (CannotListen, OSError) as fault:
+        return [str(fault)], 1
+    return [], workers.run()
+
+
+#: What a leader and its nodes load.
+_SHARED = ("server.app.service", "server.app.node_service")
+
+
+def _be_child(child: Child, load: Callable[[], LoadedConfig]) -> int:
+    """The life of one process of several; its exit status."""
+    from server.app.workers import CANNOT, LEADER
+
+    try:
+        loaded = load()
+    except ConfigError as fault:
+        faults, status = fault.faults, CANNOT
+    else:
+        if child.name == LEADER:
+            faults, status = _serve(loaded, load, child)
+        else:
+            faults, status = _serve_node(loaded, load, child)
+    for text in faults:
+        click.echo(f"tidegate: {text}", err=True)
+    return CANNOT if faults else status
+
+
+def _serve(
+    loaded: LoadedConfig, load: Callable[[], LoadedConfig], child: Child | None = None
+) -> tuple[list[str], int]:
+    """Have the queue, and serve by oneself or by nodes."""
+    reactor = _reactor(loaded)
+
+    from server.app.bootstrap import CannotServe
+    from server.app.keys import KeysUnreadable
+    from server.app.listeners import CannotListen
+    from server.app.service import Service
+    from server.app.state_lock import StateTaken
+
+    try:
+        service = Service(loaded, reactor, child.fleet if child is not None else None)
+    except (CannotServe, CannotListen, KeysUnreadable, StateTaken, OSError) as fault:
+        return [str(fault)], 1
+    faults: list[str] = []
+    again = child is not None and child.fleet.epoch > 1
+    supervisor = _Supervisor(service, reactor, load, faults, again)
+    _run(reactor, supervisor.begin, supervisor.terminate, supervisor.reload, child)
+    if service.hung:
+        # A thread waits for a database that does not answer, and Python would wait for it.
+        for text in faults:
+            click.echo(text, err=True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+    return faults, 1 if faults else 0
+
+
+def _serve_node(
+    loaded: LoadedConfig, load: Callable[[], LoadedConfig], child: Child
+) -> tuple[list[str], int]:
+    """Serve, and ask the leader."""
+    reactor = _reactor(loaded)
+
+    from server.app.bootstrap import CannotServe
+    from server.app.listeners import CannotListen
+    from server.app.node_service import NodeService
+
+    faults: list[str] = []
+    stopping = False
+
+    def stop() -> None:
+        nonlocal stopping
+        if not stopping:
+            stopping = True
+            _stop(node, reactor)
+
+    def begin() -> None:
+        nonlocal stopping
+        try:
+            node.start()
+        except CannotListen as fault:
+            faults.append(str(fault))
+            stopping = True
+            reactor.stop()
+
+    def reload() -> None:
+        with contextlib.suppress(ConfigError):  # the leader tells of it
+            node.reload(load())
+
+    try:
+        node = NodeService(loaded, reactor, child.fleet, child.name, child.sockets, stop)
+    except (CannotServe, OSError) as fault:
+        return [str(fault)], 1
+    _run(reactor, begin, stop, reload, child)
+    return faults, 1 if faults else 0
+
+
+def _reactor(loaded: LoadedConfig) -> Any:
+    """This process's reactor; log lines go to standard error from now on."""
+    with contextlib.suppress(error.ReactorAlreadyInstalledError):
+        installReactor(ProcessClockReactor())  # type: ignore[no-untyped-call]
+    from twisted.internet import reactor as installed
+
+    reactor: Any = installed
+    level: Any = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)
+    for namespace in ("twisted", "log_legacy"):
+        level.setLogLevelForNamespace(namespace, LogLevel.warn)
+    as_json = loaded.config.log_format == "json"
+    lines: Any = (
+        FileLogObserver(sys.stderr, json_line) if as_json else textFileLogObserver(sys.stderr)
+    )
+    observer: Any = FilteringLogObserver(lines, [level])
+    globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
+    if loaded.config.confine:
+        prepare(loaded.config)
+        if not confine(writable(loaded.config)):
+            Logger().info("This kernel has no Landlock: files are protected by their modes alone.")
+    return reactor
+
+
+def _run(
+    reactor: Any,
+    begin: Callable[[], None],
+    terminate: Callable[[], None],
+    reload: Callable[[], None],
+    child: Child | None,
+) -> None:
+    """Run the reactor until somebody stops it; answer signals, or the end of the parent."""
+    reactor.callWhenRunning(begin)
+    actions = [(signal.SIGTERM, terminate), (signal.SIGHUP, reload)]
+    if child is None:
+        actions.append((signal.SIGINT, terminate))
+    else:
+        reactor.addReader(_Lifeline(child.lifeline, reactor, terminate))
+    for number, action in actions:
+        signal.signal(number, lambda *_, act=action: reactor.callFromThread(act))
+    reactor.run(installSignalHandlers=False)
+
+
+def _stop(service: Any, reactor: Any) -> None:
+    """Close everything, then end the process."""
+    from twisted.internet.defer import Deferred
+
+    stopped = Deferred.fromCoroutine(service.stop())
+    stopped.addErrback(lambda failure: service.log.failure("Stopping", failure=failure))
+    stopped.addBoth(lambda _: reactor.stop())
+
+
+class _Lifeline:
+    """A pipe whose other end the parent holds: it ends when the parent does."""
+
+    def __init__(self, descriptor: int, reactor: Any, ended: Callable[[], None]) -> None:
+        self._descriptor = descriptor
+        self._reactor = reactor
+        self._ended = ended
+
+    def fileno(self) -> int:
+        """See `IReadDescriptor`."""
+        return self._descriptor
+
+    def doRead(self) -> None:
+        """Nothing is ever written to it."""
+        self._reactor.removeReader(self)
+        self._ended()
+
+    def connectionLost(self, reason: Any) -> None:
+        """The parent is gone; or the reactor stops, when nobody minds to hear it again."""
+        self._reactor.removeReader(self)
+        self._ended()
+
+    def logPrefix(self) -> str:
+        """See `ILoggingContext`."""
+        return "lifeline"
+
+
+def json_line(event: Any) -> str:
+    """One log event as a line of JSON; a failure's traceback has no values of variables."""
+    level, failure = event.get("log_level"), event.get("log_failure")
+    line = {
+        "time": round(event.get("log_time", 0.0), 3),
+        "level": level.name if level is not None else "info",
+        "source": event.get("log_namespace", ""),
+        "text": formatEvent(event),
+    }
+    if failure is not None:
+        line["traceback"] = failure.getTraceback()
+    return json.dumps(line) + "\n"
+
+
+class _Supervisor:
+    """Answers signals."""
+
+    def __init__(
+        self,
+        service: Any,
+        reactor: Any,
+        load: Callable[[], LoadedConfig],
+        faults: list[str],
+        again: bool,
+    ) -> None:
+        self._service = service
+        self._reactor = reactor
+        self._load = load
+        self._faults = faults
+        self._again = again
+        self._stopping = False
+
+    def begin(self) -> None:
+        """Open the listeners and say so."""
+        from server.app.listeners import CannotListen
+
+        try:
+            self._service.start(self._introduce)
+            # What was built so far lives as long as the server: spare the collector the walk.
+            gc.collect()
+            gc.freeze()
+        except CannotListen as fault:
+            self._faults.append(str(fault))
+            self._stop()
+
+    def _introduce(self, urls: list[str]) -> None:
+        """Say what is served where, once it is."""
+        if self._again:
+            self._service.log.info("The queue is back.")
+            return
+        for line in introduction(self._service, urls):
+            click.echo(line)
+        for line in self._service.admin.introduction():
+            click.echo(line)
+        for url in urls:
+            click.echo(f"ready {url}")
+        sys.stdout.flush()
+
+    def terminate(self) -> None:
+        """First signal: drain. Second: stop now."""
+        if self._service.draining:
+            self._stop()
+        else:
+            self._service.drain(self._stop)
+
+    def reload(self) -> None:
+        """Read the configuration again; a bad one changes nothing."""
+        log = self._service.log
+        try:
+            loaded = self._load()
+        except ConfigError as fault:
+            for text in fault.faults:
+                log.error("Not reloaded, the old configuration goes on: {fault}", fault=text)
+            self._service.note_event("config", f"Not reloaded: {fault}", "error")
+            return
+        for name in self._service.reload(loaded):
+            log.warn("{name} has changed: it takes effect at the next start.", name=name)
+        log.info("The configuration was read again.")
+
+    def _stop(self) -> None:
+        if self._stopping:
+            return
+        self._stopping = True
+        _stop(self._service, self._reactor)
+
+
+def introduction(service: Any, urls: list[str]) -> list[str]:
+    """What is served, under which policy, and what the other person types."""
+    config, gate = service.config, service.gate
+    settings = gate.settings
+    cap = f", at most {format_rate(config.bandwidth)}" if config.bandwidth else ""
+    name = gate.policy.name
+    small = f"{settings.reserve_small} of them only for files below "
+    small += format_size(settings.small_below_bytes)
+    reserved = f", {small}" if name != "fcfs" and settings.reserve_small else ""
+    lines = [
+        f"Serving   {config.directory}{cap}",
+        f"Policy    {name}: {POLICIES[name].summary}",
+        f"          {settings.slots} slots{reserved}",
+    ]
+    lines += [f"Files     {url}/" for url in urls]
+    example = _example(service)
+    if example is not None:
+        lines.append(f"Next      {_next_command(urls[0], example)}")
+    return lines
+
+
+def _next_command(url: str, example: str) -> str:
+    """What the other person types."""
+    if url.startswith("http+unix://"):
+        path = unquote(url.removeprefix("http+unix://"))
+        return f"curl --unix-socket {path} -O http://localhost{example}"
+    for everywhere in ("//0.0.0.0:", "//[::]:"):
+        url = url.replace(everywhere, f"//{socket.gethostname()}:")
+    return f"{_program()} get {url}{example}"
+
+
+def _program() -> str:
+    """How this program is called in a shell that stands where the server was started."""
+    if shutil.which("tidegate") is not None:
+        return "tidegate"
+    called = Path(sys.argv[0])
+    if called.name != "tidegate":
+        return f"{sys.executable} -m tidegate"
+    with contextlib.suppress(ValueError):
+        called = called.absolute().relative_to(Path.cwd())
+    return str(called)
+
+
+def _example(service: Any) -> str | None:
+    """The URL path of the largest file at the top of the tree."""
+    from server.files.paths import url_of
+    from server.files.tree import NotHere
+
+    try:
+        entries = [entry for entry in service.tree.entries([]) if not entry.is_directory]
+    except NotHere:
+        return None
+    if not entries:
+        return None
+    largest = max(entries, key=lambda entry: entry.size_bytes)
+    return url_of(largest.name)

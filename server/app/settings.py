@@ -1,0 +1,373 @@
+"""The one schema of a server's configuration: every setting with its bounds, unit and help."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from policies.registry import POLICIES, unknown_policy
+from policies.settings import PolicySettings
+from server.admission.client_programs import Manner, ToolRule
+from server.admission.rules import Rule
+from server.http.limits import HttpLimits
+from server.http.proxies import ProxyHeader
+from server.http.tls import INTERMEDIATE, TlsVersion
+from server.multicast.settings import MulticastSettings
+
+
+def _known_policy(name: str) -> str:
+    if name not in POLICIES:
+        raise ValueError(unknown_policy(name))
+    return name
+
+
+PolicyName = Annotated[str, AfterValidator(_known_policy)]
+_SECONDS: dict[str, Any] = {"unit": "s"}
+_BYTES: dict[str, Any] = {"unit": "bytes"}
+_RATE: dict[str, Any] = {"unit": "bytes/s"}
+_LIMITS = HttpLimits()
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class HoldingSettings(_Section):
+    """How clients are kept waiting inside their request."""
+
+    most: int = Field(
+        5000,
+        ge=0,
+        le=1_000_000,
+        description="Clients held at once. Beyond, the network that has most of them gives up its "
+        "oldest (which keeps its place) for a client of another; the rest are answered 503.",
+    )
+    most_per_client: int = Field(
+        64,
+        ge=1,
+        le=100_000,
+        description="Requests of one client held at once.",
+    )
+    unknown: Manner = Field(
+        "hold",
+        description="What a tool gets that neither `holding.tools` nor the built-in table names: "
+        "`come-back` is 503 with Retry-After, `hold` keeps its request open.",
+    )
+    tools: tuple[ToolRule, ...] = Field(
+        (),
+        max_length=200,
+        description="Which tool gets what, tried before the built-in table; first match wins.",
+    )
+
+
+class LimitSettings(_Section):
+    """What one peer, and all together, may take of the server."""
+
+    header_timeout_s: float = Field(
+        _LIMITS.header_timeout_s,
+        gt=0,
+        le=3600,
+        description="A request's header must be whole this long after its first byte.",
+        json_schema_extra=_SECONDS,
+    )
+    idle_timeout_s: float = Field(
+        _LIMITS.idle_timeout_s,
+        gt=0,
+        le=86400,
+        description="A connection without a request is closed after this.",
+        json_schema_extra=_SECONDS,
+    )
+    min_rate_bytes_s: float = Field(
+        _LIMITS.min_rate_bytes_s,
+        gt=0,
+        le=1e9,
+        description="A client that takes less than this on average is cut off.",
+        json_schema_extra=_RATE,
+    )
+    min_rate_window_s: float = Field(
+        _LIMITS.min_rate_window_s,
+        gt=0,
+        le=86400,
+        description="The time over which that average is taken.",
+        json_schema_extra=_SECONDS,
+    )
+    max_header_bytes: int = Field(
+        _LIMITS.max_header_bytes,
+        ge=1024,
+        le=1 << 20,
+        description="Longest request header.",
+        json_schema_extra=_BYTES,
+    )
+    max_headers: int = Field(
+        _LIMITS.max_headers, ge=8, le=10_000, description="Most fields of a request header."
+    )
+    max_connections: int = Field(
+        _LIMITS.max_connections,
+        ge=0,
+        le=10_000_000,
+        description="Connections in all; 0: as many as the limit on open files carries.",
+    )
+    max_connections_per_address: int = Field(
+        _LIMITS.max_connections_per_address,
+        ge=0,
+        le=10_000_000,
+        description="Connections of one address; 0 is unbounded.",
+    )
+
+    def http_limits(self) -> HttpLimits:
+        """The same as the HTTP room wants it."""
+        return HttpLimits(**self.model_dump())
+
+
+class ServerConfig(_Section):
+    """Everything that `tidegate serve` can be told."""
+
+    directory: Path = Field(Path("release"), description="The directory that is served.")
+    listen: tuple[str, ...] = Field(
+        ("127.0.0.1:8080",),
+        min_length=1,
+        description="Where to listen: HOST:PORT, [IPv6]:PORT or unix:PATH; port 0 picks one.",
+    )
+    workers: int | Literal["auto"] = Field(
+        1,
+        description="Processes that serve and share one queue: 1 to 256, or auto for one a core.",
+    )
+    admin: str = Field(
+        "127.0.0.1:8081", description="Where the admin page listens: HOST:PORT, or off."
+    )
+    metrics_from: tuple[str, ...] = Field(
+        (),
+        description="Networks that may read /metrics on the admin page without an API token, "
+        "beside this machine.",
+    )
+    policy: PolicyName = Field(
+        "fair",
+        description="Who may start when: fcfs, reserve, ticket, fair, adaptive, or an installed "
+        "one.",
+    )
+    bandwidth: float | None = Field(
+        None,
+        gt=0,
+        le=1e12,
+        description="Upper bound on all that leaves the server; what the line really carries is "
+        "found.",
+        json_schema_extra=_RATE,
+    )
+    state: Path = Field(Path("state"), description="Folder of keys, database and sessions.")
+    database: str | None = Field(
+        None, description="sqlite:///FILE or postgresql://…; empty: SQLite in the state folder."
+    )
+    show_hidden: bool = Field(False, description="Also serve files whose name starts with a dot.")
+    access_log: str | None = Field(
+        None, description="File for the access log, one JSON object a line; - is standard error."
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="How the operator's log is written to standard error."
+    )
+    tls_cert: Path | None = Field(None, description="Certificate chain (PEM); switches TLS on.")
+    tls_key: Path | None = Field(None, description="Its private key (PEM).")
+    confine: bool = Field(
+        True,
+        description="Give up the right to write anything but the state and the logs, where the "
+        "kernel has Landlock.",
+    )
+    tls_min_version: TlsVersion = Field("1.2", description="The oldest version of TLS: 1.2 or 1.3.")
+    tls_ciphers: str = Field(
+        INTERMEDIATE,
+        max_length=2000,
+        description="Ciphers of TLS 1.2 as OpenSSL names them; the default is Mozilla's "
+        "intermediate profile.",
+    )
+    tls_hsts_s: float = Field(
+        0.0,
+        ge=0,
+        le=10 * 365 * 86400.0,
+        description="For how long browsers are told to come by https only "
+        "(Strict-Transport-Security); 0: they are not told.",
+        json_schema_extra=_SECONDS,
+    )
+    trusted_proxies: tuple[str, ...] = Field(
+        (),
+        description="Networks (or `unix`) of proxies in front, whose `proxy_header` is believed.",
+    )
+    proxy_header: ProxyHeader = Field(
+        "x-forwarded-for",
+        description="The one header by which these proxies name the client; they must set it "
+        "themselves. The others are ignored, as clients can send them through.",
+    )
+    proxy_protocol: bool = Field(
+        False,
+        description="These proxies begin each connection with PROXY protocol, version 2, instead; "
+        "no header is believed then.",
+    )
+    mirrors: tuple[str, ...] = Field(
+        (), description="URLs of mirrors of the served directory, best first."
+    )
+    mirror_publish: Path | None = Field(
+        None, description="Publish directory of `tidegate mirror`; its mirrors are offered."
+    )
+    mirror_channel: str | None = Field(
+        None, description="The channel whose tree is served here (needs mirror_publish)."
+    )
+    mirror_prefix: str = Field(
+        "/",
+        pattern=r"^/(.*/)?$",
+        description="URL path under which that tree is served, with slashes at both ends.",
+    )
+    clients_per_address: int = Field(
+        1000,
+        ge=1,
+        le=65_536,
+        description="How many clients are told apart behind one address (a NAT); those beyond "
+        "share a few places.",
+    )
+    ticket_max_age_s: float = Field(
+        7 * 86400.0,
+        ge=60,
+        le=30 * 86400.0,
+        description="A ticket's token is worthless after this.",
+        json_schema_extra=_SECONDS,
+    )
+    keys_rotate_s: float = Field(
+        30 * 86400.0,
+        ge=3600,
+        le=3650 * 86400.0,
+        description="How often a new signing key is made; old ones stay good for 30 days.",
+        json_schema_extra=_SECONDS,
+    )
+    drain_s: float = Field(
+        30.0,
+        ge=0,
+        le=86400,
+        description="After SIGTERM, downloads have this long to finish.",
+        json_schema_extra=_SECONDS,
+    )
+    admission: PolicySettings = Field(
+        default_factory=PolicySettings, description="Settings of the policies."
+    )
+    holding: HoldingSettings = Field(
+        default_factory=HoldingSettings, description="Clients that wait inside their request."
+    )
+    limits: LimitSettings = Field(
+        default_factory=LimitSettings, description="Bounds on connections and requests."
+    )
+    multicast: MulticastSettings = Field(
+        default_factory=MulticastSettings, description="Hot files once for everyone."
+    )
+    rules: tuple[Rule, ...] = Field(
+        (), max_length=10_000, description="Rules for single files and folders."
+    )
+
+    @field_validator("listen")
+    @classmethod
+    def _listeners(cls, listen: tuple[str, ...]) -> tuple[str, ...]:
+        for place in listen:
+            if not place.startswith("unix:"):
+                split_address(place)
+            elif place == "unix:":
+                raise ValueError("unix: needs a path, such as unix:/run/tidegate.sock")
+        return listen
+
+    @field_validator("admin")
+    @classmethod
+    def _admin(cls, admin: str) -> str:
+        if admin != "off":
+            split_address(admin)
+        return admin
+
+    @field_validator("trusted_proxies", "metrics_from")
+    @classmethod
+    def _networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
+        for network in networks:
+            if network != "unix":
+                ipaddress.ip_network(network, strict=False)
+        return networks
+
+    @field_validator("mirrors")
+    @classmethod
+    def _mirrors(cls, mirrors: tuple[str, ...]) -> tuple[str, ...]:
+        for mirror in mirrors:
+            parts = urlsplit(mirror)
+            if parts.scheme not in ("http", "https") or not parts.hostname:
+                raise ValueError(f"{mirror!r} is not an http or https URL")
+        return mirrors
+
+    @model_validator(mode="after")
+    def _agree(self) -> ServerConfig:
+        if self.proxy_protocol and self.tls_cert is not None:
+            raise ValueError(
+                "proxy_protocol and tls_cert do not go together: the proxy ends TLS itself"
+            )
+        if self.proxy_protocol and not self.trusted_proxies:
+            raise ValueError("proxy_protocol needs trusted_proxies: who may say who the client is")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key belong together: give both or neither")
+        return self
+
+    @field_validator("workers")
+    @classmethod
+    def _workers(cls, workers: int | str) -> int | str:
+        if isinstance(workers, int) and not 1 <= workers <= 256:
+            raise ValueError("workers is 1 to 256, or auto")
+        return workers
+
+    def worker_count(self) -> int:
+        """How many processes serve; one has the queue in it."""
+        if self.workers == "auto":
+            return len(os.sched_getaffinity(0))
+        return int(self.workers)
+
+    def policy_settings(self) -> PolicySettings:
+        """The policies' settings; the egress cap tells them what the link carries."""
+        if self.bandwidth is None or self.admission.bandwidth_bytes_s is not None:
+            return self.admission
+        return self.admission.model_copy(update={"bandwidth_bytes_s": self.bandwidth})
+
+
+#: Settings that a running server cannot change.
+FIXED = (
+    "directory",
+    "listen",
+    "workers",
+    "admin",
+    "state",
+    "database",
+    "show_hidden",
+    "access_log",
+    "log_format",
+    "tls_cert",
+    "tls_key",
+    "confine",
+    "tls_min_version",
+    "tls_ciphers",
+    "tls_hsts_s",
+    "trusted_proxies",
+    "proxy_header",
+    "proxy_protocol",
+    "multicast",
+    "mirror_publish",
+    "mirror_channel",
+    "mirror_prefix",
+)
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """Host and port of `HOST:PORT` or `[IPv6]:PORT`; ValueError says how to write it."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not HOST:PORT (or [IPv6]:PORT)")
+    return host or "0.0.0.0", int(port)
+
+
+def unit_of(extra: Any) -> str | None:
+    """The unit that a field declares."""
+    return extra.get("unit") if isinstance(extra, dict) else None

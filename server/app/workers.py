@@ -1,0 +1,216 @@
+"""`tidegate serve --workers`: the process that starts the others, and starts them again.
+
+It opens the listening sockets and keeps them, so that no connection is refused while a worker is
+started anew; it serves nobody itself. Of its children one is the leader, which has the queue, the
+admin page and all else that there is once; the others are nodes. The kernel spreads connections
+over the nodes (SO_REUSEPORT). Children are forks, so that they share what was loaded before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from server.app.config import LoadedConfig
+from server.app.fleet import FleetPlan
+from server.app.listeners import bind_shared
+
+#: A child that lived for less than this twice in a row is started again after a pause, in seconds.
+_YOUNG_S, _PAUSE_S = 3.0, 1.0
+#: Nodes have this long to stop once the leader has, then they are killed.
+_LAST_S = 5.0
+#: A child's exit status that says: it cannot be done, and trying again will not help.
+CANNOT = 78
+_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD})
+LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """What a child is to be. `lifeline` reads end of file when the parent has died."""
+
+    name: str
+    fleet: FleetPlan
+    sockets: list[socket.socket]
+    lifeline: int
+
+
+@dataclass(slots=True)
+class _Running:
+    pid: int
+    since_s: float
+
+
+class Workers:
+    """The parent of `count` nodes and their leader; `be` turns a fork into a child."""
+
+    def __init__(self, loaded: LoadedConfig, count: int, be: Callable[[Child], int]) -> None:
+        self._config = loaded.config
+        self._count = count
+        self._be = be
+        self._running: dict[str, _Running] = {}
+        self._due: dict[str, float] = {}
+        self._young: dict[str, int] = {}
+        self._epoch = 0
+        self._stopping_since_s: float | None = None
+        self._terminating = False
+        self._failed = False
+        state = loaded.config.state
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A socket's path has 107 bytes at most; through a descriptor every folder is near.
+        folder = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
+        self._meeting = Path(f"/proc/self/fd/{folder}/queue.sock")
+        self._sockets: list[list[socket.socket]] = [[] for _ in range(count)]
+        urls = []
+        tls = loaded.config.tls_cert is not None
+        for place in loaded.config.listen:
+            bound, url = bind_shared(place, count, tls)
+            urls.append(url)
+            for mine, one in zip(self._sockets, bound, strict=True):
+                mine.append(one)
+        self._urls = tuple(urls)
+        self._lifeline, self._hold = os.pipe()
+
+    def run(self) -> int:
+        """Start all, and go on until told to stop; the exit status."""
+        gc.collect()
+        gc.freeze()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        for name in (LEADER, *self._node_names()):
+            self._fork(name)
+        while self._running or self._due:
+            self._await_signal()
+            self._reap()
+            self._start_due()
+        return 1 if self._failed else 0
+
+    def _node_names(self) -> list[str]:
+        return [f"node-{index}" for index in range(self._count)]
+
+    # -- signals -----------------------------------------------------------------------------
+
+    def _await_signal(self) -> None:
+        now = time.monotonic()
+        until = [at - now for at in self._due.values()]
+        if self._stopping_since_s is not None:
+            until.append(self._stopping_since_s + _LAST_S - now)
+        got = signal.sigtimedwait(_SIGNALS, max(0.0, min(until, default=60.0)))
+        if got is None:
+            if self._stopping_since_s is not None and now >= self._stopping_since_s + _LAST_S:
+                self._send_all(signal.SIGKILL)
+                self._stopping_since_s = now
+        elif got.si_signo in (signal.SIGTERM, signal.SIGINT):
+            self._terminate()
+        elif got.si_signo == signal.SIGHUP:
+            self._send_all(signal.SIGHUP)
+
+    def _terminate(self) -> None:
+        """The leader drains; the nodes go on until it says that all is finished."""
+        self._terminating = True
+        self._due.clear()
+        leader = self._running.get(LEADER)
+        if leader is not None:
+            os.kill(leader.pid, signal.SIGTERM)
+        else:
+            self._stop_nodes()
+
+    def _stop_nodes(self) -> None:
+        if self._stopping_since_s is None:
+            self._stopping_since_s = time.monotonic()
+        self._due.clear()
+        for bound in self._sockets:
+            for one in bound:
+                one.close()
+        self._send_all(signal.SIGTERM)
+
+    def _send_all(self, number: signal.Signals) -> None:
+        for child in self._running.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child.pid, number)
+
+    # -- children ----------------------------------------------------------------------------
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for name, child in tuple(self._running.items()):
+                if child.pid == pid:
+                    del self._running[name]
+                    self._ended(name, child, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, name: str, child: _Running, status: int) -> None:
+        if self._stopping_since_s is not None:
+            return
+        if name == LEADER and (status == 0 or self._terminating):
+            self._stop_nodes()
+            return
+        if status == CANNOT and self._epoch <= 1:
+            # Without one of them there is no server, and nobody has been served yet.
+            self._failed = True
+            self._stop_nodes()
+            return
+        if self._terminating:
+            return
+        now = time.monotonic()
+        young = now - child.since_s < _YOUNG_S
+        self._young[name] = self._young.get(name, 0) + 1 if young else 0
+        # Once may be chance, and clients wait; again and again is a fault that a pause may outlast.
+        self._due[name] = now + (_PAUSE_S if self._young[name] > 1 else 0.0)
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        click.echo(f"tidegate: {name} {how}; it is started again.", err=True)
+
+    def _start_due(self) -> None:
+        now = time.monotonic()
+        for name, at in tuple(self._due.items()):
+            if at <= now:
+                del self._due[name]
+                self._fork(name)
+
+    def _fork(self, name: str) -> None:
+        if name == LEADER:
+            self._epoch += 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            self._become(name)
+        self._running[name] = _Running(pid, time.monotonic())
+
+    def _become(self, name: str) -> NoReturn:
+        """The child's side of a fork."""
+        status = 1
+        try:
+            os.close(self._hold)
+            # Ctrl-C reaches the whole group, and the parent passes on what is to be done.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            mine = self._node_names().index(name) if name != LEADER else -1
+            for index, bound in enumerate(self._sockets):
+                if index != mine:
+                    for one in bound:
+                        one.close()
+            fleet = FleetPlan(self._count, self._urls, self._meeting, self._epoch)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            sockets = self._sockets[mine] if mine >= 0 else []
+            status = self._be(Child(name, fleet, sockets, self._lifeline))
+        except BaseException:  # noqa: BLE001 - the last words of a fork
+            sys.excepthook(*sys.exc_info())
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)

@@ -1,0 +1,1 @@
+"""Processes and machines that share one queue: nodes serve, a leader decides."""

@@ -1,0 +1,558 @@
+"""The leader's side: requests that arrived at nodes enter its admission as if they were its own.
+
+For each such request the leader has an ordinary `Request` whose connection is a number at a node:
+what is answered becomes messages, and what the node tells becomes what a connection would have
+told. So the gate, the policy and everything around them do not know that there are nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from protocol.cluster import (
+    OLDEST,
+    Allow,
+    Ask,
+    Begin,
+    Cut,
+    Digests,
+    Drip,
+    Ended,
+    Enter,
+    FindDigests,
+    Finish,
+    FromLeader,
+    FromNode,
+    Gone,
+    Hello,
+    Judge,
+    Leave,
+    Pause,
+    Progress,
+    Register,
+    Respond,
+    Resume,
+    Start,
+    Terms,
+    Welcome,
+    WireRequest,
+    Write,
+)
+from protocol.errors import ProtocolError
+from protocol.manifest import FileDigests
+from server.admission.gate import SmallTerms
+from server.cluster.link import Link, Peer
+from server.cluster.shares import Demand, divide
+from server.cluster.wire import body_plan, representation, wire_digests
+from server.files.transfer import Admission, Representation, TransferListener
+from server.http.answers import Header
+from server.http.proxies import TrustedProxies
+from server.http.request import Request
+
+_log = Logger()
+#: How often nodes are told their terms, in seconds.
+TELL_S = 0.25
+#: New requests wait for nodes that are not back yet for so long after a leader's start: what runs
+#: there has its slots first.
+GATHER_S = 2.0
+_LOOK_S = 0.02
+#: The nodes have at least this part of the cap, whatever the leader itself sends.
+_LEAST = 0.05
+
+
+class Home(Protocol):
+    """What the leader's own server does for requests of nodes."""
+
+    @property
+    def admission(self) -> Admission:
+        """Decides when bodies start."""
+        ...
+
+    def route(self, request: Request) -> None:
+        """Answer a request for one of the server's routes."""
+        ...
+
+    def register(self, request: Request, rep: Representation) -> None:
+        """Answer a request for a file that is hidden as yet."""
+        ...
+
+    def turned_away(self, request: Request, url_path: str) -> bool:
+        """Whether the client may learn nothing of this path, and was told so."""
+        ...
+
+    def digests(self, rep: Representation) -> Deferred[FileDigests | None]:
+        """The digests of this content; None when they cannot be had here."""
+        ...
+
+    def small_terms(self) -> SmallTerms:
+        """What may be served without asking."""
+        ...
+
+    def served_small(self, url_path: str, times: int, size_bytes: int) -> None:
+        """Count what was served on these terms."""
+        ...
+
+    def rules(self) -> bytes:
+        """The rules for files, as JSON."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """What a remote connection has of its listener: the proxies that are trusted."""
+
+    proxies: TrustedProxies
+
+
+class RemoteConnection:
+    """A connection that a node has, as far as a `Request` needs one."""
+
+    def __init__(self, node: Node, number: int, asked: WireRequest, proxies: TrustedProxies):
+        self.peer_address = asked.peer_address
+        self.is_tls = asked.is_tls
+        #: What a proxy's preface said, see `http.connection`.
+        self.forwarded = asked if asked.prefaced else None
+        self.client_address = asked.peer_address
+        self.factory = _Exchange(proxies)
+        self.node = node
+        self.number = number
+        self.request = Request(
+            cast(Any, self),
+            asked.method,
+            asked.target,
+            asked.headers,
+            body=asked.body,
+            http10=asked.http10,
+        )
+        self.request.dripped = asked.dripped
+        self.transfer: RemoteTransfer | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the client is there, as far as its node told."""
+        return self.node.remote.get(self.number) is self
+
+    def answer(
+        self,
+        request: Request,
+        status: int,
+        headers: Iterable[Header],
+        body: bytes,
+        *,
+        close: bool,
+        current: Callable[[], bool] | None = None,
+    ) -> None:
+        """See `HttpConnection.answer`."""
+        request.status = status
+        self.node.send(Respond(self.number, status, tuple(headers), body, close))
+        self._over()
+
+    def begin(
+        self,
+        request: Request,
+        status: int,
+        headers: Iterable[Header],
+        length: int | None,
+        more: bool,
+    ) -> None:
+        """See `HttpConnection.begin`."""
+        request.status = status
+        self.node.send(Begin(self.number, status, tuple(headers), length, more))
+
+    def write_body(self, request: Request, data: bytes) -> None:
+        """See `HttpConnection.write_body`."""
+        self.node.send(Write(self.number, data))
+
+    def finish(self, request: Request) -> None:
+        """See `HttpConnection.finish`."""
+        self.node.send(Finish(self.number))
+        self._over()
+
+    def drip(self, request: Request, status: int, name: bytes, value: bytes) -> None:
+        """See `HttpConnection.drip`."""
+        request.dripped = request.dripped or status
+        self.node.send(Drip(self.number, status, name, value))
+
+    def abort(self) -> None:
+        """See `HttpConnection.abort`: the node tells when it has happened."""
+        self.node.send(Cut(self.number))
+
+    def gone(self) -> None:
+        """The client has left, or its node is lost."""
+        if self.node.remote.pop(self.number, None) is None:
+            return
+        if self.transfer is not None:
+            self.transfer.ended(self.transfer.delivered_bytes(), False)
+        if not self.request.finished:
+            self.request.ended(gone=True)
+
+    def body_ended(self, delivered_bytes: int, complete: bool) -> None:
+        """The node has sent the body, or as much of it as there was to be."""
+        self.node.remote.pop(self.number, None)
+        if self.transfer is not None:
+            self.transfer.ended(delivered_bytes, complete)
+        if not self.request.finished:
+            self.request.ended(gone=False)
+
+    def _over(self) -> None:
+        self.node.remote.pop(self.number, None)
+        self.request.ended(gone=False)
+
+
+class RemoteTransfer:
+    """A body that a node sends; see `files.transfer.Transfer`."""
+
+    def __init__(
+        self, node: Node, number: int, listener: TransferListener, total_bytes: int, delivered: int
+    ) -> None:
+        self._node = node
+        self._number = number
+        self._listener = listener
+        self.total_bytes = total_bytes
+        self.sent_bytes = delivered
+        self.blocked = False
+        self.paused = False
+        self._delivered_bytes = delivered
+        self._over = False
+
+    def pause(self) -> None:
+        """See `Transfer`."""
+        if not self._over and not self.paused:
+            self.paused = True
+            self._node.send(Pause(self._number))
+
+    def resume(self) -> None:
+        """See `Transfer`."""
+        if not self._over and self.paused:
+            self.paused = False
+            self._node.send(Resume(self._number))
+
+    def abort(self, reason: str) -> None:
+        """See `Transfer`."""
+        if not self._over:
+            self._node.send(Cut(self._number, reason))
+
+    def delivered_bytes(self) -> int:
+        """See `Transfer`; as told last."""
+        return self._delivered_bytes
+
+    def flying_bytes(self) -> int:
+        """See `Transfer`; as told last."""
+        return max(0, self.sent_bytes - self._delivered_bytes)
+
+    def limit_unsent(self, most_bytes: int) -> None:
+        """See `Transfer`: a node keeps its sockets by itself."""
+
+    def moved(self, sent_bytes: int, delivered_bytes: int, blocked: bool) -> None:
+        """The node tells how far it is."""
+        self.sent_bytes = sent_bytes
+        self._delivered_bytes = delivered_bytes
+        self.blocked = blocked
+
+    def ended(self, delivered_bytes: int, complete: bool) -> None:
+        """It is over; its listener hears of it once."""
+        if not self._over:
+            self._over = True
+            self._delivered_bytes = delivered_bytes
+            self._listener.transfer_done(self, complete)
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One node as the leader knows it."""
+
+    name: str
+    pid: int
+    link: Link[FromNode]
+    remote: dict[int, RemoteConnection] = field(default_factory=dict)
+    told: Progress = field(default_factory=Progress)
+    terms: Terms | None = None
+
+    def send(self, message: FromLeader) -> None:
+        """Tell the node."""
+        self.link.send(message)
+
+    def demand(self) -> Demand:
+        """What it sends, for the division of the cap."""
+        running = sum(
+            one.transfer is not None and not one.transfer.paused for one in self.remote.values()
+        )
+        return Demand(self.told.goodput_bytes_s, self.told.link_busy, running)
+
+
+class Nodes:
+    """All nodes that are here, by name, and what they send together with the leader itself."""
+
+    def __init__(self, own_goodput_bytes_s: Callable[[], float] = lambda: 0.0) -> None:
+        self.own_goodput_bytes_s = own_goodput_bytes_s
+        self.by_name: dict[str, Node] = {}
+        #: What was counted by nodes that have left.
+        self._past_connections = 0
+        self._past_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.by_name)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(tuple(self.by_name.values()))
+
+    def remove(self, node: Node) -> None:
+        """It has left; what it counted stays counted."""
+        if self.by_name.get(node.name) is node:
+            del self.by_name[node.name]
+            self._past_connections += node.told.connections_total
+            self._past_bytes += node.told.sent_bytes_total
+
+    @property
+    def link_busy(self) -> bool:
+        """Whether the cap holds somebody back at some node."""
+        return any(node.told.link_busy for node in self)
+
+    def goodput_bytes_s(self) -> float:
+        """What left lately."""
+        return sum(node.told.goodput_bytes_s for node in self) + self.own_goodput_bytes_s()
+
+    @property
+    def connections(self) -> int:
+        """Open connections of clients."""
+        return sum(node.told.connections for node in self)
+
+    @property
+    def connections_total(self) -> int:
+        """Connections that were accepted."""
+        return sum(node.told.connections_total for node in self) + self._past_connections
+
+    @property
+    def sent_bytes_total(self) -> int:
+        """What left the nodes in all."""
+        return sum(node.told.sent_bytes_total for node in self) + self._past_bytes
+
+
+class Leader:
+    """Hears `nodes` and decides for them; `awaited` is how many there will be."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        home: Home,
+        nodes: Nodes,
+        proxies: TrustedProxies,
+        *,
+        epoch: int,
+        awaited: int,
+        bandwidth_bytes_s: float | None,
+    ) -> None:
+        self._reactor = reactor
+        self._home = home
+        self._proxies = proxies
+        self._epoch = epoch
+        self._awaited = awaited
+        self._gathered: Callable[[], None] = lambda: None
+        self.bandwidth_bytes_s = bandwidth_bytes_s
+        self.nodes = nodes
+        self._by_link: dict[Link[FromNode], Node] = {}
+        #: Requests that came before all nodes were back; None once they are.
+        self._early: list[tuple[Node, Enter | Register | Ask | Judge]] | None = []
+        self._gather_call: Any = None
+        self._tell_call: Any = None
+        self.peer: Peer[FromNode] = Peer(self._opened, self._received, self._closed)
+
+    # -- life --------------------------------------------------------------------------------
+
+    def start(self, gathered: Callable[[], None]) -> None:
+        """Wait for nodes from now on; `gathered` hears when they are here, or waited for enough."""
+        self._gathered = gathered
+        self._gather_call = self._reactor.callLater(GATHER_S, self._open)
+        self._tell_call = self._reactor.callLater(TELL_S, self._tell)
+
+    async def leave(self, most_s: float) -> None:
+        """All is finished: let the nodes stop, and wait until they have, for so long at most."""
+        for node in self.nodes:
+            node.send(Leave())
+            node.link.flush()
+        until_s = self._reactor.seconds() + most_s + _LOOK_S
+        while len(self.nodes) and self._reactor.seconds() < until_s:
+            await deferLater(self._reactor, _LOOK_S, lambda: None)
+
+    def stop(self) -> None:
+        """Stop the clocks; the connections end with the process."""
+        for call in (self._gather_call, self._tell_call):
+            if call is not None and call.active():
+                call.cancel()
+
+    # -- messages ----------------------------------------------------------------------------
+
+    def _opened(self, link: Link[FromNode]) -> None:
+        """A node will say hello."""
+
+    def _closed(self, link: Link[FromNode]) -> None:
+        node = self._by_link.pop(link, None)
+        if node is None:
+            return
+        self.nodes.remove(node)
+        if self._early is not None:
+            self._early = [one for one in self._early if one[0] is not node]
+        _log.info("Node {name} (process {pid}) has left.", name=node.name, pid=node.pid)
+        for remote in tuple(node.remote.values()):
+            remote.gone()
+
+    def _received(self, link: Link[FromNode], messages: list[FromNode]) -> None:
+        node = self._by_link.get(link)
+        for message in messages:
+            if node is None:
+                node = self._greet(link, message)
+                if node is None:
+                    return
+            else:
+                self._hear(node, message)
+
+    def _greet(self, link: Link[FromNode], message: FromNode) -> Node | None:
+        if not isinstance(message, Hello) or message.version < OLDEST:
+            _log.error("A node that this version does not understand was sent away.")
+            link.drop()
+            return None
+        old = self.nodes.by_name.get(message.name)
+        if old is not None:
+            # Its connection broke and nobody has noticed here.
+            old.link.drop()
+            self._closed(old.link)
+        node = Node(message.name, message.pid, link)
+        self.nodes.by_name[message.name] = node
+        self._by_link[link] = node
+        node.send(Welcome(self._epoch))
+        self._tell_node(node, None)
+        if len(self.nodes) >= self._awaited:
+            # What it runs follows in the same frame or is there already.
+            self._reactor.callLater(0, self._open)
+        return node
+
+    def _open(self) -> None:
+        """All nodes are here, or were waited for long enough: new requests are let in."""
+        early, self._early = self._early, None
+        if early is None:
+            return
+        for node, message in early:
+            self._hear(node, message)
+        self._gathered()
+
+    def _hear(self, node: Node, message: FromNode) -> None:
+        if isinstance(message, Enter | Register | Ask | Judge):
+            running = isinstance(message, Enter) and message.running
+            if self._early is not None and not running:
+                self._early.append((node, message))
+            else:
+                self._enter(node, message)
+        elif isinstance(message, Gone):
+            self._forget(node, message.number)
+        elif isinstance(message, Ended):
+            remote = node.remote.get(message.number)
+            if remote is not None:
+                remote.body_ended(message.delivered_bytes, message.complete)
+            else:
+                self._forget(node, message.number)
+        elif isinstance(message, Progress):
+            self._progress(node, message)
+        elif isinstance(message, FindDigests):
+            self._find_digests(node, message)
+
+    def _forget(self, node: Node, number: int) -> None:
+        remote = node.remote.get(number)
+        if remote is not None:
+            remote.gone()
+        elif self._early is not None:
+            self._early = [
+                one for one in self._early if one[0] is not node or one[1].number != number
+            ]
+
+    def _enter(self, node: Node, message: Enter | Register | Ask | Judge) -> None:
+        if message.number in node.remote:
+            return
+        remote = RemoteConnection(node, message.number, message.request, self._proxies)
+        node.remote[message.number] = remote
+        request = remote.request
+        try:
+            if isinstance(message, Ask):
+                self._home.route(request)
+            elif isinstance(message, Judge):
+                if not self._home.turned_away(request, message.url_path):
+                    node.send(Allow(message.number))
+                    del node.remote[message.number]
+            elif isinstance(message, Register):
+                self._home.register(request, representation(message.file))
+            else:
+                self._enter_body(remote, message)
+        except ProtocolError as error:
+            again = [(b"Retry-After", b"5")] if error.status == 503 else []
+            request.refuse(error.status, error.code, str(error), again)
+        except Exception:  # noqa: BLE001 - as for any connection: log it, tell the client
+            _log.failure("a node's request failed")
+            request.refuse(500, "internal-error", "The server failed; this was logged.")
+
+    def _enter_body(self, remote: RemoteConnection, message: Enter) -> None:
+        node, number, plan = remote.node, remote.number, body_plan(message.plan)
+
+        def start(listener: TransferListener, headers: Sequence[Header] = ()) -> RemoteTransfer:
+            share = listener.share
+            node.send(Start(number, tuple(headers), id(share) if share is not None else 0))
+            remote.transfer = RemoteTransfer(
+                node, number, listener, plan.body_bytes, message.delivered_bytes
+            )
+            return remote.transfer
+
+        rep = representation(message.file)
+        self._home.admission.enter(remote.request, rep, plan, start)
+        if message.running and remote.transfer is None and remote.alive:
+            node.send(Pause(number))
+
+    def _progress(self, node: Node, message: Progress) -> None:
+        node.told = message
+        for body in message.bodies:
+            remote = node.remote.get(body.number)
+            if remote is not None and remote.transfer is not None:
+                remote.transfer.moved(body.sent_bytes, body.delivered_bytes, body.blocked)
+        for url_path, times, size_bytes in message.small:
+            self._home.served_small(url_path, times, size_bytes)
+
+    def _find_digests(self, node: Node, message: FindDigests) -> None:
+        def found(digests: FileDigests | None) -> None:
+            node.send(Digests(message.number, wire_digests(digests) if digests else None))
+
+        def failed(_: object) -> None:
+            node.send(Digests(message.number, None))
+
+        self._home.digests(representation(message.file)).addCallbacks(found, failed)
+
+    # -- terms -------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        self._tell_call = self._reactor.callLater(TELL_S, self._tell)
+        parts: dict[str, float] = {}
+        if self.bandwidth_bytes_s is not None:
+            demands = {node.name: node.demand() for node in self.nodes}
+            # What the leader sends itself (multicast) has gone first.
+            left = self.bandwidth_bytes_s - self.nodes.own_goodput_bytes_s()
+            parts = divide(max(left, self.bandwidth_bytes_s * _LEAST), demands)
+        for node in self.nodes:
+            self._tell_node(node, parts.get(node.name))
+
+    def _tell_node(self, node: Node, part_bytes_s: float | None) -> None:
+        small = self._home.small_terms()
+        if part_bytes_s is None and self.bandwidth_bytes_s is not None:
+            part_bytes_s = self.bandwidth_bytes_s / max(self._awaited, len(self.nodes))
+        terms = Terms(
+            small.below_bytes,
+            small.free,
+            self._home.rules(),
+            part_bytes_s,
+            small.brief,
+            small.judge_all,
+        )
+        if terms != node.terms:
+            node.terms = terms
+            node.send(terms)

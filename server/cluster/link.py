@@ -1,0 +1,114 @@
+"""The connection between a node and its leader: frames of messages, sent once a reactor turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from twisted.internet import protocol
+from twisted.logger import Logger
+from twisted.protocols.basic import Int32StringReceiver
+from twisted.python.failure import Failure
+
+from protocol.cluster import MOST_BYTES, BadFrame, FromLeader, FromNode, encode_frame
+
+_log = Logger()
+Received = TypeVar("Received")
+
+
+class Peer(Generic[Received]):
+    """Who hears of one connection: its beginning, its messages, its end."""
+
+    def __init__(
+        self,
+        opened: Callable[[Link[Received]], None],
+        received: Callable[[Link[Received], list[Received]], None],
+        closed: Callable[[Link[Received]], None],
+    ) -> None:
+        self.opened = opened
+        self.received = received
+        self.closed = closed
+
+
+class Link(Int32StringReceiver, Generic[Received]):
+    """One connection; `send` gathers messages until the reactor's turn is over."""
+
+    MAX_LENGTH = MOST_BYTES
+    transport: Any
+
+    def __init__(
+        self, reactor: Any, decode: Callable[[bytes], list[Received]], peer: Peer[Received]
+    ) -> None:
+        self._reactor = reactor
+        self._decode = decode
+        self._peer = peer
+        self._out: list[FromNode | FromLeader] = []
+        self._flush_soon: Any = None
+        self.open = False
+
+    def send(self, message: FromNode | FromLeader) -> None:
+        """Send soon, after what was sent before; nothing once the connection is lost."""
+        if not self.open:
+            return
+        self._out.append(message)
+        if self._flush_soon is None:
+            self._flush_soon = self._reactor.callLater(0, self.flush)
+
+    def flush(self) -> None:
+        """Send what has gathered now."""
+        if self._flush_soon is not None and self._flush_soon.active():
+            self._flush_soon.cancel()
+        self._flush_soon = None
+        out, self._out = self._out, []
+        if out and self.open:
+            self.sendString(encode_frame(out))  # type: ignore[no-untyped-call]
+
+    def drop(self) -> None:
+        """Cut the connection."""
+        if self.open:
+            self.transport.abortConnection()
+
+    def connectionMade(self) -> None:
+        """See `Protocol`."""
+        self.open = True
+        self._peer.opened(self)
+
+    def stringReceived(self, string: bytes) -> None:
+        """See `Int32StringReceiver`."""
+        try:
+            messages = self._decode(string)
+        except BadFrame as fault:
+            _log.error("A connection of the cluster is cut: {fault}", fault=fault)
+            self.drop()
+            return
+        self._peer.received(self, messages)
+
+    def lengthLimitExceeded(self, length: int) -> None:
+        """See `Int32StringReceiver`."""
+        _log.error("A connection of the cluster is cut: a frame of {length} bytes.", length=length)
+        self.drop()
+
+    def connectionLost(self, reason: Failure = protocol.connectionDone) -> None:
+        """See `Protocol`."""
+        if self.open:
+            self.open = False
+            if self._flush_soon is not None and self._flush_soon.active():
+                self._flush_soon.cancel()
+            self._peer.closed(self)
+
+
+class LinkFactory(protocol.Factory, Generic[Received]):
+    """Builds links that all report to one peer."""
+
+    noisy = False
+
+    def __init__(
+        self, reactor: Any, decode: Callable[[bytes], list[Received]], peer: Peer[Received]
+    ) -> None:
+        self._reactor = reactor
+        self._decode = decode
+        self._peer = peer
+
+    def buildProtocol(self, addr: Any) -> Link[Received]:
+        """See `Factory`."""
+        return Link(self._reactor, self._decode, self._peer)

@@ -1,0 +1,507 @@
+"""A node's side: an admission that asks the leader, and what is done as it says.
+
+A request is known to the leader by a number. While no leader is there, running bodies go on, small
+files are served on its last terms, and new large ones wait; when one comes (the same, or the next),
+the node tells it of everything again, running bodies first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from msgspec.structs import replace
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from protocol.cluster import (
+    Allow,
+    Ask,
+    Begin,
+    BodyState,
+    Cut,
+    Digests,
+    Drip,
+    Ended,
+    Enter,
+    FindDigests,
+    Finish,
+    FromLeader,
+    Gone,
+    Hello,
+    Judge,
+    Leave,
+    Pause,
+    Progress,
+    Register,
+    Respond,
+    Resume,
+    Start,
+    Terms,
+    Welcome,
+    WireRequest,
+    Write,
+)
+from protocol.manifest import FileDigests
+from server.admission.client_keys import proves_something
+from server.admission.rules import NOTHING, Rule, RuleBook
+from server.cluster.link import Link, Peer
+from server.cluster.wire import file_digests, wire_file, wire_plan, wire_request
+from server.files.pacer import Share
+from server.files.transfer import BodyPlan, FileKey, Representation, Transfer
+from server.files.transfer import Start as StartBody
+from server.http.request import Request
+
+_log = Logger()
+TICK_S = 0.25
+#: New large downloads wait for a leader for so long, in seconds.
+PATIENCE_S = 5.0
+_RETRY_S = 2
+_TICKET = b"tidegate-ticket"
+
+
+class Outlet(Protocol):
+    """What the node's own server tells of itself."""
+
+    @property
+    def link_busy(self) -> bool:
+        """Whether its part of the cap holds somebody back."""
+        ...
+
+    def goodput_bytes_s(self) -> float:
+        """What left lately."""
+        ...
+
+    def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
+        """The part of the cap that is its own from now on."""
+        ...
+
+    @property
+    def sent_bytes_total(self) -> int:
+        """What left in all."""
+        ...
+
+
+#: What a leader tells of one request.
+Told = Respond | Allow | Begin | Write | Finish | Drip | Cut | Start | Pause | Resume
+
+
+@dataclass(eq=False, slots=True)
+class _Asked:
+    """One request that the leader decides about; the listener of its body."""
+
+    node: RemoteAdmission
+    number: int
+    request: Request
+    #: The request as it came: a begun answer lets go of its header.
+    wired: WireRequest
+    rep: Representation | None = None
+    plan: BodyPlan | None = None
+    start: StartBody | None = None
+    transfer: Transfer | None = None
+    #: Whether a leader has heard of it.
+    told: bool = False
+    begun: bool = False
+    ended: bool = False
+    share: Share | None = None
+    judged: str | None = None
+    seen: tuple[int, int, bool] = (0, 0, False)
+
+    def transfer_done(self, transfer: Transfer, complete: bool) -> None:
+        """See `TransferListener`."""
+        self.node.body_ended(self, transfer, complete)
+
+
+class RemoteAdmission:
+    """Implements `transfer.Admission` at a node, and answers for the leader."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        name: str,
+        pid: int,
+        outlet: Outlet,
+        *,
+        small_below_bytes: int,
+        rules: Sequence[Rule] = (),
+        real_url: Callable[[str], str] = lambda url_path: url_path,
+        connections: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        leave: Callable[[], None] = lambda: None,
+        rules_changed: Callable[[], None] = lambda: None,
+        again: Callable[[Request], None] = lambda request: None,
+    ) -> None:
+        self._reactor = reactor
+        self._hello = Hello(name, pid=pid)
+        self._outlet = outlet
+        self._connections = connections
+        self._leave = leave
+        self._rules_changed = rules_changed
+        self._again = again
+        self._real_url = real_url
+        self.rules = RuleBook(rules, real_url)
+        self._small_below = small_below_bytes
+        self._small_free = True
+        self._brief_free = False
+        self._terms_rules = b""
+        self._asked: dict[int, _Asked] = {}
+        #: What each download has of the line, as long as a body of it is here.
+        self._shares: WeakValueDictionary[int, Share] = WeakValueDictionary()
+        #: What has been judged of requests that are not answered yet.
+        self._allowed: dict[Request, set[str]] = {}
+        self._judge_all = False
+        self._digests: dict[int, Deferred[FileDigests | None]] = {}
+        self._numbers = 0
+        self._small: dict[str, list[int]] = {}
+        self._link: Link[FromLeader] | None = None
+        self._welcomed = False
+        self._patience: Any = None
+        self._tick_call: Any = None
+        self.peer: Peer[FromLeader] = Peer(self._opened, self._received, self._closed)
+
+    # -- life --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the clock."""
+        self._tick_call = self._reactor.callLater(TICK_S, self._tick)
+        self._wait_for_leader()
+
+    def stop(self) -> None:
+        """Stop the clocks."""
+        for call in (self._tick_call, self._patience):
+            if call is not None and call.active():
+                call.cancel()
+
+    @property
+    def led(self) -> bool:
+        """Whether a leader is there."""
+        return self._welcomed
+
+    # -- Admission ---------------------------------------------------------------------------
+
+    def admit_small(self, request: Request, rep: Representation) -> bool:
+        """See `transfer.Admission`: on the leader's last terms."""
+        if not self.is_plain(rep):
+            return False
+        if rep.size_bytes >= self._small_below and proves_something(request):
+            return False
+        if not self.admit_again(rep):
+            return False
+        self.count_again(rep, 1)
+        return True
+
+    def is_plain(self, rep: Representation) -> bool:
+        """See `transfer.Admission`."""
+        if self._judge_all:
+            return False
+        return not self.rules or self.rules.verdict(rep.url_path) is NOTHING
+
+    def admit_again(self, rep: Representation) -> bool:
+        """See `transfer.Admission`."""
+        return self._small_free if rep.size_bytes < self._small_below else self._brief_free
+
+    def count_again(self, rep: Representation, times: int) -> None:
+        """See `transfer.Admission`."""
+        count = self._small.setdefault(rep.url_path, [0, 0])
+        count[0] += times
+        count[1] += times * rep.size_bytes
+
+    def enter(
+        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
+    ) -> None:
+        """See `transfer.Admission`."""
+        self._put(request, rep, plan, start)
+
+    def ask(self, request: Request) -> None:
+        """Have the leader answer a request for one of its routes."""
+        self._put(request)
+
+    def register(self, request: Request, rep: Representation) -> bool:
+        """Have the leader answer for a file that is hidden as yet."""
+        self._put(request, rep)
+        return True
+
+    def hidden(self, url_path: str, now: float) -> bool:
+        """Whether the rules hide this path."""
+        return self.rules.verdict(url_path).hidden(now)
+
+    def secret(self, url_path: str) -> bool:
+        """Whether the rules want a pass for it."""
+        return self.rules.verdict(url_path).require_class is not None
+
+    def turned_away(self, request: Request, url_path: str) -> bool:
+        """Have the leader judge a request that not everybody may make; it begins anew if it may."""
+        if not self._judge_all and not self.secret(url_path):
+            return False
+        if url_path in self._allowed.get(request, ()):
+            return False
+        self._put(request, judged=url_path)
+        return True
+
+    def find_digests(self, rep: Representation) -> Deferred[FileDigests | None]:
+        """What the leader knows, or has computed; None without one."""
+        if not self._welcomed:
+            return succeed(None)
+        self._numbers += 1
+        waiting = self._digests[self._numbers] = Deferred()
+        self._send(FindDigests(self._numbers, wire_file(rep)))
+        return waiting
+
+    # -- telling the leader ---------------------------------------------------------------------
+
+    def _put(
+        self,
+        request: Request,
+        rep: Representation | None = None,
+        plan: BodyPlan | None = None,
+        start: StartBody | None = None,
+        judged: str | None = None,
+    ) -> None:
+        self._numbers += 1
+        asked = _Asked(self, self._numbers, request, wire_request(request), rep, plan, start)
+        asked.judged = judged
+        self._asked[asked.number] = asked
+        request.on_gone(lambda: self._gone(asked))
+        if self._welcomed:
+            self._tell(asked)
+        elif self._patience is None:
+            self._send_away(asked)
+
+    def _tell(self, asked: _Asked) -> None:
+        if asked.ended or not self._welcomed:
+            return
+        asked.told = True
+        request = replace(asked.wired, dripped=asked.request.dripped)
+        if asked.judged is not None:
+            self._send(Judge(asked.number, request, asked.judged))
+        elif asked.rep is None:
+            self._send(Ask(asked.number, request))
+        elif asked.plan is None:
+            self._send(Register(asked.number, request, wire_file(asked.rep)))
+        else:
+            running = asked.transfer is not None
+            delivered = asked.transfer.delivered_bytes() if asked.transfer is not None else 0
+            file, plan = wire_file(asked.rep), wire_plan(asked.plan)
+            self._send(Enter(asked.number, request, file, plan, running, delivered))
+
+    def _send(self, message: Any) -> None:
+        if self._link is not None:
+            self._link.send(message)
+
+    def _gone(self, asked: _Asked) -> None:
+        if asked.transfer is None and not asked.ended:
+            self._drop(asked)
+            self._send(Gone(asked.number))
+
+    def _drop(self, asked: _Asked) -> None:
+        asked.ended = True
+        self._asked.pop(asked.number, None)
+
+    def body_ended(self, asked: _Asked, transfer: Transfer, complete: bool) -> None:
+        """A body is over: tell how much of it arrived."""
+        if not asked.ended:
+            self._drop(asked)
+            self._send(Ended(asked.number, transfer.delivered_bytes(), complete))
+
+    def _tick(self) -> None:
+        self._tick_call = self._reactor.callLater(TICK_S, self._tick)
+        for request in [one for one in self._allowed if one.finished]:
+            del self._allowed[request]
+        # Measured also while nobody listens: the average stays one of the last second.
+        goodput = self._outlet.goodput_bytes_s()
+        if not self._welcomed:
+            return
+        bodies = []
+        for asked in self._asked.values():
+            transfer = asked.transfer
+            if transfer is not None:
+                now = (transfer.sent_bytes, transfer.delivered_bytes(), transfer.blocked)
+                if now != asked.seen:
+                    asked.seen = now
+                    bodies.append(BodyState(asked.number, *now))
+        small, self._small = self._small, {}
+        here, total = self._connections()
+        self._send(
+            Progress(
+                tuple(bodies),
+                goodput,
+                self._outlet.link_busy,
+                tuple((path, count, size) for path, (count, size) in small.items()),
+                here,
+                total,
+                self._outlet.sent_bytes_total,
+            )
+        )
+
+    # -- the link ----------------------------------------------------------------------------
+
+    def _opened(self, link: Link[FromLeader]) -> None:
+        self._link = link
+        link.send(self._hello)
+        link.flush()
+
+    def _closed(self, link: Link[FromLeader]) -> None:
+        if link is not self._link:
+            return
+        self._link, self._welcomed = None, False
+        self._wait_for_leader()
+        for waiting in tuple(self._digests.values()):
+            waiting.callback(None)
+        self._digests.clear()
+
+    def _wait_for_leader(self) -> None:
+        if self._patience is None:
+            self._patience = self._reactor.callLater(PATIENCE_S, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        self._patience = None
+        for asked in tuple(self._asked.values()):
+            if not asked.told:
+                self._send_away(asked)
+
+    def _send_away(self, asked: _Asked) -> None:
+        """Nobody decides at present; a place that the client has is not touched by this."""
+        self._drop(asked)
+        asked.request.refuse(
+            503,
+            "no-leader",
+            "The queue is being restarted and keeps every place; ask again in a moment.",
+            [(b"Retry-After", b"%d" % _RETRY_S)],
+        )
+
+    def _welcome(self) -> None:
+        self._welcomed = True
+        if self._patience is not None and self._patience.active():
+            self._patience.cancel()
+        self._patience = None
+        everything = list(self._asked.values())
+        for asked in sorted(everything, key=lambda one: one.transfer is None):
+            if asked.begun:
+                # The rest of a leader's own answer went with it.
+                asked.request.abort()
+            else:
+                asked.seen = (0, 0, False)
+                self._tell(asked)
+
+    def _received(self, link: Link[FromLeader], messages: list[FromLeader]) -> None:
+        if link is not self._link:
+            return
+        for message in messages:
+            if isinstance(message, Welcome):
+                self._welcome()
+            elif isinstance(message, Terms):
+                self._use(message)
+            elif isinstance(message, Leave):
+                self._leave()
+            elif isinstance(message, Digests):
+                waiting = self._digests.pop(message.number, None)
+                if waiting is not None:
+                    found = message.digests
+                    waiting.callback(file_digests(found) if found is not None else None)
+            else:
+                asked = self._asked.get(message.number)
+                if asked is not None:
+                    self._do(asked, message)
+
+    def _use(self, terms: Terms) -> None:
+        self._small_below = terms.small_below_bytes
+        self._small_free = terms.small_free
+        self._brief_free = terms.brief_free
+        self._judge_all = terms.judge_all
+        self._outlet.set_bandwidth(terms.bandwidth_bytes_s)
+        if terms.rules != self._terms_rules:
+            self._terms_rules = terms.rules
+            rules = [Rule.model_validate(one) for one in json.loads(terms.rules)]
+            self.rules = RuleBook(rules, self._real_url)
+            self._rules_changed()
+
+    # -- what becomes of a request --------------------------------------------------------------
+
+    def _do(
+        self,
+        asked: _Asked,
+        message: Told,
+    ) -> None:
+        if asked.transfer is not None:
+            self._do_running(asked, asked.transfer, message)
+        elif isinstance(message, Start):
+            self._start(asked, message)
+        elif isinstance(message, Allow):
+            self._drop(asked)
+            self._allowed.setdefault(asked.request, set()).add(asked.judged or "")
+            self._again(asked.request)
+        elif isinstance(message, Respond):
+            self._drop(asked)
+            asked.request.respond(
+                message.status, message.headers, message.body, close=message.close
+            )
+        elif isinstance(message, Drip):
+            asked.request.drip(message.status, message.name, message.value)
+        elif isinstance(message, Cut):
+            asked.request.abort()
+        elif isinstance(message, Begin):
+            asked.begun = True
+            asked.request.begin(message.status, message.headers, message.length, more=message.more)
+        elif isinstance(message, Write):
+            asked.request.write(message.data)
+        elif isinstance(message, Finish):
+            self._drop(asked)
+            asked.request.finish()
+
+    def _start(self, asked: _Asked, message: Start) -> None:
+        if asked.start is None:
+            asked.request.abort()
+            return
+        if message.share:
+            asked.share = self._shares.get(message.share)
+            if asked.share is None:
+                asked.share = self._shares[message.share] = Share()
+        asked.transfer = asked.start(asked, message.headers)
+
+    def _do_running(
+        self,
+        asked: _Asked,
+        transfer: Transfer,
+        message: Told,
+    ) -> None:
+        if isinstance(message, Start | Resume):
+            # Start: it ran under an earlier leader, and this one has given it a slot again.
+            transfer.resume()
+        elif isinstance(message, Cut):
+            transfer.abort(message.reason or "the queue ended it")
+        elif isinstance(message, Respond):
+            self._wait_for(asked, transfer, message)
+        else:
+            # Held until its turn: its header went out long ago, so nothing can be said.
+            transfer.pause()
+
+    def _wait_for(self, asked: _Asked, transfer: Transfer, message: Respond) -> None:
+        """A body that ran under an earlier leader has no slot now: it waits, as a client would."""
+        headers = {name.lower(): value for name, value in message.headers}
+        if message.status != 503:
+            transfer.abort("the queue refused it")
+            return
+        transfer.pause()
+        if _TICKET in headers:
+            asked.wired.headers[_TICKET] = headers[_TICKET]
+        retry_s = float(_RETRY_S)
+        with contextlib.suppress(ValueError):
+            retry_s = float(headers.get(b"retry-after", b""))
+        self._reactor.callLater(retry_s, self._tell, asked)
+
+
+class RemoteDigests:
+    """A digest cache at a node: what the leader knows, and what this process has computed."""
+
+    def __init__(self, admission: RemoteAdmission) -> None:
+        self._admission = admission
+
+    def find(self, rep: Representation) -> Deferred[FileDigests | None]:
+        """See `DigestCache`."""
+        return self._admission.find_digests(rep)
+
+    def keep(self, key: FileKey, digests: FileDigests) -> None:
+        """The catalogue remembers it as long as this process lives."""

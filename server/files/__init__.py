@@ -1,0 +1,1 @@
+"""From a request path to the bytes of a file. Knows nothing of queues."""

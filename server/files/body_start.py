@@ -1,0 +1,118 @@
+"""From a plan to bytes: how a body begins once the admission says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from server.files.openfile import OpenFile
+from server.files.pacer import Pacer
+from server.files.sender import BodySender, Piece
+from server.files.transfer import BodyPlan, Transfer, TransferListener
+from server.http.answers import Header
+from server.http.request import Request
+
+#: Bodies up to this size leave with their header in one write.
+SMALL_BYTES = 64 * 1024
+
+
+class WholeTransfer:
+    """A body that was sent in one write; over before anybody could pause it."""
+
+    __slots__ = ("blocked", "sent_bytes", "total_bytes")
+
+    def __init__(self, total_bytes: int) -> None:
+        self.sent_bytes = total_bytes
+        self.total_bytes = total_bytes
+        self.blocked = False
+
+    def pause(self) -> None:
+        """Over already."""
+
+    def resume(self) -> None:
+        """Over already."""
+
+    def abort(self, reason: str) -> None:
+        """Over already."""
+
+    def delivered_bytes(self) -> int:
+        """All."""
+        return self.total_bytes
+
+    def flying_bytes(self) -> int:
+        """Not worth counting."""
+        return 0
+
+    def limit_unsent(self, most_bytes: int) -> None:
+        """Over already."""
+
+
+class FileStart:
+    """Starts a body from a file; see `transfer.Start`."""
+
+    __slots__ = ("_file", "_pacer", "_pieces", "_plan", "_request")
+
+    def __init__(
+        self, pacer: Pacer, request: Request, file: OpenFile, plan: BodyPlan, pieces: list[Piece]
+    ) -> None:
+        self._pacer = pacer
+        self._request = request
+        self._file = file
+        self._plan = plan
+        self._pieces = pieces
+
+    def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
+        """Send the header, then let a sender have the connection."""
+        plan = self._plan
+        if not self._file.unchanged():
+            return self._give_up(listener)
+        if plan.body_bytes <= SMALL_BYTES:
+            return self._send_at_once(listener, headers)
+        self._request.begin(plan.status, (*plan.headers, *headers), plan.body_bytes)
+        sender = BodySender(
+            self._request, self._file, self._pieces, plan.body_bytes, listener, self._pacer
+        )
+        sender.start()
+        return sender
+
+    def _send_at_once(self, listener: TransferListener, headers: Sequence[Header]) -> Transfer:
+        """A short body goes with its header in one write: cheaper than any sender."""
+        body = self._file.read_pieces(self._pieces)
+        if body is None:
+            return self._give_up(listener)
+        self._request.respond(self._plan.status, (*self._plan.headers, *headers), body)
+        transfer = WholeTransfer(len(body))
+        listener.transfer_done(transfer, True)
+        return transfer
+
+    def _give_up(self, listener: TransferListener) -> Transfer:
+        """It waited, and was written over in place meanwhile: what was planned is gone."""
+        if self._request.dripped:
+            self._request.abort()
+        else:
+            self._request.refuse(
+                503,
+                "file-changing",
+                "The file was replaced while you waited; ask again for the new one.",
+                [(b"Retry-After", b"1")],
+            )
+        transfer = WholeTransfer(0)
+        listener.transfer_done(transfer, False)
+        return transfer
+
+
+class BytesStart:
+    """Starts a body that lies in memory; see `transfer.Start`."""
+
+    __slots__ = ("_body", "_plan", "_request")
+
+    def __init__(self, request: Request, plan: BodyPlan, body: bytes) -> None:
+        self._request = request
+        self._plan = plan
+        self._body = body
+
+    def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
+        """Send all in one write."""
+        self._request.respond(self._plan.status, (*self._plan.headers, *headers), self._body)
+        transfer = WholeTransfer(len(self._body))
+        listener.transfer_done(transfer, True)
+        return transfer

@@ -1,0 +1,70 @@
+"""Small files in memory with their answers ready, bounded in bytes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from server.files.transfer import FileKey, Representation
+from server.http.ready import Ready
+
+_OVERHEAD_BYTES = 1024
+
+
+@dataclass(slots=True)
+class SmallFile:
+    """One file: what it is, and the answer that has it whole."""
+
+    rep: Representation
+    ready: Ready
+
+
+class SmallFiles:
+    """Answers by request target; the oldest make room. `answer` makes one of a file's bytes.
+
+    Whoever takes one compares it with the file first: nothing here notices a change.
+    """
+
+    def __init__(self, most_bytes: int, answer: Callable[[Representation, bytes], Ready]) -> None:
+        self._most_bytes = most_bytes
+        self._answer = answer
+        self._ready: OrderedDict[bytes, SmallFile] = OrderedDict()
+        self._bytes = 0
+        self._targets: dict[FileKey, set[bytes]] = {}
+        #: The way to look a target up, without a call of ours in between.
+        self.get: Callable[[bytes], SmallFile | None] = self._ready.get
+
+    def keep(self, target: bytes, rep: Representation, body: bytes) -> None:
+        """Have the answer ready from now on, unless it would take too much of the room."""
+        if len(body) > self._most_bytes // 8:
+            return
+        self.forget(target)
+        self._ready[target] = SmallFile(rep, self._answer(rep, body))
+        self._targets.setdefault(rep.key, set()).add(target)
+        self._bytes += len(body) + len(target) + _OVERHEAD_BYTES
+        while self._bytes > self._most_bytes:
+            self.forget(next(iter(self._ready)))
+
+    def forget(self, target: bytes) -> None:
+        """The file has changed."""
+        small = self._ready.pop(target, None)
+        if small is None:
+            return
+        self._bytes -= len(small.ready.body) + len(target) + _OVERHEAD_BYTES
+        targets = self._targets[small.rep.key]
+        targets.discard(target)
+        if not targets:
+            del self._targets[small.rep.key]
+
+    def forget_all(self) -> None:
+        """What is said of files has changed."""
+        self._ready.clear()
+        self._targets.clear()
+        self._bytes = 0
+
+    def write_anew(self, key: FileKey) -> None:
+        """What is said of one content has changed (its digest became known)."""
+        for target in self._targets.get(key, ()):
+            small = self._ready[target]
+            small.ready = self._answer(small.rep, small.ready.body)

@@ -1,0 +1,281 @@
+"""Digests of files: computed off the reactor, the most wanted first, each content once.
+
+The catalog answers at once when it knows, and otherwise puts the file in line. Threads only read
+and hash; every decision is taken on the reactor. What a thread computed counts only if the file
+did not change meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from twisted.internet import defer, threads
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.python.threadpool import ThreadPool
+
+from protocol.manifest import FileDigests, piece_length_for
+from server.files.openfile import OpenFile
+from server.files.transfer import FileKey, Representation
+
+_log = Logger()
+_READ_BYTES = 1 << 20
+#: Files up to this size are hashed at once, on the reactor, when a client wants the digest.
+_AT_ONCE_BYTES = 256 * 1024
+#: Up to this size, hashing again is cheaper than asking the store.
+_NOT_KEPT_BYTES = 128 * 1024
+#: Larger files never take the last thread, so that nobody waits minutes for a small file's digest.
+_LONG_BYTES = 64 << 20
+_NICENESS = 10
+_MOST_ASKED = 256
+
+
+class DigestCache(Protocol):
+    """Where digests survive a restart. Neither call may block; both run on the reactor."""
+
+    def find(self, rep: Representation) -> defer.Deferred[FileDigests | None]:
+        """What is kept for this content; None when nothing is."""
+        ...
+
+    def keep(self, key: FileKey, digests: FileDigests) -> None:
+        """Keep it; a failure to do so is the cache's own to report."""
+        ...
+
+
+class MemoryDigestCache:
+    """Keeps nothing beyond the process: for tests, and servers without a state directory."""
+
+    def __init__(self) -> None:
+        self.kept: dict[FileKey, FileDigests] = {}
+
+    def find(self, rep: Representation) -> defer.Deferred[FileDigests | None]:
+        """What was kept in this process."""
+        return defer.succeed(self.kept.get(rep.key))
+
+    def keep(self, key: FileKey, digests: FileDigests) -> None:
+        """Keep it in memory."""
+        self.kept[key] = digests
+
+
+class FileChanged(Exception):
+    """The file was written to while its digest was computed."""
+
+
+class Stopped(FileChanged):
+    """The server ended before the digest was computed."""
+
+
+def digest_file(file: OpenFile, stopped: Callable[[], bool] = lambda: False) -> FileDigests:
+    """Read and hash a whole file. Raises FileChanged when it did not stay as it was opened.
+
+    `stopped` is asked after each MiB; once it says True, Stopped is raised.
+    """
+    size = file.rep.size_bytes
+    piece_length = piece_length_for(size)
+    whole = hashlib.sha256()
+    pieces = []
+    offset = 0
+    while offset < size:
+        piece = hashlib.sha256()
+        piece_end = min(size, offset + piece_length)
+        while offset < piece_end:
+            data = os.pread(file.fd, min(_READ_BYTES, piece_end - offset), offset)
+            if not data:
+                raise FileChanged
+            if stopped():
+                raise Stopped
+            whole.update(data)
+            piece.update(data)
+            offset += len(data)
+        pieces.append(piece.digest())
+    if not file.unchanged():
+        raise FileChanged
+    return FileDigests(size, whole.digest(), piece_length, tuple(pieces))
+
+
+def _digest_behind_others(file: OpenFile, stopped: Callable[[], bool]) -> FileDigests:
+    """`digest_file` in a thread that takes only the time that serving leaves."""
+    with contextlib.suppress(OSError):
+        behind = min(19, os.getpriority(os.PRIO_PROCESS, os.getpid()) + _NICENESS)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), behind)
+    return digest_file(file, stopped)
+
+
+@dataclass(slots=True)
+class _Wish:
+    file: OpenFile
+    hits: int = 0
+    waiting: list[defer.Deferred[FileDigests]] = field(default_factory=list)
+
+
+class Catalog:
+    """Knows digests by content key. `threads` is the number of threads; 0 computes in line."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        cache: DigestCache,
+        *,
+        threads: int = 2,
+        most_known: int = 100_000,
+        learned: Callable[[FileKey, FileDigests], None] | None = None,
+    ) -> None:
+        self._reactor = reactor
+        self._cache = cache
+        self._threads = threads
+        self._most_known = most_known
+        self._learned = learned
+        self._known: OrderedDict[FileKey, FileDigests] = OrderedDict()
+        self._line: dict[FileKey, _Wish] = {}
+        self._active: dict[FileKey, _Wish] = {}
+        self._pool: ThreadPool | None = None
+        self._stopped = False
+
+    @property
+    def pending(self) -> int:
+        """How many files wait for their digest or are being hashed."""
+        return len(self._line) + len(self._active)
+
+    def known(self, key: FileKey) -> FileDigests | None:
+        """What is known of a content right now."""
+        return self._known.get(key)
+
+    def on_learned(self, callback: Callable[[FileKey, FileDigests], None]) -> None:
+        """Have `callback` told of each digest that becomes known."""
+        self._learned = callback
+
+    def ask(self, file: OpenFile, hits: int = 1) -> None:
+        """Have the digest computed some time; each ask moves the file forward in line."""
+        key = file.rep.key
+        if self._stopped or key in self._known:
+            return
+        if len(self._line) >= _MOST_ASKED and key not in self._line and key not in self._active:
+            # Each wish keeps its file open; the survey comes by here, too.
+            return
+        self._wish(file).hits += hits
+        self._next()
+
+    def want(self, file: OpenFile, hits: int = 1_000) -> defer.Deferred[FileDigests]:
+        """The digest as soon as it is known: normally before all that is merely asked for.
+
+        Fails with FileChanged when the file is written to meanwhile, or with an OSError.
+        """
+        known = self._known.get(file.rep.key)
+        if known is not None:
+            return defer.succeed(known)
+        if self._stopped:
+            return defer.fail(FileChanged())
+        result: defer.Deferred[FileDigests] = defer.Deferred()
+        wish = self._wish(file)
+        wish.waiting.append(result)
+        wish.hits += hits
+        self._next()
+        return result
+
+    def at_once(self, file: OpenFile) -> FileDigests | None:
+        """The digest now, for a file small enough to be hashed between two requests."""
+        key = file.rep.key
+        known = self._known.get(key)
+        if known is None and file.rep.size_bytes <= _AT_ONCE_BYTES:
+            try:
+                known = digest_file(file)
+            except (FileChanged, OSError):
+                return None
+            self._learn(key, known)
+            if key.size_bytes > _NOT_KEPT_BYTES:
+                self._cache.keep(key, known)
+        return known
+
+    def stop(self) -> None:
+        """Stop the threads, also in the midst of a file; wishes that are left fail."""
+        self._stopped = True
+        for wish in (*self._line.values(), *self._active.values()):
+            for waiting in wish.waiting:
+                waiting.errback(FileChanged())
+            wish.waiting.clear()
+        self._line.clear()
+        if self._pool is not None:
+            self._pool.stop()
+            self._pool = None
+
+    def _wish(self, file: OpenFile) -> _Wish:
+        key = file.rep.key
+        wish = self._active.get(key) or self._line.get(key)
+        if wish is None:
+            wish = self._line[key] = _Wish(file)
+        return wish
+
+    def _next(self) -> None:
+        most = max(1, self._threads)
+        while self._line and len(self._active) < most and not self._stopped:
+            long = sum(key.size_bytes > _LONG_BYTES for key in self._active)
+            only_short = 0 < most - 1 <= long
+            line = [k for k in self._line if not only_short or k.size_bytes <= _LONG_BYTES]
+            if not line:
+                return
+            key = max(line, key=lambda k: self._line[k].hits)
+            self._active[key] = self._line.pop(key)
+            if key.size_bytes <= _NOT_KEPT_BYTES:
+                found: defer.Deferred[FileDigests | None] = defer.succeed(None)
+            else:
+                found = self._cache.find(self._active[key].file.rep)
+            found.addCallback(self._found, key)
+            found.addErrback(self._failed, key)
+
+    def _found(self, digests: FileDigests | None, key: FileKey) -> Any:
+        if self._stopped:
+            return None
+        if digests is not None and digests.size_bytes == key.size_bytes:
+            self._done(key, digests)
+            return None
+        file = self._active[key].file
+        if self._threads == 0:
+            work = defer.execute(digest_file, file, self._has_stopped)
+        else:
+            if self._pool is None:
+                self._pool = ThreadPool(0, self._threads, "digests")
+                self._pool.start()
+            work = threads.deferToThreadPool(
+                self._reactor, self._pool, _digest_behind_others, file, self._has_stopped
+            )
+        return work.addCallback(self._computed, key)
+
+    def _has_stopped(self) -> bool:
+        return self._stopped
+
+    def _computed(self, digests: FileDigests, key: FileKey) -> None:
+        if not self._stopped:
+            if key.size_bytes > _NOT_KEPT_BYTES:
+                self._cache.keep(key, digests)
+            self._done(key, digests)
+
+    def _learn(self, key: FileKey, digests: FileDigests) -> None:
+        self._known[key] = digests
+        if len(self._known) > self._most_known:
+            self._known.popitem(last=False)
+        if self._learned is not None:
+            self._learned(key, digests)
+
+    def _done(self, key: FileKey, digests: FileDigests) -> None:
+        wish = self._active.pop(key)
+        self._learn(key, digests)
+        for waiting in wish.waiting:
+            waiting.callback(digests)
+        self._next()
+
+    def _failed(self, failure: Failure, key: FileKey) -> None:
+        wish = self._active.pop(key, None)
+        if wish is None:
+            return
+        if not isinstance(failure.value, FileChanged | OSError):
+            _log.failure("computing a digest failed", failure)
+        for waiting in wish.waiting:
+            waiting.errback(failure)
+        self._next()

@@ -1,0 +1,113 @@
+"""What is said of a file beside its bytes: type, tag, date, digest, and where else it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from protocol.headers import (
+    format_http_date,
+    format_link,
+    format_repr_digest,
+    parse_want_digest,
+)
+from protocol.manifest import FileDigests, Source
+from server.files.digests import Catalog
+from server.files.mediatypes import content_type_of
+from server.files.openfile import OpenFile
+from server.files.transfer import Representation
+from server.http.answers import Header
+from server.http.request import Request
+
+
+class Descriptions:
+    """Fields for files. `mirrors` hold the whole tree: their URLs are bases and end in a slash."""
+
+    def __init__(self, catalog: Catalog, mirrors: Sequence[Source] = ()) -> None:
+        self._catalog = catalog
+        self.mirrors: tuple[Source, ...] = tuple(mirrors)
+        #: More places that have a file now, by its URL path; set by who watches the mirrors.
+        self.elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: ()
+        #: Counts the times that what is said of files has changed as a whole.
+        self.version = 0
+
+    def forget(self) -> None:
+        """What is said of files has changed as a whole."""
+        self.version += 1
+
+    def fields_of(
+        self,
+        file: OpenFile,
+        now: float,
+        mtime_s: int,
+        digests: FileDigests | None,
+        want: bytes | None,
+    ) -> list[Header]:
+        """`fields`, remembered as long as nothing of it can have changed."""
+        memo = file.memo
+        if want is None and memo is not None and memo[0] == self.version and memo[1] is digests:
+            return memo[2]
+        fields = self.fields(file.rep, mtime_s, digests, want)
+        if want is None and file.rep.mtime_s <= now:
+            file.memo = (self.version, digests, fields)
+        return fields
+
+    def fields(
+        self,
+        rep: Representation,
+        mtime_s: int,
+        digests: FileDigests | None,
+        want: bytes | None = None,
+    ) -> list[Header]:
+        """The fields that describe a file, the same for GET, HEAD and 304."""
+        name = rep.path.rpartition(b"/")[2].decode("utf-8", "replace")
+        fields: list[Header] = [
+            (b"Content-Type", content_type_of(name).encode("latin-1")),
+            (b"Accept-Ranges", b"bytes"),
+            (b"ETag", rep.etag.encode("ascii")),
+            (b"Last-Modified", format_http_date(mtime_s).encode("ascii")),
+            (b"X-Content-Type-Options", b"nosniff"),
+        ]
+        if digests is not None and (
+            want is None or parse_want_digest(want.decode("latin-1")).get("sha-256", 1) > 0
+        ):
+            value = format_repr_digest({"sha-256": digests.sha256})
+            fields.append((b"Repr-Digest", value.encode("ascii")))
+        fields.append((b"Link", self._links(rep).encode("ascii")))
+        return fields
+
+    def sources_of(self, url_path: str) -> list[Source]:
+        """Where else the file under this URL path can be had: configured mirrors first."""
+        found = [Source(m.url + url_path[1:], m.priority, m.location) for m in self.mirrors]
+        last = max((mirror.priority for mirror in found), default=0)
+        more = self.elsewhere(url_path)
+        return [*found, *(replace(one, priority=one.priority + last) for one in more)]
+
+    def digests(self, request: Request, file: OpenFile) -> FileDigests | None:
+        """What is known of the digest; computed now when it is wanted and cheap."""
+        known = self._catalog.known(file.rep.key)
+        if known is None:
+            want = request.headers.get(b"want-repr-digest")
+            if want is not None and parse_want_digest(want.decode("latin-1")).get("sha-256", 0) > 0:
+                known = self._catalog.at_once(file)
+            if known is None:
+                self._catalog.ask(file)
+        return known
+
+    def _links(self, rep: Representation) -> str:
+        links = [
+            format_link(
+                rep.url_path + ".meta4", rel="describedby", type="application/metalink4+xml"
+            )
+        ]
+        for mirror in self.sources_of(rep.url_path):
+            more = {"geo": mirror.location} if mirror.location else {}
+            links.append(
+                format_link(
+                    mirror.url,
+                    rel="duplicate",
+                    pri=str(mirror.priority),
+                    **more,
+                )
+            )
+        return ", ".join(links)

@@ -1,0 +1,280 @@
+"""Files that nobody wrote: `SHA256SUMS`, `*.meta4` and `*.manifest.json`, answered once known.
+
+A real file of the same name always wins. Digests that are missing are computed first; a client
+waits for them inside its request for a while, and is then told when to come back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet import defer
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from protocol.headers import EntityTag
+from protocol.manifest import (
+    METALINK_TYPE,
+    FileDigests,
+    FileManifest,
+    Source,
+    encode_json,
+    encode_metalink,
+    encode_sums,
+)
+from server.files.conditions import verdict
+from server.files.digests import Catalog, FileChanged
+from server.files.directory_cache import REUSE_FACTOR
+from server.files.paths import MANIFEST, METALINK, SUMS, url_of
+from server.files.site import Site
+from server.files.tree import IsDirectory, NotHere, Tree
+from server.http.request import Request
+
+_INDEX = b"index.meta4"
+_WAIT_S = 10.0
+_MOST_KEPT = 16
+#: What was made is used again for so long at the least: the fast path's own patience.
+_LEAST_REUSE_S = 0.02
+#: Stands in kept bodies for how the server was called; `.invalid` is nobody's name (RFC 2606).
+_SOME_ORIGIN = "http://this-server.invalid"
+
+_log = Logger()
+_Digested = list[tuple[bytes, FileDigests]]
+#: Makes a content type and a body out of a directory's path and its files' digests.
+_Maker = Callable[[list[bytes], _Digested], tuple[bytes, bytes]]
+
+
+def _at_origin(body: bytes, request: Request) -> bytes:
+    """The body with the addresses of this server as the client calls it."""
+    return body.replace(_SOME_ORIGIN.encode("ascii"), html.escape(request.origin.decode()).encode())
+
+
+def _described_by(folder: list[bytes], name: bytes) -> list[bytes]:
+    """The path of what a generated file would describe."""
+    for ending in (METALINK, MANIFEST):
+        if name.endswith(ending) and name not in (ending, _INDEX):
+            return [*folder, name[: -len(ending)]]
+    return folder
+
+
+class Generated:
+    """Answers for generated files; give `answer` to `Site.generated`."""
+
+    def __init__(self, site: Site, reactor: Any, *, wait_s: float = _WAIT_S) -> None:
+        self._site = site
+        self._tree: Tree = site.tree
+        self._catalog: Catalog = site.catalog
+        self._reactor = reactor
+        self._wait_s = wait_s
+        self._kept: dict[tuple[_Maker, bytes], tuple[float, bytes, bytes]] = {}
+        self._running: dict[bytes, list[defer.Deferred[_Digested]]] = {}
+
+    def answer(self, request: Request, parts: list[bytes]) -> bool:
+        """Answer when the path names a generated file of something that exists; else False."""
+        if not parts:
+            return False
+        folder, name = parts[:-1], parts[-1]
+        if name != SUMS and not name.endswith((METALINK, MANIFEST)):
+            return False
+        described = url_of(b"/".join(_described_by(folder, name)))
+        names = {described, described.rstrip("/") + "/"}
+        if any(self._site.hidden(one) for one in names):
+            return False
+        if any(self._site.turned_away(request, one) for one in sorted(names)):
+            return True
+        try:
+            if name == SUMS:
+                self._whole_folder(request, folder, self._sums)
+            elif name == _INDEX:
+                self._whole_folder(request, folder, self._metalink_of)
+            elif name.endswith(METALINK) and name != METALINK:
+                self._metalink(request, [*folder, name[: -len(METALINK)]])
+            elif name.endswith(MANIFEST) and name != MANIFEST:
+                self._manifest(request, [*folder, name[: -len(MANIFEST)]])
+            else:
+                return False
+        except (NotHere, IsDirectory):
+            return False
+        return True
+
+    # -- what is answered -------------------------------------------------------------------
+
+    def _whole_folder(self, request: Request, folder: list[bytes], make: _Maker) -> None:
+        """Answer about all files directly in a directory; kept as long as it was dear to make."""
+        key = (make, b"/".join(folder))
+        kept = self._kept.get(key)
+        if kept is not None and self._reactor.seconds() < kept[0]:
+            self._answer_kept(request, folder, key, kept)
+            return
+        self._site.folders.entries(folder)
+
+        def answer(request: Request, digested: _Digested) -> None:
+            began_s = self._reactor.seconds()
+            content_type, body = make(folder, digested)
+            cost_s = self._reactor.seconds() - began_s
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            until_s = began_s + max(_LEAST_REUSE_S, cost_s * REUSE_FACTOR)
+            kept = self._kept[key] = (until_s, content_type, body)
+            self._answer_kept(request, folder, key, kept)
+
+        self._when_digested(request, folder, answer)
+
+    def _answer_kept(
+        self,
+        request: Request,
+        folder: list[bytes],
+        key: tuple[_Maker, bytes],
+        kept: tuple[float, bytes, bytes],
+    ) -> None:
+        url_path = url_of(b"/".join(folder))
+        names = {url_path, url_path.rstrip("/") + "/"}
+
+        def current() -> bool:
+            return (
+                self._kept.get(key) is kept
+                and self._reactor.seconds() < kept[0]
+                and not any(self._site.hidden(one) or self._site.secret(one) for one in names)
+            )
+
+        body = _at_origin(kept[2], request)
+        self._answer(request, kept[1], body, current if current() else None)
+
+    def _sums(self, folder: list[bytes], digested: _Digested) -> tuple[bytes, bytes]:
+        body = encode_sums((name, digests.sha256) for name, digests in digested)
+        return b"text/plain; charset=utf-8", body
+
+    def _metalink_of(self, folder: list[bytes], digested: _Digested) -> tuple[bytes, bytes]:
+        files = [self._described(_SOME_ORIGIN, folder, name, d) for name, d in digested]
+        origin = _SOME_ORIGIN + url_of(b"/".join([*folder, _INDEX]))
+        return METALINK_TYPE.encode("ascii"), encode_metalink(files, origin=origin)
+
+    def _metalink(self, request: Request, parts: list[bytes]) -> None:
+        try:
+            file = self._tree.open(parts)
+        except IsDirectory:
+            self._whole_folder(request, parts, self._metalink_of)
+            return
+
+        def answer(digests: FileDigests) -> None:
+            described = self._described(self._origin(request), parts[:-1], parts[-1], digests)
+            origin = self._origin(request) + request.path.decode("latin-1")
+            body = encode_metalink([described], origin=origin)
+            self._answer(request, METALINK_TYPE.encode("ascii"), body)
+
+        self._wait(request, self._catalog.want(file), answer)
+
+    def _manifest(self, request: Request, parts: list[bytes]) -> None:
+        file = self._tree.open(parts)
+
+        def answer(digests: FileDigests) -> None:
+            described = self._described(self._origin(request), parts[:-1], parts[-1], digests)
+            self._answer(request, b"application/json", encode_json(described))
+
+        self._wait(request, self._catalog.want(file), answer)
+
+    def _described(
+        self, origin: str, folder: list[bytes], name: bytes, digests: FileDigests
+    ) -> FileManifest:
+        url = url_of(b"/".join([*folder, name]))
+        sources = self._site.said.sources_of(url)
+        last = max((source.priority for source in sources), default=0)
+        sources.append(Source(origin + url, last + 1))
+        return FileManifest.of(name.decode("utf-8", "replace"), digests, sources)
+
+    @staticmethod
+    def _origin(request: Request) -> str:
+        return request.origin.decode("latin-1")
+
+    def _answer(
+        self,
+        request: Request,
+        content_type: bytes,
+        body: bytes,
+        current: Callable[[], bool] | None = None,
+    ) -> None:
+        tag = hashlib.blake2b(body, digest_size=12).hexdigest()
+        fields = [
+            (b"ETag", f'"{tag}"'.encode("ascii")),
+            (b"Cache-Control", b"no-cache"),
+            (b"X-Content-Type-Options", b"nosniff"),
+        ]
+        status = verdict(request.headers, EntityTag(tag), 0) if not request.finished else 200
+        if status == 412:
+            request.refuse(412, "precondition-failed", "The file is not the one you named.")
+        elif status == 304 and b"if-none-match" in request.headers:
+            request.respond(304, fields, current=current)
+        else:
+            headers = [(b"Content-Type", content_type), *fields]
+            request.respond(200, headers, body, current=current)
+
+    # -- waiting ----------------------------------------------------------------------------
+
+    def _when_digested(
+        self, request: Request, folder: list[bytes], then: Callable[[Request, _Digested], None]
+    ) -> None:
+        """Call `then` with the digests of all files directly in a directory."""
+        key = b"/".join(folder)
+        waiting: defer.Deferred[_Digested] = defer.Deferred()
+        if key in self._running:
+            self._running[key].append(waiting)
+        else:
+            self._running[key] = [waiting]
+            work = defer.Deferred.fromCoroutine(self._digest_all(folder))
+            work.addBoth(self._all_digested, key)
+        self._wait(request, waiting, lambda digested: then(request, digested))
+
+    async def _digest_all(self, folder: list[bytes]) -> _Digested:
+        digested: _Digested = []
+        for entry in self._site.folders.entries(folder):
+            if entry.is_directory or entry.name == SUMS:
+                continue
+            known = self._catalog.known(entry.key)
+            if known is None:
+                try:
+                    known = await self._catalog.want(self._tree.open([*folder, entry.name]))
+                except (NotHere, IsDirectory):
+                    continue
+            digested.append((entry.name, known))
+        return digested
+
+    def _all_digested(self, result: _Digested | Failure, key: bytes) -> None:
+        for waiting in self._running.pop(key):
+            if isinstance(result, Failure):
+                waiting.errback(result)
+            else:
+                waiting.callback(result)
+
+    def _wait(
+        self, request: Request, ready: defer.Deferred[Any], answer: Callable[[Any], None]
+    ) -> None:
+        """Answer when `ready`, or say "come back" when that takes too long or fails."""
+        clocks: list[Any] = []
+
+        def stop_clock() -> None:
+            for clock in clocks:
+                if clock.active():
+                    clock.cancel()
+
+        def late(detail: str) -> None:
+            request.refuse(503, "digest-pending", detail, [(b"Retry-After", b"5")])
+
+        def failed(failure: Failure) -> None:
+            stop_clock()
+            if not isinstance(failure.value, FileChanged | OSError | NotHere):
+                _log.failure("a generated file failed", failure)
+            late("A file changed while its digest was computed; ask again in a moment.")
+
+        def done(result: Any) -> None:
+            stop_clock()
+            if not request.finished:
+                answer(result)
+
+        ready.addCallback(done).addErrback(failed)
+        if not request.finished and not ready.called:
+            pending = "Digests are being computed; ask again in a few seconds."
+            clocks.append(self._reactor.callLater(self._wait_s, late, pending))
+            request.on_gone(stop_clock)

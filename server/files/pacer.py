@@ -1,0 +1,232 @@
+"""The cap on what leaves the server, shared fairly: deficit rounds among downloads that can send.
+
+Downloads that the cap holds back stand in a ring. Each tick adds `rate * elapsed` to a budget, and
+the ring is served one quantum at a time until the budget is spent. A quantum goes to a *share*: all
+connections of one download, which take turns in it, so many connections get no more than one. A
+sender whose peer takes no more leaves its share until its socket is writable again, so slow clients
+keep what they can take and the others share the rest: max-min fairness, at a cost set by the
+bandwidth and not by the number of clients.
+
+Senders that were told to pause get a trickle before all others, because clients give up when their
+socket stays silent: 4 KiB every 4 s. pip waits 15 s for a byte, many programs 10 s, and curl's and
+dnf's speed limit is 1 000 bytes/s.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import Any, Protocol
+
+TICK_S = 0.01
+#: What a turn is: at least this on a ring that is short, more on a fast link, where turns cost CPU.
+_QUANTUM_BYTES = 16 * 1024
+_QUANTUM_S = 0.001
+#: No turn is shorter than a packet, and a round of the ring lasts no longer than this if it can be.
+_PACKET_BYTES, _ROUND_S = 1448, 1.0
+#: The budget never holds more than this much time's worth, so an idle link makes no long burst.
+_BURST_S = 0.05
+#: or this much while somebody waits: a busy machine ticks late, and the line would be lost.
+_LATE_S = 0.25
+_GOODPUT_WINDOW_S = 1.0
+#: What a paused sender still sends, and how often.
+TRICKLE_BYTES, TRICKLE_S = 4096, 4.0
+#: Trickles that are due within this of each other leave together.
+_TOGETHER_S = 0.05
+
+
+class Paced(Protocol):
+    """A body sender as the pacer sees it."""
+
+    share: Share
+    #: When it last sent something.
+    sent_at_s: float
+
+    def push(self, most_bytes: int) -> int:
+        """Send at most so many bytes now; returns how many went.
+
+        Fewer than asked means that the sender cannot go on now (blocked, paused or over): it
+        leaves the ring and calls `Pacer.ready` again when it can.
+        """
+        ...
+
+    def trickle(self, most_bytes: int) -> int | None:
+        """Send a little although it is paused; None, and no more, when it is not paused now."""
+        ...
+
+    def uncapped(self) -> None:
+        """The cap was lifted while this sender stood in the ring: go on without turns."""
+        ...
+
+
+class Share:
+    """One download's part of what leaves: its connections take turns in it."""
+
+    __slots__ = ("__weakref__", "in_ring", "senders")
+
+    def __init__(self) -> None:
+        self.senders: deque[Paced] = deque()
+        self.in_ring = False
+
+    def push(self, most_bytes: int) -> int:
+        """Let the senders that stand here send so much together; returns how much went."""
+        left = most_bytes
+        while left and self.senders:
+            paced = self.senders.popleft()
+            sent = paced.push(left)
+            if sent == left:
+                self.senders.append(paced)
+            left -= sent
+        return most_bytes - left
+
+
+class Pacer:
+    """Shares `bandwidth_bytes_s` (None: no cap) and measures what leaves.
+
+    The cap counts HTTP bytes, header and body; TCP/IP headers add about 3 % on a 1 500-byte link.
+    """
+
+    def __init__(self, reactor: Any, bandwidth_bytes_s: float | None = None) -> None:
+        self._reactor = reactor
+        self._bandwidth_bytes_s = bandwidth_bytes_s
+        self._ring: deque[Share] = deque()
+        self._budget = 0.0
+        self._last_tick_s = reactor.seconds()
+        self._tick_call: Any = None
+        self.sent_bytes_total = 0
+        self._marks: deque[tuple[float, int]] = deque()
+        #: Paused senders by when their next trickle is due; one that resumed goes when it surfaces.
+        self._paused: list[tuple[float, int, Paced]] = []
+        self._pauses = 0
+        self._trickle_call: Any = None
+
+    @property
+    def capped(self) -> bool:
+        """Whether there is a cap at all."""
+        return self._bandwidth_bytes_s is not None
+
+    @property
+    def bandwidth_bytes_s(self) -> float | None:
+        """The cap; None for none."""
+        return self._bandwidth_bytes_s
+
+    def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
+        """Change the cap; running transfers feel it at the next tick."""
+        self._bandwidth_bytes_s = bandwidth_bytes_s
+        if bandwidth_bytes_s is None:
+            ring, self._ring = self._ring, deque()
+            for share in ring:
+                share.in_ring = False
+                senders, share.senders = share.senders, deque()
+                for paced in senders:
+                    paced.uncapped()
+
+    @property
+    def link_busy(self) -> bool:
+        """Whether the cap, right now, holds somebody back."""
+        return bool(self._ring)
+
+    def charge(self, count: int) -> None:
+        """Note bytes that left without asking (headers, small answers); later ones pay for them."""
+        self.sent_bytes_total += count
+        if self._bandwidth_bytes_s is not None:
+            self._budget -= count
+
+    def ready(self, paced: Paced) -> None:
+        """A sender can send: it stands in the ring from now on. Never call twice in a row."""
+        share = paced.share
+        share.senders.append(paced)
+        if not share.in_ring:
+            share.in_ring = True
+            self._ring.append(share)
+        if self._tick_call is None:
+            self._earn()
+            self._tick_call = self._reactor.callLater(TICK_S, self._tick)
+
+    def paused(self, paced: Paced) -> None:
+        """A sender was paused: it trickles until its `trickle` says that it is not any more.
+
+        Never call it again before that.
+        """
+        due_s = max(paced.sent_at_s + TRICKLE_S, self.now())
+        self._pauses += 1
+        heapq.heappush(self._paused, (due_s, self._pauses, paced))
+        if self._paused[0][2] is paced:
+            self._wake_for_trickle()
+
+    def now(self) -> float:
+        """The reactor's clock, in seconds."""
+        return float(self._reactor.seconds())
+
+    def goodput_bytes_s(self) -> float:
+        """What left lately, averaged over about a second of calls to this."""
+        now = self._reactor.seconds()
+        marks = self._marks
+        marks.append((now, self.sent_bytes_total))
+        while len(marks) > 2 and marks[1][0] <= now - _GOODPUT_WINDOW_S:
+            marks.popleft()
+        elapsed_s = now - marks[0][0]
+        return (self.sent_bytes_total - marks[0][1]) / elapsed_s if elapsed_s > 0 else 0.0
+
+    def _earn(self) -> None:
+        now = self._reactor.seconds()
+        rate = self._bandwidth_bytes_s
+        if rate is not None:
+            most = max(
+                rate * (_BURST_S if self._tick_call is None else _LATE_S), 2.0 * _QUANTUM_BYTES
+            )
+            self._budget = min(most, self._budget + rate * max(0.0, now - self._last_tick_s))
+        self._last_tick_s = now
+
+    def _quantum_bytes(self, rate_bytes_s: float) -> int:
+        """Short turns keep the round short: of a slow link, and of a long ring."""
+        most = max(_QUANTUM_BYTES, rate_bytes_s * _QUANTUM_S)
+        least = min(_PACKET_BYTES, rate_bytes_s * _BURST_S)
+        return int(max(1.0, least, min(most, rate_bytes_s * _ROUND_S / len(self._ring))))
+
+    def _tick(self) -> None:
+        self._earn()
+        self._tick_call = None
+        ring = self._ring
+        rate = self._bandwidth_bytes_s
+        if ring and rate is not None:
+            # No turn is larger than what the budget can hold.
+            quantum = min(self._quantum_bytes(rate), int(max(1.0, rate * _BURST_S)))
+            while ring and self._budget >= quantum:
+                share = ring.popleft()
+                sent = share.push(quantum)
+                self._budget -= sent
+                self.sent_bytes_total += sent
+                if share.senders:
+                    ring.append(share)
+                else:
+                    share.in_ring = False
+        if ring:
+            self._tick_call = self._reactor.callLater(TICK_S, self._tick)
+
+    def _wake_for_trickle(self) -> None:
+        if self._trickle_call is not None and self._trickle_call.active():
+            self._trickle_call.cancel()
+        self._trickle_call = None
+        if self._paused:
+            delay_s = max(_TOGETHER_S, self._paused[0][0] - self.now())
+            self._trickle_call = self._reactor.callLater(delay_s, self._trickle)
+
+    def _trickle(self) -> None:
+        self._trickle_call = None
+        now = self.now()
+        due: list[Paced] = []
+        while self._paused and self._paused[0][0] <= now + _TOGETHER_S:
+            due.append(heapq.heappop(self._paused)[2])
+        for paced in due:
+            due_s = paced.sent_at_s + TRICKLE_S
+            if due_s <= now + _TOGETHER_S:
+                # It may be that its socket takes nothing: then there is enough under way.
+                due_s = now + TRICKLE_S
+                sent = paced.trickle(TRICKLE_BYTES)
+                if sent is None:
+                    continue
+                self.charge(sent)
+            self._pauses += 1
+            heapq.heappush(self._paused, (due_s, self._pauses, paced))
+        self._wake_for_trickle()

@@ -1,0 +1,96 @@
+"""HTML pages from the templates package, and the static files they use, both from memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+import templates
+from protocol import problems
+from server.files.mediatypes import content_type_of
+from server.http.request import Request
+
+STATIC_ROUTE = "/-/static"
+
+#: Pages run nothing that is not ours, and are shown in nobody's frame.
+SECURITY_HEADERS = (
+    (
+        b"Content-Security-Policy",
+        b"default-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'self'; "
+        b"frame-ancestors 'none'",
+    ),
+    (b"X-Content-Type-Options", b"nosniff"),
+    (b"Referrer-Policy", b"same-origin"),
+)
+
+
+class Pages:
+    """Renders templates with everything escaped, and answers requests for static files.
+
+    Templates get `static(name)`, which gives a URL that changes with the file's content.
+    """
+
+    def __init__(self, directory: str | None = None) -> None:
+        self._directory = directory or os.path.dirname(os.path.abspath(templates.__file__))
+        self.environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(self._directory),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=jinja2.StrictUndefined,
+        )
+        self._static: dict[str, tuple[bytes, str]] = {}
+        root = os.path.join(self._directory, "static")
+        for folder, _, names in os.walk(root):
+            for name in names:
+                path = os.path.join(folder, name)
+                with open(path, "rb") as stream:
+                    body = stream.read()
+                tag = hashlib.blake2b(body, digest_size=8).hexdigest()
+                self._static[os.path.relpath(path, root)] = (body, tag)
+        self.environment.globals["static"] = self.static_url
+
+    def static_url(self, name: str) -> str:
+        """The address of a static file. Raises KeyError for one that does not exist."""
+        return f"{STATIC_ROUTE}/{name}?v={self._static[name][1]}"
+
+    def render(self, template: str, **values: Any) -> bytes:
+        """A page as UTF-8 bytes."""
+        return self.environment.get_template(template).render(**values).encode("utf-8", "replace")
+
+    def answer_problem(self, request: Request) -> None:
+        """Handler for `/-/problems/CODE`, where the type of a problem document leads."""
+        code = request.path.rpartition(problems.BASE.encode())[2].decode("latin-1")
+        text = problems.explanation(code)
+        if text is None:
+            request.refuse(404, "not-found", "There is no problem of this name.")
+            return
+        body = self.render("problems.html", code=code, text=Markup(text))
+        fields = [(b"Content-Type", b"text/html; charset=utf-8"), *SECURITY_HEADERS]
+        request.respond(200, fields, body)
+
+    def answer_static(self, request: Request) -> None:
+        """Handler for the static route."""
+        name = request.path[len(STATIC_ROUTE) + 1 :].decode("latin-1")
+        found = self._static.get(name)
+        if found is None:
+            request.refuse(404, "not-found", "There is nothing here under this name.")
+            return
+        body, tag = found
+        etag = f'"{tag}"'.encode("ascii")
+        current = request.query == b"v=" + tag.encode("ascii")
+        keep = b"public, max-age=31536000, immutable" if current else b"no-cache"
+        fields = [
+            (b"ETag", etag),
+            (b"Cache-Control", keep),
+            (b"X-Content-Type-Options", b"nosniff"),
+        ]
+        if request.header(b"if-none-match") == etag:
+            request.respond(304, fields)
+        else:
+            kind = content_type_of(name).encode("latin-1")
+            request.respond(200, [(b"Content-Type", kind), *fields], body)

@@ -1,0 +1,53 @@
+"""URL paths and file-system paths: pure, canonical in one direction, strict in the other."""
+
+from __future__ import annotations
+
+from urllib.parse import quote_from_bytes
+
+_SAFE = "/-._~!$&'()*+,;=:@"
+#: Names of files that nobody wrote; see `manifests`.
+SUMS = b"SHA256SUMS"
+METALINK = b".meta4"
+MANIFEST = b".manifest.json"
+
+
+def may_be_generated(name: bytes) -> bool:
+    """Whether a file of this name is made where there is none."""
+    return name == SUMS or name.endswith((METALINK, MANIFEST))
+
+
+def url_of(path: bytes) -> str:
+    """The canonical URL path of a file-system path relative to the served directory."""
+    return "/" + quote_from_bytes(path, safe=_SAFE)
+
+
+def split_path(path: bytes) -> list[bytes] | None:
+    """The components of a percent-encoded URL path; None for one that is never served.
+
+    Encoded slashes, NUL and `..` (however it is spelled) are refused, not resolved: no honest
+    client sends them. Empty components and `.` are dropped.
+    """
+    parts = []
+    for raw in path.split(b"/"):
+        part = _unquote(raw)
+        if part is None or b"/" in part or b"\0" in part or part == b"..":
+            return None
+        if part and part != b".":
+            parts.append(part)
+    return parts
+
+
+def _unquote(raw: bytes) -> bytes | None:
+    """Percent-decode once; None for a broken escape."""
+    if b"%" not in raw:
+        return raw
+    head, *rest = raw.split(b"%")
+    out = [head]
+    for piece in rest:
+        try:
+            out.append(bytes((int(piece[:2].decode("ascii"), 16),)) + piece[2:])
+        except (ValueError, UnicodeDecodeError):
+            return None
+        if len(piece) < 2 or not piece[:2].isalnum():
+            return None
+    return b"".join(out)

@@ -1,0 +1,375 @@
+"""A planned body on its way, with pause, pace and an honest end.
+
+On plain TCP (and unix) sockets by `sendfile(2)`, under TLS by reading and writing. It has the
+connection's socket to itself from the time the header has left until `finish`.
+
+Never a mixture: the file's size and modification time are compared before each piece, and the
+last piece leaves by a copy that is compared once more before it goes. A file that changed in place
+ends its transfer with a reset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import termios
+from collections.abc import Sequence
+
+from twisted.logger import Logger
+
+from server.files.openfile import OpenFile
+from server.files.pacer import Pacer, Share
+from server.files.transfer import TransferListener
+from server.http.connection import BLOCKED
+from server.http.request import Request
+
+#: One piece of a body: bytes as they are, or a half-open range of the file.
+Piece = bytes | tuple[int, int]
+
+#: How much one turn sends at the most: others wait meanwhile.
+_SENDFILE_BYTES = 2 << 20
+_ENCRYPTED_BYTES = 256 * 1024
+#: The first piece is smaller: a range of 1 MiB then leaves in two turns, so that its reader works
+#: while the next one is served (measured: half the CPU per byte, and twice the throughput).
+_FIRST_BYTES = 512 * 1024
+_TAIL_BYTES = 1024
+_COPY_BYTES = 64 * 1024
+#: No bound on what lies unsent in the kernel is above this: its own is no larger.
+_UNSENT_BYTES = 4 << 20
+
+_log = Logger()
+
+
+class BodySender:
+    """A sender is made for one request, after its header was sent.
+
+    It keeps the file open by having it, and tells its listener exactly once.
+    """
+
+    __slots__ = (
+        "_by_copy",
+        "_checked_bytes",
+        "_checked_s",
+        "_delivered_bytes",
+        "_file",
+        "_in_ring",
+        "_index",
+        "_left_bytes",
+        "_listener",
+        "_open",
+        "_over",
+        "_pacer",
+        "_paused",
+        "_pieces",
+        "_position",
+        "_request",
+        "_stuck_bytes",
+        "_trickles",
+        "_unsent_bytes",
+        "blocked",
+        "sent_at_s",
+        "sent_bytes",
+        "share",
+        "total_bytes",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        file: OpenFile,
+        pieces: Sequence[Piece],
+        total_bytes: int,
+        listener: TransferListener,
+        pacer: Pacer,
+    ) -> None:
+        self.sent_bytes = 0
+        self.total_bytes = total_bytes
+        self.blocked = False
+        self._request = request
+        connection = request.connection
+        sock = connection.socket
+        self._by_copy = connection.is_tls or sock is None or sock.fileno() < 0
+        #: What TLS could not send: it must be offered the same bytes again.
+        self._stuck_bytes = 0
+        self._open = False
+        #: What had arrived when it ended before its time.
+        self._delivered_bytes: int | None = None
+        #: What was under way when it ended.
+        self._left_bytes = 0
+        self._unsent_bytes = _UNSENT_BYTES
+        self._file = file
+        self._pieces = pieces
+        self._index = 0
+        self._position = 0
+        self._listener = listener
+        self._pacer = pacer
+        self._paused = False
+        self._over = False
+        self._in_ring = False
+        self._trickles = False
+        self.share = listener.share or Share()
+        self._checked_s = self.sent_at_s = pacer.now()
+        self._checked_bytes = 0
+
+    # -- Transfer ---------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Send next to nothing until `resume`."""
+        if not self._paused and not self._over:
+            self._paused = True
+            self._suspend()
+            if not self._trickles:
+                self._trickles = True
+                self._pacer.paused(self)
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        if self._paused and not self._over:
+            self._paused = False
+            self._checked_s = self._pacer.now()
+            self._checked_bytes = self.delivered_bytes()
+            self._go()
+
+    def abort(self, reason: str) -> None:
+        """Cut the connection with a reset."""
+        if not self._over:
+            _log.info(
+                "download of {target} cut: {reason}", target=self._request.target, reason=reason
+            )
+            self._request.abort()
+            self._end(False)
+
+    def delivered_bytes(self) -> int:
+        """Bytes that the peer has acknowledged: those sent, less what the kernel still holds."""
+        if self._delivered_bytes is not None:
+            return self._delivered_bytes
+        return self.sent_bytes if self._over else self.sent_bytes - self._queued_bytes()
+
+    def flying_bytes(self) -> int:
+        """Bytes sent that the peer has not acknowledged; once over, as many as at the end."""
+        return self._left_bytes if self._over else self._queued_bytes()
+
+    def limit_unsent(self, most_bytes: int) -> None:
+        """Let no more lie in the kernel beyond what is on the wire, so that a pause is felt soon.
+
+        Where the socket's own buffer is smaller anyway, this costs and changes nothing.
+        """
+        if 0.5 * self._unsent_bytes <= most_bytes <= 2.0 * self._unsent_bytes or self._over:
+            return
+        sock = self._request.connection.socket
+        if sock is not None and min(most_bytes, self._unsent_bytes) < _UNSENT_BYTES:
+            self._unsent_bytes = min(most_bytes, _UNSENT_BYTES)
+            with contextlib.suppress(OSError, ValueError):  # a unix socket has no such option
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self._unsent_bytes)
+
+    def _queued_bytes(self) -> int:
+        """What the kernel still holds."""
+        sock = self._request.connection.socket
+        if sock is None:
+            return 0
+        try:
+            queued = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0\0\0\0"))[0]
+        except (OSError, ValueError):
+            return 0
+        # A header may still be in the queue before the body.
+        return min(self.sent_bytes, int(queued))
+
+    # -- the way of a body ------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Send the first bytes as soon as the header has left."""
+        connection = self._request.connection
+        self._request.on_gone(self._gone)
+        if not self._over:
+            connection.release_buffers()
+            connection.monitor = self._monitor
+            connection.when_flushed(self._begin)
+
+    def _begin(self) -> None:
+        if not self._over:
+            self._open = True
+            if not self._paused:
+                self._go()
+
+    def _gone(self) -> None:
+        self._end(False)
+
+    def _monitor(self, now: float) -> None:
+        """Cut a peer that takes less than the lowest rate over a whole window."""
+        limits = self._request.connection.factory.limits
+        elapsed_s = now - self._checked_s
+        if self._paused or self._in_ring or elapsed_s < limits.min_rate_window_s:
+            return
+        delivered = self.delivered_bytes()
+        if delivered - self._checked_bytes < limits.min_rate_bytes_s * elapsed_s:
+            self.abort(
+                f"the client took {delivered - self._checked_bytes} bytes in {elapsed_s:.0f} s, "
+                f"less than {limits.min_rate_bytes_s:g} bytes/s"
+            )
+        else:
+            self._checked_s = now
+            self._checked_bytes = delivered
+
+    def _go(self) -> None:
+        """Move on: by the pacer's turns where there is a cap, by writability where not."""
+        if not self._open:
+            return
+        if self._pacer.capped:
+            if not self._in_ring:
+                self._in_ring = True
+                self._pacer.ready(self)
+            return
+        # Try first: a socket with room needs no trip through the loop.
+        self._pacer.sent_bytes_total += self._send_some(_FIRST_BYTES)
+        if not self._over:
+            self._await_room()
+
+    def _await_room(self) -> None:
+        self.blocked = True
+        self._request.connection.await_room(self._has_room)
+
+    def _has_room(self) -> None:
+        """The socket takes bytes."""
+        self.blocked = False
+        if self._pacer.capped:
+            self._suspend()
+            self._go()
+        else:
+            most = _ENCRYPTED_BYTES if self._by_copy else _SENDFILE_BYTES
+            sent = self._send_some(most)
+            self._pacer.sent_bytes_total += sent
+            self.blocked = sent < most
+
+    def push(self, most_bytes: int) -> int:
+        """The pacer's turn; see `Paced`."""
+        self._in_ring = False
+        if self._over or self._paused:
+            return 0
+        sent = self._send_some(most_bytes)
+        if self._running():
+            self._in_ring = sent >= most_bytes
+            if not self._in_ring:
+                self._await_room()
+        return sent
+
+    def trickle(self, most_bytes: int) -> int | None:
+        """What keeps a paused client from giving up; see `Paced`."""
+        self._trickles = self._paused and not self._over
+        if not self._trickles:
+            return None
+        return self._send_some(most_bytes) if self._open else 0
+
+    def _running(self) -> bool:
+        return not self._over and not self._paused
+
+    def uncapped(self) -> None:
+        """The cap is gone; see `Paced`."""
+        self._in_ring = False
+        if not self._over and not self._paused:
+            self._go()
+
+    def _advance(self, count: int) -> None:
+        self.sent_bytes += count
+        self._position += count
+        self.sent_at_s = self._pacer.now()
+        self._request.bytes_out += count
+
+    def _piece(self) -> Piece | None:
+        """The piece to go on with; None when all is sent."""
+        while self._index < len(self._pieces):
+            piece = self._pieces[self._index]
+            size = len(piece) if isinstance(piece, bytes) else piece[1] - piece[0]
+            if self._position < size:
+                return piece
+            self._index += 1
+            self._position = 0
+        return None
+
+    def _check_file(self) -> bool:
+        """Whether the file is still the one the header promised; ends the transfer if not."""
+        if self._file.unchanged():
+            return True
+        self.abort("the file changed while it was sent")
+        return False
+
+    def _end(self, complete: bool) -> None:
+        if self._over:
+            return
+        if not complete:
+            self._delivered_bytes = self.delivered_bytes()
+        self._left_bytes = self._queued_bytes()
+        self._over = True
+        self._suspend()
+        try:
+            self._listener.transfer_done(self, complete)
+        finally:
+            if complete:
+                self._request.finish()
+
+    def _suspend(self) -> None:
+        """Stop asking for room. A place in the ring lapses by itself at the next turn."""
+        self._request.connection.await_room(None)
+
+    # -- sending ----------------------------------------------------------------------------
+
+    def _send_some(self, most_bytes: int) -> int:
+        """Send until the socket is full, the most is reached or all is out."""
+        total = 0
+        while total < most_bytes:
+            piece = self._piece()
+            if piece is None:
+                self._end(True)
+                return total
+            try:
+                asked, sent = self._send_piece(piece, most_bytes - total)
+            except BLOCKED:
+                return total
+            except OSError:
+                self._request.abort()
+                self._end(False)
+                return total
+            if self._over:
+                return total
+            self._advance(sent)
+            total += sent
+            if sent < asked:
+                return total
+        if self.sent_bytes == self.total_bytes:
+            self._end(True)
+        return total
+
+    def _send_piece(self, piece: Piece, most_bytes: int) -> tuple[int, int]:
+        """Send from one piece; returns how many bytes were asked for and how many went."""
+        connection = self._request.connection
+        size = len(piece) if isinstance(piece, bytes) else piece[1] - piece[0]
+        left = size - self._position
+        if not isinstance(piece, bytes) and left > _TAIL_BYTES and not self._by_copy:
+            if not self._check_file():
+                return 0, 0
+            asked = min(left - _TAIL_BYTES, most_bytes)
+            offset = piece[0] + self._position
+            sent = os.sendfile(connection.socket.fileno(), self._file.fd, offset, asked)
+            if sent == 0:
+                self.abort("the file became shorter while it was sent")
+            return asked, sent
+        asked = self._stuck_bytes or min(left, most_bytes, _COPY_BYTES)
+        if isinstance(piece, bytes):
+            chunk = piece[self._position : self._position + asked]
+        else:
+            chunk = os.pread(self._file.fd, asked, piece[0] + self._position)
+            if not self._check_file():
+                return 0, 0
+            if len(chunk) < asked:
+                self.abort("the file became shorter while it was sent")
+                return 0, 0
+        try:
+            sent = connection.socket.send(chunk)
+        except BLOCKED:
+            if connection.is_tls:
+                self._stuck_bytes = asked
+            raise
+        self._stuck_bytes = 0
+        return asked, sent

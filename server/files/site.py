@@ -1,0 +1,370 @@
+"""From a request to what answers it: files, listings, generated files, and routes under `/-/`.
+
+A small file that many ask for is answered from memory in one write, after one look at the file's
+status; everything else is planned as a `BodyPlan` and handed to the admission.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from protocol.errors import BadRange
+from protocol.headers import EntityTag
+from protocol.manifest import FileDigests, Source
+from protocol.ranges import ContentRange
+from server.files.body_start import SMALL_BYTES, BytesStart, FileStart
+from server.files.cache import SmallFiles
+from server.files.conditions import verdict
+from server.files.digests import Catalog
+from server.files.directory_cache import Folders
+from server.files.headers import Descriptions
+from server.files.openfile import OpenFile
+from server.files.pacer import Pacer
+from server.files.paths import may_be_generated, split_path, url_of
+from server.files.response_plans import plan_body
+from server.files.transfer import Admission, BodyPlan, Representation
+from server.files.tree import IsDirectory, NotHere, Tree
+from server.http.answers import Header, header_block
+from server.http.ready import Ready
+from server.http.request import Request
+
+#: Fields that make an answer depend on more than the file.
+_CONDITIONAL = frozenset(
+    {
+        b"if-match",
+        b"if-modified-since",
+        b"if-none-match",
+        b"if-range",
+        b"if-unmodified-since",
+        b"range",
+        b"want-repr-digest",
+    }
+)
+#: Fields that may say who asks, by a ticket or a pass.
+_PROOFS = frozenset({b"cookie", b"tidegate-pass", b"tidegate-ticket"})
+#: A content written this short a time ago may be written again within the same timestamp.
+_UNSETTLED_NS = 100_000_000
+_MOST_OPENED = 256
+_LONG_TARGET_BYTES = 512
+_NOT_FOUND = "There is nothing here under this name."
+_ALLOW: Header = (b"Allow", b"GET, HEAD, OPTIONS")
+
+Handler = Callable[[Request], None]
+Finder = Callable[[Request, list[bytes]], bool]
+
+
+class Site:
+    """The handler of all requests of a server.
+
+    `admission` may be replaced while running. `said` describes files and knows their mirrors.
+    `generated` and `listing` answer what is no file: each is given the request and the path's
+    components, and says whether it took the request.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        catalog: Catalog,
+        admission: Admission,
+        pacer: Pacer,
+        *,
+        mirrors: Sequence[Source] = (),
+        small_cache_bytes: int = 32 * 1024 * 1024,
+        server_name: str = "Tidegate",
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.tree = tree
+        self.catalog = catalog
+        self.admission = admission
+        self.pacer = pacer
+        self.said = Descriptions(catalog, mirrors)
+        #: Whether a URL path is to look as if nothing were there (a release before its hour).
+        self.hidden: Callable[[str], bool] = lambda url_path: False
+        #: Answers a request for a hidden file that one may register for; False: there is none.
+        self.register: Callable[[Request, Representation], bool] = lambda request, rep: False
+        #: Whether what describes many files at once leaves this one out: it needs a pass.
+        self.secret: Callable[[str], bool] = lambda url_path: False
+        #: Answers a request of somebody who may learn nothing of this path; False: he may.
+        self.turned_away: Callable[[Request, str], bool] = lambda request, url_path: False
+        self.folders = Folders(tree, lambda path: self.hidden(path) or self.secret(path))
+        self.listing: Finder | None = None
+        self.generated: Finder | None = None
+        #: Answers what is under `/-/` and no route of this server.
+        self.unrouted: Handler = self.not_found
+        self.wall = wall
+        self._server: Header = (b"Server", server_name.encode("ascii"))
+        self._routes: dict[bytes, tuple[Handler, frozenset[bytes]]] = {}
+        self._small = SmallFiles(small_cache_bytes, self._whole_answer)
+        #: Files that were asked for lately, by target: spares the walk while they are current.
+        self._opened: dict[bytes, OpenFile] = {}
+        catalog.on_learned(lambda key, digests: self._small.write_anew(key))
+
+    def add_route(
+        self, prefix: str, handler: Handler, methods: Sequence[str] = ("GET", "HEAD")
+    ) -> None:
+        """Answer `prefix` and all below it (`/-/name`, no slash at the end) with `handler`.
+
+        The longest prefix wins. Methods not named are refused with 405. `OPTIONS` is answered here.
+        """
+        if not prefix.startswith("/-/") or prefix.endswith("/"):
+            raise ValueError(f"a route starts with /-/ and has no slash at its end, not {prefix!r}")
+        self._routes[prefix.encode("ascii")] = (
+            handler,
+            frozenset(name.encode("ascii") for name in methods),
+        )
+
+    def __call__(self, request: Request) -> None:
+        """Answer a request (or have it answered)."""
+        small = self._small.get(request.target)
+        if (
+            small is not None
+            and request.method == b"GET"
+            and _CONDITIONAL.isdisjoint(request.headers)
+        ):
+            if self._is_current(small.rep):
+                if self.admission.admit_small(request, small.rep):
+                    proves = (
+                        not _PROOFS.isdisjoint(request.headers) or b"tidegate-" in request.query
+                    )
+                    request.connection.answer_ready(request, small.ready, again=not proves)
+                    return
+            else:
+                self._small.forget(request.target)
+        path = request.path
+        if path.startswith(b"/-/"):
+            self._route(request)
+        elif request.method == b"GET" or request.method == b"HEAD":
+            file = self._opened.get(request.target)
+            if file is not None and self._is_current(file.rep):
+                self._serve_visible(request, file)
+            elif path.startswith(b"/"):
+                self._find(request)
+            else:
+                request.refuse(400, "bad-target", "The request target must be a path.")
+        elif request.method == b"OPTIONS":
+            request.respond(204, [_ALLOW])
+        else:
+            request.refuse(
+                405, "method-not-allowed", "Only GET and HEAD are served here.", [_ALLOW]
+            )
+
+    # -- finding ----------------------------------------------------------------------------
+
+    def _route(self, request: Request) -> None:
+        prefix = request.path
+        while len(prefix) > 2:
+            found = self._routes.get(prefix)
+            if found is not None:
+                handler, methods = found
+                if request.method in methods:
+                    handler(request)
+                    return
+                allow = (b"Allow", b", ".join(sorted(methods | {b"OPTIONS"})))
+                if request.method == b"OPTIONS":
+                    request.respond(204, [allow])
+                else:
+                    request.refuse(405, "method-not-allowed", "Not by this method.", [allow])
+                return
+            prefix = prefix.rpartition(b"/")[0]
+        self.unrouted(request)
+
+    def not_found(self, request: Request) -> None:
+        """The answer for everything that is not there or not to be seen."""
+        request.refuse(404, "not-found", _NOT_FOUND)
+
+    def _find(self, request: Request) -> None:
+        parts = split_path(request.path)
+        if parts is None:
+            self.not_found(request)
+            return
+        as_directory = request.path.endswith((b"/", b"/."))
+        try:
+            file = self.tree.open(parts)
+        except IsDirectory:
+            self._directory(request, parts, as_directory)
+            return
+        except NotHere:
+            if as_directory or self.generated is None or not self.generated(request, parts):
+                self._missing(request, parts)
+            return
+        if as_directory:
+            self.not_found(request)
+            return
+        if len(self._opened) >= _MOST_OPENED:
+            self._opened.clear()
+        if len(request.target) < _LONG_TARGET_BYTES:
+            self._opened[request.target] = file
+        self._serve_visible(request, file)
+
+    def _missing(self, request: Request, parts: list[bytes]) -> None:
+        """Nothing is here; the same holds for who asks again, until something is."""
+        path = b"/".join(parts)
+
+        def current() -> bool:
+            return self.tree.status_of(path) is None
+
+        known = path and not may_be_generated(parts[-1]) and current()
+        request.refuse(404, "not-found", _NOT_FOUND, current=current if known else None)
+
+    def _serve_visible(self, request: Request, file: OpenFile) -> None:
+        """Serve a file that was found, unless it is hidden until its hour."""
+        if self.hidden(file.rep.url_path):
+            if request.method != b"GET" or not self.register(request, file.rep):
+                self.not_found(request)
+        elif not self.turned_away(request, file.rep.url_path):
+            self.serve(request, file)
+
+    def _directory(self, request: Request, parts: list[bytes], as_directory: bool) -> None:
+        url_path = url_of(b"/".join(parts)) + ("/" if parts else "")
+        if self.hidden(url_path):
+            self.not_found(request)
+            return
+        if self.turned_away(request, url_path):
+            return
+        if not as_directory:
+            query = b"?" + request.query if request.query else b""
+            location = url_of(b"/".join(parts)).encode("ascii") + b"/" + query
+            request.refuse(
+                301,
+                "moved",
+                "This is a directory; its address ends in a slash.",
+                [(b"Location", location)],
+            )
+            return
+        if self.listing is None or not self.listing(request, parts):
+            self.not_found(request)
+
+    # -- answering with a file --------------------------------------------------------------
+
+    def serve(self, request: Request, file: OpenFile) -> None:
+        """Answer with a file: conditions, ranges, then admission and body."""
+        rep = file.rep
+        headers = request.headers
+        now = self.wall()
+        mtime_s = min(int(rep.mtime_s // 1), int(now))
+        etag = EntityTag(rep.etag[1:-1])
+        status = verdict(headers, etag, mtime_s)
+        if status == 412:
+            request.refuse(
+                412,
+                "precondition-failed",
+                "The file is not the one your condition names.",
+                [(b"ETag", rep.etag.encode("ascii"))],
+            )
+            return
+        digests = self.said.digests(request, file)
+        fields = self.said.fields_of(file, now, mtime_s, digests, headers.get(b"want-repr-digest"))
+        if status == 304:
+            request.respond(
+                304,
+                [field for field in fields if field[0] != b"Content-Type"],
+                current=self._while_same(rep, digests),
+            )
+            return
+        try:
+            plan, pieces = plan_body(request, rep, fields, etag, mtime_s, now)
+        except BadRange as error:
+            unsatisfied = str(ContentRange(None, None, rep.size_bytes)).encode("ascii")
+            request.refuse(
+                416,
+                error.code,
+                str(error),
+                [(b"Content-Range", unsatisfied), (b"Accept-Ranges", b"bytes")],
+            )
+            return
+        if request.method == b"HEAD":
+            current = self._while_same(rep, digests)
+            if current is not None and not request.dripped:
+                head = header_block([self._server, *plan.headers])
+                head += b"Content-Length: %d\r\n" % plan.body_bytes
+                request.connection.answer_ready(request, Ready(plan.status, head, b"", current))
+            else:
+                request.begin(plan.status, plan.headers, plan.body_bytes, more=False)
+                request.finish()
+        elif plan.status == 200 and rep.size_bytes <= SMALL_BYTES:
+            self._serve_small(request, file, plan)
+        else:
+            self.admission.enter(
+                request, rep, plan, FileStart(self.pacer, request, file, plan, pieces)
+            )
+
+    # -- small files ------------------------------------------------------------------------
+
+    def _serve_small(self, request: Request, file: OpenFile, plan: BodyPlan) -> None:
+        rep = file.rep
+        kept = self._small.get(request.target)
+        body: bytes | None
+        if kept is not None and kept.rep.key == rep.key:
+            body = kept.ready.body
+        else:
+            body = file.read_all()
+            if body is None:
+                request.refuse(
+                    503,
+                    "file-changing",
+                    "The file is being written; ask again.",
+                    [(b"Retry-After", b"1")],
+                )
+                return
+            if self._is_settled(rep):
+                self._small.keep(request.target, rep, body)
+        if self.admission.admit_small(request, rep):
+            request.respond(plan.status, plan.headers, body)
+        else:
+            self.admission.enter(request, rep, plan, BytesStart(request, plan, body))
+
+    def _whole_answer(self, rep: Representation, body: bytes) -> Ready:
+        """The answer that has a small file whole."""
+        digests = self.catalog.known(rep.key)
+        fields = self.said.fields(rep, int(rep.mtime_s // 1), digests)
+        said = self.said.version
+        return Ready(
+            200,
+            b"%bContent-Length: %d\r\n" % (header_block([self._server, *fields]), len(body)),
+            body,
+            lambda: self._is_same(rep, digests, said),
+            lambda: self.admission.admit_again(rep),
+            lambda uses: self.admission.count_again(rep, uses),
+        )
+
+    def _while_same(
+        self, rep: Representation, digests: FileDigests | None
+    ) -> Callable[[], bool] | None:
+        """What says whether all that is said of a file still holds; None where nobody can say."""
+        if digests is None or not self._is_settled(rep) or not self.admission.is_plain(rep):
+            return None
+        said = self.said.version
+        return lambda: self._is_same(rep, digests, said)
+
+    def _is_same(self, rep: Representation, digests: FileDigests | None, said: int) -> bool:
+        return (
+            self._is_current(rep)
+            and self.catalog.known(rep.key) is digests
+            and self.said.version == said
+            and self.admission.is_plain(rep)
+            and not self.hidden(rep.url_path)
+        )
+
+    def _is_settled(self, rep: Representation) -> bool:
+        """Whether a write now would show: one within the same timestamp would not."""
+        settled_ns = int(self.wall() * 1e9) - _UNSETTLED_NS
+        return max(rep.key.mtime_ns, rep.key.ctime_ns) <= settled_ns
+
+    def _is_current(self, rep: Representation) -> bool:
+        status = self.tree.status_of(rep.path)
+        if status is None:
+            return False
+        key = rep.key
+        return (
+            status.st_mtime_ns == key.mtime_ns
+            and status.st_size == key.size_bytes
+            and status.st_ino == key.inode
+            and status.st_ctime_ns == key.ctime_ns
+        )
+
+    def forget_all(self) -> None:
+        """Drop every ready answer: what is said of files (mirrors, links) has changed."""
+        self.said.forget()
+        self.folders.forget()
+        self._small.forget_all()

@@ -1,0 +1,64 @@
+"""Digests that survive a restart: `catalog.DigestCache` on the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from protocol.manifest import FileDigests
+from server.files.transfer import FileKey, Representation
+from server.store.queries import read_digest, write_digest
+from server.store.store import Store
+
+_log = Logger()
+
+
+class StoredDigests:
+    """Finds and keeps digests by the identity of the content; never blocks."""
+
+    def __init__(self, store: Store, now: Callable[[], float]) -> None:
+        self._store = store
+        self._now = now
+
+    def find(self, rep: Representation) -> Deferred[FileDigests | None]:
+        """What is kept for this content; None also while the database is ill."""
+
+        def failed(failure: Failure) -> None:
+            _log.warn("Kept digests cannot be read: {reason}", reason=failure.getErrorMessage())
+
+        name = _name(rep.key)
+        found: Deferred[Any] = self._store.read(lambda session: read_digest(session, name))
+        found.addCallback(_decode)
+        found.addErrback(failed)
+        return found
+
+    def keep(self, key: FileKey, digests: FileDigests) -> None:
+        """Keep it with the next batch."""
+        body = {
+            "size": digests.size_bytes,
+            "sha256": digests.sha256.hex(),
+            "piece": digests.piece_length_bytes,
+            "pieces": b"".join(digests.pieces).hex(),
+        }
+        now = self._now()
+        self._store.note(lambda session: write_digest(session, _name(key), body, now))
+
+
+def _name(key: FileKey) -> str:
+    return f"{key.inode:x}.{key.size_bytes:x}.{key.mtime_ns:x}.{key.ctime_ns:x}"
+
+
+def _decode(body: dict[str, Any] | None) -> FileDigests | None:
+    if body is None:
+        return None
+    joined = bytes.fromhex(body["pieces"])
+    return FileDigests(
+        size_bytes=body["size"],
+        sha256=bytes.fromhex(body["sha256"]),
+        piece_length_bytes=body["piece"],
+        pieces=tuple(joined[start : start + 32] for start in range(0, len(joined), 32)),
+    )

@@ -1,0 +1,187 @@
+"""The seam between what is sent (site, senders) and who may send now (admission).
+
+The site plans an answer completely, then asks an `Admission`. The admission starts it, now or
+later, or answers the request itself; the site never learns why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from server.files.pacer import Share
+from server.http.answers import Header
+from server.http.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class FileKey:
+    """What tells one content of a file from another without reading it.
+
+    The inode's change time stands beside its modification time, because a build may restore the
+    latter (and the size) over other bytes; nobody can restore the former.
+    """
+
+    inode: int
+    size_bytes: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Representation:
+    """One file as clients see it, at one moment of its life.
+
+    `path` is relative to the served directory, as the file system spells it; `url_path` is its
+    percent-encoded form and starts with a slash. `etag` is strong, quotes included.
+    """
+
+    path: bytes
+    url_path: str
+    size_bytes: int
+    mtime_s: float
+    etag: str
+    key: FileKey
+
+
+@dataclass(frozen=True, slots=True)
+class BodyPlan:
+    """An answer with a body, decided but not sent.
+
+    `ranges` are half-open byte ranges of the representation, in the order of sending (one that
+    spans it for a whole answer); `body_bytes` is the length of the body, multipart lines included.
+    """
+
+    status: int
+    headers: tuple[Header, ...]
+    ranges: tuple[tuple[int, int], ...]
+    body_bytes: int
+
+
+class Transfer(Protocol):
+    """One response body on its way to a client."""
+
+    sent_bytes: int
+    total_bytes: int
+    #: True while the peer's socket takes nothing more: the client is the limit right now, not us.
+    blocked: bool
+
+    def pause(self) -> None:
+        """Send only what keeps the client from giving up, until `resume`. Harmless when over."""
+        ...
+
+    def resume(self) -> None:
+        """Go on after `pause`. Harmless when running or over."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """Cut the connection; `reason` goes to the log. Harmless when over."""
+        ...
+
+    def delivered_bytes(self) -> int:
+        """How many bytes the peer has acknowledged (never more than `sent_bytes`)."""
+        ...
+
+    def flying_bytes(self) -> int:
+        """How many bytes were sent and not acknowledged, as far as that can be known.
+
+        Once the transfer is over: as many as there were at its end.
+        """
+        ...
+
+    def limit_unsent(self, most_bytes: int) -> None:
+        """Let no more lie unsent in the kernel. Harmless when over."""
+        ...
+
+
+class TransferListener(Protocol):
+    """Whoever started a transfer hears of its end.
+
+    `share` is what its download has of the link; None for a transfer that is one by itself.
+    """
+
+    share: Share | None
+
+    def transfer_done(self, transfer: Transfer, complete: bool) -> None:
+        """Called exactly once; `complete` means that every byte was handed to the transport."""
+        ...
+
+
+class Start(Protocol):
+    """Begins to send a planned body."""
+
+    def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
+        """Send the header (with `headers` added) and then the body; tell `listener` of the end.
+
+        Call at most once, and only while the request is alive. `transfer_done` may already have
+        been called when this returns.
+        """
+        ...
+
+
+class Admission(Protocol):
+    """Decides when a planned body may be sent."""
+
+    def admit_small(self, request: Request, rep: Representation) -> bool:
+        """Whether a whole file that leaves in one write may go now, whatever its size counts as.
+
+        Makes no lease, so it says no whenever there is more to judge: call `enter` then.
+        """
+        ...
+
+    def is_plain(self, rep: Representation) -> bool:
+        """Whether nothing but slots stands between anybody and this file: no rule, no block."""
+        ...
+
+    def admit_again(self, rep: Representation) -> bool:
+        """`admit_small` for a request like one that was admitted, of a file that `is_plain`."""
+        ...
+
+    def count_again(self, rep: Representation, times: int) -> None:
+        """A file was sent so many times after `admit_again`."""
+        ...
+
+    def enter(self, request: Request, rep: Representation, plan: BodyPlan, start: Start) -> None:
+        """Take charge of a request: call `start` now or later, or answer the request yourself."""
+        ...
+
+
+class _Silent:
+    """A listener that does not care."""
+
+    share: Share | None = None
+
+    def transfer_done(self, transfer: Transfer, complete: bool) -> None:
+        """Nothing to do."""
+
+
+SILENT: TransferListener = _Silent()
+
+
+class AdmitAll:
+    """Admission without admission: everybody starts at once. For tests and benchmarks."""
+
+    def __init__(self, started: Callable[[Transfer], None] | None = None) -> None:
+        self._started = started
+
+    def admit_small(self, request: Request, rep: Representation) -> bool:
+        """Always."""
+        return True
+
+    def is_plain(self, rep: Representation) -> bool:
+        """Always."""
+        return True
+
+    def admit_again(self, rep: Representation) -> bool:
+        """Always."""
+        return True
+
+    def count_again(self, rep: Representation, times: int) -> None:
+        """Nobody counts."""
+
+    def enter(self, request: Request, rep: Representation, plan: BodyPlan, start: Start) -> None:
+        """Start at once."""
+        transfer = start(SILENT)
+        if self._started is not None:
+            self._started(transfer)

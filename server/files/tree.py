@@ -1,0 +1,285 @@
+"""The served directory: from a URL path to an open regular file inside it, and nothing else.
+
+The walk opens one component at a time, relative to the directory before it, and never lets the
+kernel follow a link by itself: a symlink is read and walked like the rest, and one that leaves the
+tree ends the walk. So a swap between a check and an open can at worst yield another file of the
+tree. What is hidden, foreign, special or absent looks the same from outside: not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from urllib.parse import unquote_to_bytes
+
+from protocol.errors import ProtocolError
+from server.files.openfile import OpenFile, etag_of, key_of
+from server.files.paths import url_of
+from server.files.transfer import FileKey, Representation
+
+_MOST_LINKS = 40
+_OUR_FAULT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+class NotHere(Exception):
+    """There is nothing to serve under this path (or nothing that may be)."""
+
+
+class IsDirectory(Exception):
+    """The path names a directory; `path` is its canonical spelling, without slashes at the ends."""
+
+    def __init__(self, path: bytes) -> None:
+        super().__init__(path)
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a directory, as a listing shows it."""
+
+    name: bytes
+    is_directory: bool
+    size_bytes: int
+    mtime_s: float
+    key: FileKey
+
+
+class Overloaded(ProtocolError):
+    """The file may well be there, but this process cannot open it now."""
+
+    status = 503
+    code = "overloaded"
+
+
+class Tree:
+    """A directory that is served. `show_hidden` serves names that begin with a dot, too.
+
+    Keeps up to `most_open` files open. Raises NotADirectoryError or another OSError when the root
+    cannot be opened.
+    """
+
+    def __init__(
+        self, root: str | bytes, *, show_hidden: bool = False, most_open: int = 512
+    ) -> None:
+        self._name = os.path.abspath(os.fsencode(root))
+        self._prefix = self._name + b"/"
+        self.root = os.path.realpath(self._name)
+        self._show_hidden = show_hidden
+        self._most_open = most_open
+        self._root_fd = os.open(self.root, _DIRECTORY)
+        status = os.fstat(self._root_fd)
+        self._root_identity = (status.st_dev, status.st_ino)
+        self._open: OrderedDict[bytes, OpenFile] = OrderedDict()
+        #: Device and inode of a folder, and a name in it that is nobody's business.
+        self._private: set[tuple[int, int, bytes]] = set()
+
+    def keep_private(self, paths: Iterable[str | bytes]) -> None:
+        """Never show these, should they lie in the tree: keys, the queue, the configuration.
+
+        They are known by name, so that what replaces them is private, too.
+        """
+        for path in paths:
+            folder, name = os.path.split(os.path.realpath(os.fsencode(path)))
+            if folder == self.root or folder.startswith(self.root.rstrip(b"/") + b"/"):
+                with contextlib.suppress(OSError):
+                    status = os.stat(folder)
+                    self._private.add((status.st_dev, status.st_ino, name))
+        self._open.clear()
+
+    def _is_private(self, folder_fd: int, name: bytes) -> bool:
+        if not self._private:
+            return False
+        status = os.fstat(folder_fd)
+        return (status.st_dev, status.st_ino, name) in self._private
+
+    def close(self) -> None:
+        """Close what is open here; transfers that run keep their own holds."""
+        while self._open:
+            self._open.popitem()
+        if self._root_fd >= 0:
+            os.close(self._root_fd)
+            self._root_fd = -1
+
+    def _follow_root(self) -> None:
+        """Serve what stands under the root's name now: a mirror switches whole trees there."""
+        try:
+            status = os.stat(self._name)
+            if (status.st_dev, status.st_ino) == self._root_identity:
+                return
+            root = os.path.realpath(self._name)
+            fd = os.open(root, _DIRECTORY)
+        except OSError:
+            return
+        status = os.fstat(fd)
+        os.close(self._root_fd)
+        self.root, self._root_fd = root, fd
+        self._root_identity = (status.st_dev, status.st_ino)
+        self._open.clear()
+
+    def visible(self, name: bytes) -> bool:
+        """Whether a name may appear in URLs at all."""
+        return self._show_hidden or not name.startswith(b".")
+
+    def status_of(self, path: bytes) -> os.stat_result | None:
+        """A quick look at what stands under a relative path now, for comparing with a known key.
+
+        By the root's name, so that a switched root shows too, in one system call. It follows any
+        link: whatever has the known key is the known file.
+        """
+        try:
+            return os.stat(self._prefix + path)
+        except (OSError, ValueError):
+            return None
+
+    def real_url(self, url_path: str) -> str:
+        """The URL path under which this lies once links are followed; as asked when nowhere."""
+        path = unquote_to_bytes(url_path)
+        try:
+            root = os.path.realpath(self._name)
+            real = os.path.realpath(self._prefix + path.strip(b"/"))
+        except (OSError, ValueError):
+            return url_path
+        if real == root:
+            return "/"
+        inside = root.rstrip(b"/") + b"/"
+        if not real.startswith(inside):
+            return url_path
+        return url_of(real[len(inside) :]) + ("/" if path.endswith(b"/") else "")
+
+    def open(self, parts: list[bytes]) -> OpenFile:
+        """The regular file under these components.
+
+        Raises NotHere, or IsDirectory.
+        """
+        self._follow_root()
+        path = b"/".join(parts)
+        known = self._open.get(path)
+        if known is not None:
+            status = self.status_of(path)
+            if status is not None and key_of(status) == known.rep.key:
+                self._open.move_to_end(path)
+                return known
+            del self._open[path]
+        fd, status = self._walk(parts, directory=False)
+        key = key_of(status)
+        rep = Representation(
+            path, url_of(path), status.st_size, status.st_mtime_ns / 1e9, etag_of(key), key
+        )
+        file = OpenFile(fd, rep)
+        self._open[path] = file
+        if len(self._open) > self._most_open:
+            self._open.popitem(last=False)
+        return file
+
+    def entries(self, parts: list[bytes]) -> list[Entry]:
+        """What a directory shows: directories and regular files of the tree, by name.
+
+        Links are shown as what they lead to, when that lies inside the tree. Raises NotHere.
+        """
+        self._follow_root()
+        fd, _ = self._walk(parts, directory=True)
+        found = []
+        try:
+            with os.scandir(fd) as scan:
+                names = [os.fsencode(item.name) for item in scan]
+            for name in sorted(names):
+                if not self.visible(name) or self._is_private(fd, name):
+                    continue
+                try:
+                    status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                    if stat.S_ISLNK(status.st_mode):
+                        status = self._through(parts, name)
+                except (OSError, NotHere):
+                    continue
+                is_directory = stat.S_ISDIR(status.st_mode)
+                if is_directory or stat.S_ISREG(status.st_mode):
+                    found.append(
+                        Entry(
+                            name,
+                            is_directory,
+                            status.st_size,
+                            status.st_mtime_ns / 1e9,
+                            key_of(status),
+                        )
+                    )
+        finally:
+            os.close(fd)
+        return found
+
+    def _through(self, parts: list[bytes], name: bytes) -> os.stat_result:
+        try:
+            fd, status = self._walk([*parts, name], directory=False)
+        except IsDirectory:
+            fd, status = self._walk([*parts, name], directory=True)
+        os.close(fd)
+        return status
+
+    def _walk(self, parts: list[bytes], *, directory: bool) -> tuple[int, os.stat_result]:
+        """Open the file (or directory) under `parts`, link by link inside the tree."""
+        if not all(self.visible(part) for part in parts):
+            raise NotHere
+        todo = list(reversed(parts))
+        stack: list[int] = []
+        links = 0
+        try:
+            stack.append(os.dup(self._root_fd))
+            while todo:
+                name = todo.pop()
+                if name == b"..":
+                    if len(stack) == 1:
+                        raise NotHere
+                    os.close(stack.pop())
+                    continue
+                if self._is_private(stack[-1], name):
+                    raise NotHere
+                status = os.stat(name, dir_fd=stack[-1], follow_symlinks=False)
+                if stat.S_ISLNK(status.st_mode):
+                    links += 1
+                    if links > _MOST_LINKS:
+                        raise NotHere
+                    target = os.readlink(name, dir_fd=stack[-1])
+                    if target.startswith(b"/"):
+                        target = self._inside(target)
+                        while len(stack) > 1:
+                            os.close(stack.pop())
+                    todo += [p for p in reversed(target.split(b"/")) if p and p != b"."]
+                elif stat.S_ISDIR(status.st_mode):
+                    stack.append(os.open(name, _DIRECTORY, dir_fd=stack[-1]))
+                elif todo or directory or not stat.S_ISREG(status.st_mode):
+                    raise NotHere
+                else:
+                    fd = os.open(name, _FILE, dir_fd=stack[-1])
+                    status = os.fstat(fd)
+                    if not stat.S_ISREG(status.st_mode):
+                        os.close(fd)
+                        raise NotHere
+                    return fd, status
+            if not directory:
+                raise IsDirectory(b"/".join(parts))
+            status = os.fstat(stack[-1])
+            return stack.pop(), status
+        except OSError as error:
+            if error.errno in _OUR_FAULT:
+                raise Overloaded(
+                    "The server cannot open more files right now; ask again in a moment."
+                ) from error
+            raise NotHere from error
+        finally:
+            for fd in stack:
+                os.close(fd)
+
+    def _inside(self, target: bytes) -> bytes:
+        """An absolute link target as a path relative to the root; NotHere when it leads outside."""
+        if target == self.root:
+            return b""
+        prefix = self.root.rstrip(b"/") + b"/"
+        if not target.startswith(prefix):
+            raise NotHere
+        return target[len(prefix) :]

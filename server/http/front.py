@@ -1,0 +1,324 @@
+"""The loop of all connections: an epoll of its own that the reactor watches as one descriptor.
+
+So Twisted is entered once for a batch of events and not once for each. A request that is known by
+its bytes is answered here (`ready` says when that may be); all others go to their connection.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet import interfaces
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from server.http.connection import BLOCKED, HttpConnection
+from server.http.outbox import PIECE_BYTES
+from server.http.ready import Ready, ReadyTable
+
+if TYPE_CHECKING:
+    from server.http.factory import HttpFactory
+    from server.http.tls import TlsServer
+
+_log = Logger()
+_EVENTS = 256
+_ACCEPTS = 64
+#: A trip through the reactor costs as much as several small answers: stay while there is work, but
+#: no longer than timers can wait.
+_STAY_S = 0.002
+_READ_BYTES = 8192
+#: A TLS record whole, so that none of it stays in the TLS layer unseen by epoll.
+_TLS_READ_BYTES = 16384
+_IN, _OUT, _BROKEN = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR | select.EPOLLHUP
+_NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_BREATH_S = 0.25
+_BACKLOG = 4096
+
+
+class Port:
+    """A listening socket on the loop."""
+
+    def __init__(
+        self, front: Front, sock: socket.socket, tls: TlsServer | None, path: str | None
+    ) -> None:
+        self.socket = sock
+        self.tls = tls
+        self._front = front
+        self._path = path
+
+    @property
+    def number(self) -> int:
+        """The TCP port; 0 for a unix socket."""
+        name = self.socket.getsockname()
+        return int(name[1]) if isinstance(name, tuple) else 0
+
+    def stopListening(self) -> None:
+        """Accept nobody any more."""
+        if self.socket.fileno() >= 0:
+            self._front.close_port(self)
+            self.socket.close()
+            if self._path is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._path)
+
+
+@implementer(interfaces.IReadDescriptor)
+class Front:
+    """Watches listening sockets and connections for a factory; starts with its first port.
+
+    `known` False leaves the fast path out: every request goes the strict way.
+    """
+
+    def __init__(self, reactor: Any, factory: HttpFactory, *, known: bool = True) -> None:
+        self._reactor = reactor
+        self._factory = factory
+        self._known = known
+        self._epoll = select.epoll()
+        self._connections: dict[int, HttpConnection] = {}
+        self._ports: dict[int, Port] = {}
+        self._reading = False
+
+    # -- ports ------------------------------------------------------------------------------
+
+    def listen_tcp(self, host: str, number: int, tls: TlsServer | None = None) -> Port:
+        """Listen on an address of IPv4 or IPv6; raises OSError."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((host, number))
+            return self.listen_on(sock, tls)
+        except OSError:
+            sock.close()
+            raise
+
+    def listen_unix(self, path: str, mode: int = 0o666) -> Port:
+        """Listen on a unix socket; raises OSError."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.bind(path)
+            os.chmod(path, mode)
+            return self.listen_on(sock, None, path)
+        except OSError:
+            sock.close()
+            raise
+
+    def listen_on(
+        self, sock: socket.socket, tls: TlsServer | None = None, path: str | None = None
+    ) -> Port:
+        """Listen on a socket that is bound; `path` is a unix socket's, removed at the end.
+
+        Raises OSError.
+        """
+        if sock.family != socket.AF_UNIX:
+            # Connections inherit it.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setblocking(False)
+        sock.listen(_BACKLOG)
+        port = self._ports[sock.fileno()] = Port(self, sock, tls, path)
+        self._epoll.register(sock.fileno(), _IN)
+        if not self._reading:
+            self._reading = True
+            self._reactor.addReader(self)
+        return port
+
+    def close_port(self, port: Port) -> None:
+        """Accept nobody on this port any more."""
+        if self._ports.pop(port.socket.fileno(), None) is not None:
+            self._epoll.unregister(port.socket.fileno())
+
+    # -- the reactor's side -----------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """The epoll, which can be read when something happens on one of its sockets."""
+        return self._epoll.fileno()
+
+    def logPrefix(self) -> str:
+        """For Twisted's log."""
+        return "Front"
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The reactor ends."""
+
+    def doRead(self) -> None:
+        """Deal with what has happened, and with what happens meanwhile, for a little while."""
+        until_s = time.monotonic() + _STAY_S
+        while batch := self._epoll.poll(0, _EVENTS):
+            self._deal_with(batch)
+            if time.monotonic() >= until_s:
+                break
+
+    def _deal_with(self, batch: list[tuple[int, int]]) -> None:
+        connections = self._connections
+        for fd, events in batch:
+            connection = connections.get(fd)
+            try:
+                if connection is None:
+                    port = self._ports.get(fd)
+                    if port is not None:
+                        self._accept(port)
+                elif connection.shaking_hands:
+                    connection.shake_hands()
+                elif events & _IN:
+                    self._read(connection)
+                    if events & _OUT and connection.alive:
+                        connection.writable()
+                elif events & _OUT and not events & _BROKEN:
+                    connection.writable()
+                elif _is_broken(fd):
+                    connection.lost()
+            except Exception:  # noqa: BLE001 - one connection's fault is not the others'
+                _log.failure("a connection failed")
+                if connection is not None:
+                    connection.abort()
+
+    def _accept(self, port: Port) -> None:
+        for _ in range(_ACCEPTS):
+            try:
+                sock, address = port.socket.accept()
+            except BLOCKED:
+                return
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    self._breathe(port, error)
+                    return
+                continue  # That one has left already.
+            self.adopt(sock, _host(address), port.tls)
+
+    def _breathe(self, port: Port, error: OSError) -> None:
+        """No descriptor is left: who waits in the backlog waits on, instead of our spinning."""
+        _log.warn("cannot accept connections for a moment: {error}", error=error.strerror)
+        fd = port.socket.fileno()
+        self._epoll.modify(fd, 0)
+
+        def again() -> None:
+            if self._ports.get(fd) is port:
+                self._epoll.modify(fd, _IN)
+
+        self._reactor.callLater(_BREATH_S, again)
+
+    def adopt(self, sock: socket.socket, peer_address: str, tls: TlsServer | None = None) -> None:
+        """A connection that was just accepted (here or by another process) is ours from now on."""
+        factory = self._factory
+        sock.setblocking(False)
+        if tls is not None:
+            try:
+                sock = tls.wrap(sock)
+            except (OSError, ValueError):
+                sock.close()
+                return
+        if not factory.takes(peer_address):
+            sock.close()
+            return
+        table = None
+        if self._known and not factory.proxies.begins_with_preface(peer_address):
+            table = factory.ready_table(peer_address, is_tls=tls is not None)
+        connection = HttpConnection(
+            factory, self, sock, peer_address, table, is_tls=tls is not None
+        )
+        connection.shaking_hands = tls is not None
+        connection.begin_life()
+        if connection.alive:
+            # Often the request is there already, and with it the whole life of the connection.
+            if connection.shaking_hands:
+                connection.shake_hands()
+            else:
+                self._read(connection)
+            if connection.alive and connection.events < 0:
+                self.watch(connection, _IN)
+
+    def _read(self, connection: HttpConnection) -> None:
+        """Bytes have arrived, or so says epoll."""
+        try:
+            data = connection.socket.recv(_TLS_READ_BYTES if connection.is_tls else _READ_BYTES)
+        except BLOCKED:
+            return
+        except OSError:
+            connection.lost()
+            return
+        if not data:
+            connection.peer_closed()
+            return
+        table = connection.ready
+        if table is not None and connection.idle:
+            found = table.get(data)
+            if found is not None and self._repeat(connection, table, data, found):
+                return
+        connection.received(data)
+
+    def _repeat(
+        self,
+        connection: HttpConnection,
+        table: ReadyTable,
+        raw: bytes,
+        found: tuple[Ready, bool],
+    ) -> bool:
+        """Give the answer that these bytes were given before; False: go the strict way."""
+        ready, close = found
+        factory = self._factory
+        parts = ready.again(factory.turns, connection.date_line, close)
+        if parts is None:
+            table.forget(raw)
+            return False
+        data, body = parts
+        try:
+            if not body:
+                sent = connection.socket.send(data)
+            elif connection.is_tls:
+                data += body
+                body = b""
+                sent = connection.socket.send(data[:PIECE_BYTES])
+            else:
+                sent = connection.socket.sendmsg(parts)
+        except BLOCKED:
+            sent = 0
+        except OSError:
+            connection.lost()
+            return True
+        if sent == len(data) + len(body):
+            connection.deadline = factory.now + factory.limits.idle_timeout_s
+        else:
+            connection.keep(data + body, sent)
+        if close:
+            connection.close()
+        return True
+
+    # -- for connections (`connection.Loop`) ------------------------------------------------
+
+    def watch(self, connection: HttpConnection, events: int) -> None:
+        """See `connection.Loop`."""
+        if events == connection.events:
+            return
+        fd = connection.socket.fileno()
+        if connection.events >= 0:
+            self._epoll.modify(fd, events)
+        else:
+            self._connections[fd] = connection
+            self._epoll.register(fd, events)
+        connection.events = events
+
+    def drop(self, connection: HttpConnection) -> None:
+        """See `connection.Loop`; closing a socket takes it out of the epoll."""
+        self._connections.pop(connection.socket.fileno(), None)
+
+
+def _is_broken(fd: int) -> bool:
+    """Whether a socket is broken now: its number may have passed on within a batch of events."""
+    poll = select.poll()
+    poll.register(fd, 0)
+    return bool(poll.poll(0))
+
+
+def _host(address: Any) -> str:
+    """The host of a peer; empty for a unix socket."""
+    if not isinstance(address, tuple):
+        return ""
+    host = str(address[0])
+    return host[7:] if host.startswith("::ffff:") and "." in host else host

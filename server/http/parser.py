@@ -1,0 +1,287 @@
+"""A parser that a connection has: bytes in, requests out or the rule that was broken; no transport.
+
+llhttp parses strictly, this judges what llhttp leaves open. It is fed one header at a time, and
+only when the request before it has been answered, so a peer that pipelines costs us raw bytes
+(which the connection bounds), never parsed requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import httptools
+
+from protocol.errors import ProtocolError
+from server.http.limits import HttpLimits
+from server.http.parsing import (
+    fault_of,
+    origin_form,
+    valid_host,
+    with_escaped_target,
+)
+
+_END = b"\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A whole request as it arrived; see `request.Request` for what the fields hold."""
+
+    method: bytes
+    target: bytes
+    headers: dict[bytes, bytes]
+    body: bytes
+    keep_alive: bool
+    http10: bool
+
+
+class RequestParser:
+    """Makes requests of bytes.
+
+    Give it bytes by `receive`, then ask `next` until it has none. `stage` counts beginnings of
+    requests and ends of headers: a change means that another time limit runs from now on.
+    """
+
+    __slots__ = (
+        "_body",
+        "_body_bytes",
+        "_broken",
+        "_head_bytes",
+        "_headers",
+        "_limits",
+        "_llhttp",
+        "_ready",
+        "_url",
+        "_version10",
+        "head_done",
+        "mid_message",
+        "pending",
+        "stage",
+        "wants_continue",
+    )
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self._limits = limits
+        self._llhttp: Any = httptools.HttpRequestParser(self)
+        self._ready: list[Message] = []
+        self._url = b""
+        self._headers: dict[bytes, bytes] = {}
+        self._body: list[bytes] | None = None
+        self._body_bytes = 0
+        self._head_bytes = 0
+        self._version10 = False
+        self._broken: ProtocolError | None = None
+        #: Bytes that were not parsed yet.
+        self.pending = b""
+        self.head_done = False
+        #: Whether a request has begun and is not whole.
+        self.mid_message = False
+        self.stage = 0
+        #: Whether the peer waits for 100 (Continue) before it sends its body.
+        self.wants_continue = False
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing has arrived that was not handed out."""
+        return not (self.pending or self.mid_message or self._ready or self._broken is not None)
+
+    @property
+    def broken(self) -> bool:
+        """Whether a rule was broken, so that nothing after it can be read."""
+        return self._broken is not None
+
+    @property
+    def head(self) -> dict[bytes, bytes]:
+        """The fields of the request that is arriving, once its header is whole; else none."""
+        return self._headers if self.head_done else {}
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the peer, in order."""
+        self.pending = self.pending + data if self.pending else data
+
+    def next(self) -> Message | None:
+        """The next request; None until more bytes arrive. Raises ProtocolError, then for good."""
+        while True:
+            if self._ready:
+                return self._ready.pop(0)
+            if self._broken is not None:
+                raise self._broken
+            if not self.pending:
+                return None
+            self._parse_one()
+
+    def release_buffers(self) -> None:
+        """A long answer begins: let go of what only the next request needs."""
+        self._headers = {}
+
+    # -- llhttp's callbacks -----------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """First byte of a request."""
+        self.mid_message = True
+        self.head_done = False
+        self.wants_continue = False
+        self.stage += 1
+        self._head_bytes = 0
+        self._url = b""
+        self._headers = {}
+        self._body = None
+        self._body_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """A piece of the request target."""
+        self._url = self._url + url if self._url else url
+        if len(self._url) > self._limits.max_target_bytes:
+            raise self._break("The request target is too long.", status=414, code="target-too-long")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A whole header field (or trailer field, which is ignored)."""
+        if self.head_done:
+            return
+        headers = self._headers
+        name = name.lower()
+        value = value.rstrip()
+        if name in headers:
+            if name == b"host":
+                raise self._break("The request has more than one Host.", code="bad-host")
+            value = headers[name] + b", " + value
+        headers[name] = value
+        if len(headers) > self._limits.max_headers:
+            raise self._break(
+                "The request has too many header fields.", status=431, code="header-too-large"
+            )
+
+    def on_headers_complete(self) -> None:
+        """The header is whole: judge what llhttp leaves open, before any body byte."""
+        self.head_done = True
+        self.stage += 1
+        headers = self._headers
+        version = self._llhttp.get_http_version()
+        self._version10 = version == "1.0"
+        if version != "1.1" and not self._version10:
+            raise self._break(
+                "This server speaks HTTP/1.1 and HTTP/1.0.", status=505, code="http-version"
+            )
+        host = headers.get(b"host")
+        if (host is None and not self._version10) or (host is not None and not valid_host(host)):
+            raise self._break("The request needs exactly one valid Host.", code="bad-host")
+        if b"transfer-encoding" in headers:
+            if self._version10:
+                raise self._break(
+                    "HTTP/1.0 has no Transfer-Encoding.", code="bad-transfer-encoding"
+                )
+            if headers[b"transfer-encoding"].lower() != b"chunked":
+                raise self._break(
+                    "The only transfer coding understood here is chunked.",
+                    status=501,
+                    code="bad-transfer-encoding",
+                )
+        length = headers.get(b"content-length")
+        if length is not None and int(length) > self._limits.max_body_bytes:
+            raise self._break_too_large()
+        if b"expect" in headers:
+            self._expect(headers[b"expect"])
+
+    def on_body(self, data: bytes) -> None:
+        """A piece of the request's body."""
+        self._body_bytes += len(data)
+        if self._body_bytes > self._limits.max_body_bytes:
+            raise self._break_too_large()
+        if self._body is None:
+            self._body = [data]
+        else:
+            self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        self.mid_message = False
+        self.wants_continue = False
+        method = self._llhttp.get_method()
+        try:
+            target = origin_form(self._url)
+        except ProtocolError as error:
+            self._broken = error
+            raise
+        self._ready.append(
+            Message(
+                method,
+                target,
+                self._headers,
+                b"".join(self._body) if self._body is not None else b"",
+                self._llhttp.should_keep_alive() and method != b"CONNECT",
+                self._version10,
+            )
+        )
+
+    def _break(self, detail: str, *, status: int = 400, code: str = "bad-request") -> ProtocolError:
+        """A rule is broken; llhttp ends with another error than what its callback raises."""
+        self._broken = ProtocolError(detail, status=status, code=code)
+        return self._broken
+
+    def _break_too_large(self) -> ProtocolError:
+        most = self._limits.max_body_bytes
+        return self._break(
+            f"The request's body is larger than the {most} bytes accepted here.",
+            status=413,
+            code="body-too-large",
+        )
+
+    def _expect(self, expectation: bytes) -> None:
+        if expectation.lower() != b"100-continue":
+            raise self._break(
+                "The only expectation understood here is 100-continue.",
+                status=417,
+                code="expectation-failed",
+            )
+        has_body = b"content-length" in self._headers or b"transfer-encoding" in self._headers
+        self.wants_continue = has_body and not self._version10
+
+    # -- feeding ----------------------------------------------------------------------------
+
+    def _parse_one(self) -> None:
+        """Feed llhttp at most up to the end of the next header."""
+        data = self.pending
+        end = data.find(_END) + 4
+        if end < 4 or end == len(data):
+            self.pending = b""
+        else:
+            self.pending = data[end:]
+            data = data[:end]
+        fresh = not self.mid_message
+        if fresh or not self.head_done:
+            before = 0 if fresh else self._head_bytes
+            if before + len(data) > self._limits.max_header_bytes:
+                self._broken = self._header_too_large(data if fresh else self._url)
+                return
+            if fresh and not data.isascii():
+                data = with_escaped_target(data)
+        try:
+            self._llhttp.feed_data(data)
+        except httptools.HttpParserUpgrade as error:
+            # An upgrade that nobody here offers: the request counts, its protocol change does not.
+            self.pending = data[error.args[0] :] + self.pending
+        except httptools.HttpParserError as error:
+            if self._broken is None:
+                if isinstance(error, httptools.HttpParserCallbackError):
+                    raise
+                self._broken = fault_of(error, data if fresh else b"")
+        if self.mid_message and not self.head_done:
+            self._head_bytes += len(data)
+            if b"\n" in data and self._llhttp.get_http_version() in ("0.0", "0.9"):
+                # No header will follow; the answer must not wait for one.
+                self._broken = self._broken or ProtocolError(
+                    "This server speaks HTTP/1.1 and HTTP/1.0; the request names no version.",
+                    status=505,
+                    code="http-version",
+                )
+
+    def _header_too_large(self, data: bytes) -> ProtocolError:
+        most_target = self._limits.max_target_bytes
+        if len(data.partition(b"\r\n")[0]) > most_target + 64:
+            return ProtocolError(
+                "The request target is too long.", status=414, code="target-too-long"
+            )
+        return ProtocolError(
+            "The request's header is too large.", status=431, code="header-too-large"
+        )

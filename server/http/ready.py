@@ -1,0 +1,193 @@
+"""The fast path: a request that is known by its bytes is answered without parsing it.
+
+Its laws, which the differential test holds against a server without it:
+
+- *What it may answer*: bytes that arrived alone and whole on an idle connection, equal to bytes
+  that the strict path parsed, found free of faults and answered from memory with a `Ready`. A
+  request that is split, pipelined, has a body or speaks HTTP/1.0 goes the strict way, and so does
+  every request while an access log is kept.
+- *What an answer may depend on*: the request's bytes, whether the connection is encrypted, and
+  whether its peer is a trusted proxy (each combination has its own table); and on what `current`
+  asks about. An answer that depends on anything else (who asks, a ticket, a pass, a rule, the
+  queue) is never made a `Ready`.
+- *It is never stale*: `current` is asked before an answer is given, but for one that was asked for
+  more than sixteen times within the same 20 ms: that one is as old as 20 ms at the most.
+- *It is never forbidden*: `admit`, where there is one, is asked every single time. A server that
+  drains forgets all that is known.
+- *It is bounded*: by requests and by their bytes; what is full is emptied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from server.http.answers import status_line
+
+if TYPE_CHECKING:
+    from server.http.factory import HttpFactory
+
+_TURN_S = 0.02
+_LOOKS_PER_TURN = 16
+_MOST_READY = 8192
+_MOST_READY_BYTES = 4 * 1024 * 1024
+_LONGEST_BYTES = 2048
+#: A body up to this size is joined with its header while it is hot; else it is sent beside it.
+_JOINED_BYTES = 16 * 1024
+
+
+class Turns:
+    """A moment of 20 ms, within which an answer that is asked for often counts as the same.
+
+    Turns are counted only while somebody asks; `ended` hears how many bytes left in each.
+    """
+
+    def __init__(self, reactor: Any, ended: Callable[[int], None]) -> None:
+        self.number = 0
+        self._reactor = reactor
+        self._ended = ended
+        self._asked: list[Ready] = []
+        self._call: Any = None
+
+    def asked(self, ready: Ready) -> None:
+        """This one is asked for in this turn."""
+        self._asked.append(ready)
+        if self._call is None:
+            self._call = self._reactor.callLater(_TURN_S, self._end)
+
+    def _end(self) -> None:
+        self._call = None
+        self.number += 1
+        asked, self._asked = self._asked, []
+        sent_bytes = 0
+        for ready in asked:
+            sent_bytes += ready.close_books()
+        self._ended(sent_bytes)
+
+
+class Ready:
+    """An answer that may be given again to the same request; see the laws above.
+
+    `head` holds all fields but Date and Connection, Content-Length among them. `current` says
+    whether it is still true. `admit` is asked before each repetition; `used` hears how many there
+    were.
+    """
+
+    __slots__ = (
+        "_admit",
+        "_close",
+        "_current",
+        "_date",
+        "_keep",
+        "_looks",
+        "_turn",
+        "_used",
+        "_uses",
+        "body",
+        "head",
+        "status",
+    )
+
+    def __init__(
+        self,
+        status: int,
+        head: bytes,
+        body: bytes,
+        current: Callable[[], bool],
+        admit: Callable[[], bool] | None = None,
+        used: Callable[[int], None] | None = None,
+    ) -> None:
+        self.status = status
+        self.head = head
+        self.body = body
+        self._current = current
+        self._admit = admit
+        self._used = used
+        #: What is sent to who stays and to who leaves: header and body, joined while it is hot.
+        self._keep: tuple[bytes, bytes] | None = None
+        self._close: tuple[bytes, bytes] | None = None
+        self._date = b""
+        self._turn = -1
+        self._looks = 0
+        self._uses = 0
+
+    def header(self, date_line: bytes, *, close: bool) -> bytes:
+        """The answer's header, with the date."""
+        return b"%b\r\n%b%b%b" % (
+            status_line(self.status),
+            date_line,
+            self.head,
+            b"Connection: close\r\n\r\n" if close else b"\r\n",
+        )
+
+    def again(self, turns: Turns, date_line: bytes, close: bool) -> tuple[bytes, bytes] | None:
+        """The answer in two parts (the second may be empty); None: ask the strict way."""
+        if self._turn != turns.number or self._looks < _LOOKS_PER_TURN:
+            if not self._current():
+                return None
+            if self._turn != turns.number:
+                self._turn = turns.number
+                self._looks = 0
+                turns.asked(self)
+                if self._date is not date_line:
+                    self._date = date_line
+                    self._keep = self._close = None
+            self._looks += 1
+            if self._looks == _LOOKS_PER_TURN:
+                self._keep = self._close = None
+        if self._admit is not None and not self._admit():
+            return None
+        self._uses += 1
+        parts = self._close if close else self._keep
+        if parts is None:
+            head = self.header(self._date, close=close)
+            if self._looks >= _LOOKS_PER_TURN and len(self.body) <= _JOINED_BYTES:
+                parts = head + self.body, b""
+            else:
+                parts = head, self.body
+            if close:
+                self._close = parts
+            else:
+                self._keep = parts
+        return parts
+
+    def close_books(self) -> int:
+        """The turn is over: report how often it was used; returns the bytes that left."""
+        uses, self._uses = self._uses, 0
+        if uses and self._used is not None:
+            self._used(uses)
+        if self._looks < _LOOKS_PER_TURN:
+            self._keep = self._close = None
+        return uses * (len(self.head) + len(self.body) + 96)
+
+
+class ReadyTable:
+    """Answers by the bytes of whole requests."""
+
+    def __init__(self, factory: HttpFactory) -> None:
+        self._factory = factory
+        self._known: dict[bytes, tuple[Ready, bool]] = {}
+        self._bytes = 0
+        #: The way to look a request up, without a call of ours in between.
+        self.get: Callable[[bytes], tuple[Ready, bool] | None] = self._known.get
+
+    def remember(self, raw: bytes, ready: Ready, *, close: bool) -> None:
+        """These bytes were answered with `ready`."""
+        factory = self._factory
+        if len(raw) > _LONGEST_BYTES or factory.draining or factory.access_log is not None:
+            return
+        if len(self._known) >= _MOST_READY or self._bytes >= _MOST_READY_BYTES:
+            self.forget_all()
+        if raw not in self._known:
+            self._bytes += len(raw)
+        self._known[raw] = (ready, close)
+
+    def forget(self, raw: bytes) -> None:
+        """This one is not true any more."""
+        if self._known.pop(raw, None) is not None:
+            self._bytes -= len(raw)
+
+    def forget_all(self) -> None:
+        """Nothing is known any more."""
+        self._known.clear()
+        self._bytes = 0

@@ -1,0 +1,143 @@
+"""TLS for the data plane: the standard library's, straight on the socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from pathlib import Path
+from typing import Any, Literal
+
+from twisted.logger import Logger
+
+TlsVersion = Literal["1.2", "1.3"]
+#: Mozilla's intermediate profile for TLS 1.2: forward secrecy, AEAD. TLS 1.3 has only such.
+INTERMEDIATE = (
+    "ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384:"
+    "ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305"
+)
+#: How often the files are looked at.
+_LOOK_S = 10.0
+
+
+class BadCertificate(Exception):
+    """The files hold no certificate with its private key; the message names fault and remedy."""
+
+
+class TlsServer:
+    """A certificate with its private key, from PEM files; the chain follows the certificate.
+
+    `ciphers` (OpenSSL's names) are those of TLS 1.2. Raises `BadCertificate`.
+    """
+
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path,
+        *,
+        oldest: TlsVersion = "1.2",
+        ciphers: str = INTERMEDIATE,
+    ) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._oldest = ssl.TLSVersion.TLSv1_3 if oldest == "1.3" else ssl.TLSVersion.TLSv1_2
+        self._ciphers = ciphers
+        self._read = self._state_of_files()
+        self._context = self._load()
+
+    def reload(self) -> None:
+        """Read the files again, for connections from now on; with a fault the old ones stay.
+
+        Raises `BadCertificate`.
+        """
+        seen = self._state_of_files()
+        self._context = self._load()
+        self._read = seen
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the files are others than those that were read."""
+        return self._state_of_files() != self._read
+
+    def _state_of_files(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(map(_state_of, (self._certificate, self._key)))
+
+    def wrap(self, sock: socket.socket) -> ssl.SSLSocket:
+        """The server's side of a connection whose handshake is still to be made."""
+        return self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = self._oldest
+        context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+        try:
+            context.set_ciphers(self._ciphers)
+        except ssl.SSLError as fault:
+            raise BadCertificate(
+                f"tls_ciphers {self._ciphers!r} names no cipher that is known here; write names as "
+                "`openssl ciphers` does, with colons between."
+            ) from fault
+        # The kernel encrypts, where it can.
+        context.options |= getattr(ssl, "OP_ENABLE_KTLS", 0)
+        # Without this the handshake fails with whoever offers h2 by ALPN, as curl does.
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(self._certificate, self._key, password=_no_password)
+        except ssl.SSLError as fault:
+            raise BadCertificate(
+                f"{self._certificate} and {self._key} are no certificate (PEM) with its private "
+                f"key: {fault.reason or fault}."
+            ) from fault
+        except ValueError as fault:
+            raise BadCertificate(f"{self._key} has a password; take it off: {fault}.") from fault
+        except OSError as fault:
+            name = fault.filename or f"{self._certificate} or {self._key}"
+            raise BadCertificate(f"{name} cannot be read: {fault.strerror}.") from fault
+        return context
+
+
+class CertificateWatch:
+    """Has a renewed certificate read when its files change; running connections keep the old."""
+
+    log = Logger()
+
+    def __init__(self, reactor: Any, server: TlsServer) -> None:
+        self._reactor = reactor
+        self._server = server
+        self._call: Any = None
+
+    def start(self) -> None:
+        """Look every few seconds."""
+        self._call = self._reactor.callLater(_LOOK_S, self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._call is not None and self._call.active():
+            self._call.cancel()
+
+    def read_now(self) -> None:
+        """Read the files now; a fault is logged, and the old certificate goes on."""
+        try:
+            self._server.reload()
+        except BadCertificate as fault:
+            # Perhaps only one of the two files is there yet: the next look sees to it.
+            self.log.error("The old certificate goes on: {fault}", fault=fault)
+        else:
+            self.log.info("The certificate was read again.")
+
+    def _look(self) -> None:
+        self.start()
+        if self._server.has_changed:
+            self.read_now()
+
+
+def _state_of(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _no_password() -> str:
+    raise ValueError("nobody can type it while the server starts")

@@ -1,0 +1,234 @@
+"""Digests, revisions, events, arrivals and passes: reading and writing. All functions block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, insert, or_, select, update
+from sqlalchemy.orm import Session
+
+from server.store.journal import insert_for
+from server.store.models import Arrival, Digest, Event, Pass, Revision
+from server.store.records import (
+    ArrivalRecord,
+    EventRecord,
+    PassRecord,
+    RevisionRecord,
+)
+
+
+def read_digest(session: Session, key: str) -> dict[str, Any] | None:
+    """What is known about the bytes that `key` names."""
+    found = session.get(Digest, key)
+    return dict(found.body) if found else None
+
+
+def write_digest(session: Session, key: str, body: Mapping[str, Any], now: float) -> None:
+    """Remember the digests of the bytes that `key` names."""
+    statement = insert_for(session)(Digest).values(key=key, body=dict(body), used_s=now)
+    session.execute(
+        statement.on_conflict_do_update(
+            index_elements=[Digest.key],
+            set_={"body": statement.excluded.body, "used_s": statement.excluded.used_s},
+        )
+    )
+
+
+def forget_digests(session: Session, before_s: float) -> None:
+    """Drop digests that nobody stored or renewed since `before_s`."""
+    session.execute(delete(Digest).where(Digest.used_s < before_s))
+
+
+def add_revision(session: Session, record: RevisionRecord) -> RevisionRecord:
+    """Store an applied change; the answer carries its id (a given one is kept)."""
+    row = Revision(
+        id=record.number or None,
+        at_s=record.at_s,
+        author=record.who,
+        note=record.note,
+        policy=record.policy,
+        settings=dict(record.settings),
+        restored_from=record.restored_from,
+    )
+    session.add(row)
+    session.flush()
+    return _revision(row)
+
+
+def keep_revision(session: Session, record: RevisionRecord) -> None:
+    """Store a revision as a write of a batch."""
+    add_revision(session, record)
+
+
+def read_revisions(
+    session: Session, limit: int, before_id: int | None = None
+) -> list[RevisionRecord]:
+    """The latest changes, newest first."""
+    query = select(Revision).order_by(Revision.id.desc()).limit(limit)
+    if before_id is not None:
+        query = query.where(Revision.id < before_id)
+    return [_revision(row) for row in session.scalars(query)]
+
+
+def read_revision(session: Session, revision_id: int) -> RevisionRecord | None:
+    """One change."""
+    row = session.get(Revision, revision_id)
+    return _revision(row) if row else None
+
+
+def _revision(row: Revision) -> RevisionRecord:
+    return RevisionRecord(
+        number=row.id,
+        at_s=row.at_s,
+        who=row.author,
+        note=row.note,
+        policy=row.policy,
+        settings=dict(row.settings),
+        restored_from=row.restored_from,
+    )
+
+
+def write_events(session: Session, records: Iterable[EventRecord]) -> None:
+    """Add lines to the operator's log."""
+    rows = [
+        {
+            "at_s": record.at_s,
+            "kind": record.kind,
+            "level": record.level,
+            "text": record.text,
+            "data": dict(record.data),
+        }
+        for record in records
+    ]
+    if rows:
+        session.execute(insert(Event), rows)
+
+
+def read_events(
+    session: Session,
+    limit: int,
+    *,
+    before_id: int | None = None,
+    kind: str | None = None,
+    text: str | None = None,
+) -> list[EventRecord]:
+    """The latest events, newest first; `text` is looked for in the text and the kind."""
+    wanted: list[ColumnElement[bool]] = []
+    if before_id is not None:
+        wanted.append(Event.id < before_id)
+    if kind is not None:
+        wanted.append(Event.kind == kind)
+    if text:
+        wanted.append(or_(Event.text.contains(text, autoescape=True), Event.kind == text))
+    query = select(Event).where(*wanted).order_by(Event.id.desc()).limit(limit)
+    return [
+        EventRecord(
+            number=row.id,
+            at_s=row.at_s,
+            kind=row.kind,
+            level=row.level,
+            text=row.text,
+            data=dict(row.data),
+        )
+        for row in session.scalars(query)
+    ]
+
+
+def forget_events(session: Session, before_s: float) -> None:
+    """Drop events and arrivals older than `before_s`."""
+    session.execute(delete(Event).where(Event.at_s < before_s))
+    session.execute(delete(Arrival).where(Arrival.at_s < before_s))
+
+
+def write_arrivals(session: Session, records: Iterable[ArrivalRecord]) -> None:
+    """Add arrivals."""
+    rows = [
+        {
+            "at_s": record.at_s,
+            "client": record.client,
+            "file": record.file,
+            "size_bytes": record.size_bytes,
+        }
+        for record in records
+    ]
+    if rows:
+        session.execute(insert(Arrival), rows)
+
+
+def read_arrivals(session: Session, since_s: float, limit: int) -> list[ArrivalRecord]:
+    """Arrivals since a time, oldest first."""
+    query = select(Arrival).where(Arrival.at_s >= since_s).order_by(Arrival.at_s).limit(limit)
+    return [
+        ArrivalRecord(at_s=row.at_s, client=row.client, file=row.file, size_bytes=row.size_bytes)
+        for row in session.scalars(query)
+    ]
+
+
+def write_passes(session: Session, records: Iterable[PassRecord]) -> None:
+    """Remember issued passes."""
+    session.add_all(
+        Pass(
+            serial=record.serial,
+            class_name=record.class_name,
+            weight=record.weight,
+            path=record.path,
+            issued_s=record.issued_s,
+            not_before_s=record.not_before_s,
+            expires_s=record.expires_s,
+            max_uses=record.max_uses,
+            uses=record.uses,
+            revoked=record.revoked,
+            note=record.note,
+        )
+        for record in records
+    )
+
+
+def read_passes(session: Session) -> list[PassRecord]:
+    """All passes, newest first."""
+    query = select(Pass).order_by(Pass.issued_s.desc(), Pass.serial)
+    return [
+        PassRecord(
+            serial=row.serial,
+            class_name=row.class_name,
+            weight=row.weight,
+            path=row.path,
+            issued_s=row.issued_s,
+            not_before_s=row.not_before_s,
+            expires_s=row.expires_s,
+            max_uses=row.max_uses,
+            uses=row.uses,
+            revoked=row.revoked,
+            note=row.note,
+        )
+        for row in session.scalars(query)
+    ]
+
+
+def count_pass_use(session: Session, record: PassRecord) -> None:
+    """Store how often a pass was used; one that another process issued is taken up."""
+    statement = insert_for(session)(Pass).values(
+        serial=record.serial,
+        class_name=record.class_name,
+        weight=record.weight,
+        path=record.path,
+        issued_s=record.issued_s,
+        not_before_s=record.not_before_s,
+        expires_s=record.expires_s,
+        max_uses=record.max_uses,
+        uses=record.uses,
+        revoked=record.revoked,
+        note=record.note,
+    )
+    session.execute(
+        statement.on_conflict_do_update(
+            index_elements=[Pass.serial], set_={"uses": statement.excluded.uses}
+        )
+    )
+
+
+def revoke_pass(session: Session, serial: str) -> bool:
+    """Make a pass worthless; False when it is unknown."""
+    result = session.execute(update(Pass).where(Pass.serial == serial).values(revoked=True))
+    return bool(getattr(result, "rowcount", 0))

@@ -1,0 +1,106 @@
+// Makes the waiting page live: counts down, asks how the ticket stands (which is never early),
+// starts the download in place and then says how to check it. Without it the page works by Refresh.
+"use strict";
+(() => {
+  const page = document.querySelector("[data-queue]");
+  if (!page) return;
+  const words = JSON.parse(page.dataset.words);
+  const at = (name) => page.querySelector(`[data-live="${name}"]`);
+  const fill = (text, values) => text.replace(/\{(\w+)\}/g, (whole, name) => values[name] ?? whole);
+  // As protocol.units.split_duration divides it.
+  const time = (seconds) => {
+    const n = Math.max(0, Math.round(seconds));
+    if (n < 90) return fill(words.seconds, { n });
+    const minutes = Math.round(n / 60);
+    if (minutes < 90) return fill(words.minutes, { n: minutes });
+    const hours = Math.floor(minutes / 60);
+    if (hours >= 48) return fill(words.days, { n: Math.round(hours / 24) });
+    const whole = fill(words.hours, { n: hours });
+    return minutes % 60 ? `${whole} ${fill(words.minutes, { n: minutes % 60 })}` : whole;
+  };
+  const show = (name, text) => {
+    const node = at(name);
+    if (node && node.textContent !== text) node.textContent = text;
+  };
+
+  const began = Date.now() / 1000 - Number(page.dataset.waited);
+  let starts = page.dataset.expected ? Date.now() / 1000 + Number(page.dataset.expected) : null;
+  let visit = Date.now() / 1000 + Number(page.dataset.visit);
+  let started = false;
+  let asked = Date.now() / 1000;
+
+  const tick = () => {
+    if (started) return;
+    const now = Date.now() / 1000;
+    show("waited", time(now - began));
+    if (starts !== null) {
+      show("expected", fill(words.expected_value, { time: time(Math.max(1, starts - now)) }));
+      const bar = page.querySelector("progress");
+      if (bar) bar.value = Math.min(99, (100 * (now - began)) / Math.max(1, starts - began));
+    }
+    show("visit", fill(words.next_visit, { time: time(visit - now) }));
+    const left = starts === null ? 60 : starts - now;
+    if (now - asked >= Math.min(20, Math.max(4, left / 4)) && !document.hidden) {
+      asked = now;
+      ask();
+    }
+  };
+
+  const ask = async () => {
+    try {
+      const answer = await fetch(page.dataset.queue, { cache: "no-store" });
+      if (!answer.ok) return;
+      take(await answer.json());
+    } catch {
+      // The network is away for a moment; the next question follows by itself.
+    }
+  };
+
+  const take = (status) => {
+    const now = Date.now() / 1000;
+    if (status.state === "started") return begun();
+    if (status.place) {
+      const place = status.place.toLocaleString(document.documentElement.lang);
+      show("title", status.place === 1 ? words.title_next : fill(words.title_place, { place }));
+    }
+    if (status.expected_wait_s !== undefined) starts = now + status.expected_wait_s;
+    if (status.p90_wait_s !== undefined) {
+      show("latest", fill(words.latest, { time: time(status.p90_wait_s) }));
+    }
+    // A ready ticket may knock at once; a visit before that gains nothing.
+    if (status.state === "ready" && visit - now > 2) {
+      visit = now;
+      start();
+    }
+  };
+
+  // The answer is either the file, which leaves this page as it is, or this page anew.
+  const start = () => {
+    window.location.assign(page.dataset.file);
+    window.setTimeout(ask, 2000);
+  };
+
+  const begun = async () => {
+    started = true;
+    // Ends the Refresh of this page, once the answer has become a download of its own.
+    window.setTimeout(() => window.stop(), 1500);
+    show("title", words.title_started);
+    for (const node of page.querySelectorAll("[data-while='waiting']")) node.hidden = true;
+    for (const node of page.querySelectorAll("[data-while='started']")) node.hidden = false;
+    try {
+      const head = await fetch(page.dataset.path, { method: "HEAD", cache: "no-store" });
+      const digest = /sha-256=:([^:]+):/.exec(head.headers.get("Repr-Digest") ?? "");
+      if (!digest) return;
+      const bytes = Uint8Array.from(atob(digest[1]), (letter) => letter.charCodeAt(0));
+      const hex = Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+      show("digest", hex);
+      at("digest-row").hidden = false;
+    } catch {
+      // Without a digest the commands on the page still check the file.
+    }
+  };
+
+  window.setInterval(tick, 1000);
+  document.addEventListener("visibilitychange", () => document.hidden || ask());
+  window.setTimeout(ask, 3000);
+})();

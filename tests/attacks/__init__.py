@@ -1,0 +1,1 @@
+"""Attacks on a real server: each of these succeeded once."""

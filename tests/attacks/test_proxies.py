@@ -1,0 +1,121 @@
+"""Behind a proxy a client is who the proxy says, whatever it says itself: every recipe is run."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.server import occupy, one_slot
+from tests.running import wait_for
+
+pytestmark = pytest.mark.e2e
+
+RECIPES = Path(__file__).parents[2] / "deploy" / "proxy"
+NGINX_FRAME = (
+    "daemon off; error_log stderr; pid {folder}/pid; events {{}} http {{ access_log off; "
+    "client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f; "
+    "uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s; include {folder}/recipe; }}"
+)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def command(proxy: str, folder: Path, listen: int, behind: int, more: str) -> list[str]:
+    """Run a recipe as it stands, but for its two ports."""
+    name = {"nginx": "nginx.conf", "haproxy": "haproxy.cfg", "caddy": "Caddyfile"}[proxy]
+    text = (RECIPES / name).read_text().replace("127.0.0.1:8080", f"127.0.0.1:{behind}{more}")
+    text = re.sub(r"(?m)(listen |bind :|^:)80\b", rf"\g<1>{listen}", text)
+    assert str(listen) in text
+    recipe = folder / "recipe"
+    if proxy == "caddy":
+        text = "{\n\tadmin off\n}\n" + text
+    recipe.write_text(text)
+    if proxy == "nginx":
+        (folder / "frame").write_text(NGINX_FRAME.format(folder=folder))
+        return ["nginx", "-p", str(folder), "-c", str(folder / "frame")]
+    if proxy == "haproxy":
+        return ["haproxy", "-db", "-f", str(recipe)]
+    return ["caddy", "run", "--adapter", "caddyfile", "--config", str(recipe)]
+
+
+@contextlib.contextmanager
+def proxying(proxy: str, folder: Path, behind: int, more: str = "") -> Iterator[int]:
+    folder.mkdir()
+    port = free_port()
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            command(proxy, folder, port, behind, more),
+            stdout=log,
+            stderr=log,
+            env={"HOME": str(folder), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+        )
+
+        def up() -> bool:
+            with socket.socket() as sock:
+                return sock.connect_ex(("127.0.0.1", port)) == 0 or process.poll() is not None
+
+        try:
+            wait_for(up)
+            assert process.poll() is None, (folder / "log").read_text()
+            yield port
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def place(port: int, source: str, **fields: str) -> str:
+    """The place that a client from `source` is told."""
+    headers = {name.replace("_", "-"): value for name, value in fields.items()}
+    connection = http.client.HTTPConnection("127.0.0.1", port, 20, source_address=(source, 0))
+    connection.request("GET", "/big.iso", headers={"Tidegate-Wait": "ticket", **headers})
+    found = connection.getresponse().headers["Tidegate-Place"]
+    connection.close()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("proxy", ["nginx", "haproxy", "caddy"])
+def test_nobody_is_somebody_else_by_a_header(proxy: str, tmp_path: Path) -> None:
+    with one_slot(tmp_path, "--trusted-proxy", "127.0.0.1") as server, occupy(server):
+        behind = int(server.url.rpartition(":")[2])
+        with proxying(proxy, tmp_path / "proxy", behind) as port:
+            first = {
+                place(port, "127.0.0.2", **{name: f"9.9.9.{number}"})
+                for number, name in enumerate(["X_Forwarded_For", "X_Real_IP", "X_Other"])
+            }
+            first |= {
+                place(port, "127.0.0.2", Forwarded=f"for=9.9.9.{number};proto=https")
+                for number in range(3)
+            }
+            assert first == {"1"}
+            assert place(port, "127.0.0.3") == "2"
+
+
+def test_haproxy_says_who_the_client_is_before_its_first_byte(tmp_path: Path) -> None:
+    config = tmp_path / "tidegate.toml"
+    config.write_text("proxy_protocol = true\n")
+    arguments = ("--trusted-proxy", "127.0.0.1", "--config", str(config))
+    with one_slot(tmp_path, *arguments) as server:
+        behind = int(server.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", behind), 20) as bare:
+            bare.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert bare.recv(4096).startswith(b"HTTP/1.1 400 ")
+        with proxying("haproxy", tmp_path / "proxy", behind, " send-proxy-v2") as port:
+            with occupy(server, port, "127.0.0.9"):
+                first = {
+                    place(port, "127.0.0.2", X_Forwarded_For=f"9.9.9.{number}")
+                    for number in range(3)
+                }
+                assert first == {"1"}
+                assert place(port, "127.0.0.3") == "2"

@@ -1,0 +1,179 @@
+"""A gate behind a leader, and nodes in front of it, joined in memory: real links, one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
+
+from protocol.cluster import FromLeader, FromNode, decode_from_leader, decode_from_node
+from protocol.manifest import FileDigests
+from server.admission.gate import SmallTerms
+from server.app.fleet import encode_rules
+from server.cluster.leader import Leader, Nodes
+from server.cluster.link import Link
+from server.cluster.node import RemoteAdmission
+from server.files.transfer import Admission, Representation
+from server.http.proxies import TrustedProxies
+from server.http.request import Request
+from tests.fakes import Asked, House
+
+
+class MemoryTransport:
+    """One direction of a connection: bytes arrive in the next turn, whole or not at all."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.far: Link[Any] | None = None
+        self.near: Link[Any] | None = None
+        self.cut = False
+
+    def write(self, data: bytes) -> None:
+        far = self.far
+        if far is not None and not self.cut:
+            self.clock.callLater(0, lambda: None if self.cut else far.dataReceived(data))
+
+    def abortConnection(self) -> None:
+        if self.cut:
+            return
+        self.cut = True
+        for side in (self.near, self.far):
+            if side is not None:
+                other = side.transport
+                other.cut = True
+                self.clock.callLater(0, side.connectionLost)
+
+    def loseConnection(self) -> None:
+        self.abortConnection()
+
+
+def join(clock: Clock, leader: Leader, node: RemoteAdmission) -> Link[FromLeader]:
+    """Connect a node with a leader; the node's side of it."""
+    at_node: Link[FromLeader] = Link(clock, decode_from_leader, node.peer)
+    at_leader: Link[FromNode] = Link(clock, decode_from_node, leader.peer)
+    for near, far in ((at_node, at_leader), (at_leader, at_node)):
+        near.transport = MemoryTransport(clock)
+        near.transport.near, near.transport.far = near, far
+    at_leader.connectionMade()
+    at_node.connectionMade()
+    clock.advance(0)
+    return at_node
+
+
+class Outlet:
+    """What a node sends, as a test says."""
+
+    link_busy = False
+    sent_bytes_total = 0
+    goodput = 0.0
+    bandwidth_bytes_s: float | None = None
+
+    def goodput_bytes_s(self) -> float:
+        return self.goodput
+
+    def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
+        self.bandwidth_bytes_s = bandwidth_bytes_s
+
+
+class Home:
+    """What a leader's server does, on a `House`."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.digest: FileDigests | None = None
+        self.routed: list[Request] = []
+
+    @property
+    def admission(self) -> Admission:
+        return self.house.gate
+
+    def route(self, request: Request) -> None:
+        self.routed.append(request)
+
+    def register(self, request: Request, rep: Representation) -> None:
+        if not self.house.gate.reception.register(request, rep, self.house.clock.seconds()):
+            request.refuse(404, "not-found", "Nothing here.")
+
+    def turned_away(self, request: Request, url_path: str) -> bool:
+        return self.house.gate.reception.turns_away(request, url_path, self.house.clock.seconds())
+
+    def digests(self, rep: Representation) -> Deferred[FileDigests | None]:
+        return succeed(self.digest)
+
+    def small_terms(self) -> SmallTerms:
+        return self.house.gate.small_terms()
+
+    def served_small(self, url_path: str, times: int, size_bytes: int) -> None:
+        self.house.gate.served_elsewhere(url_path, times, size_bytes)
+
+    def rules(self) -> bytes:
+        return encode_rules(self.house.gate.parts.rules.rules)
+
+
+class FleetHouse(House):
+    """The same as a `House`, but every request enters by one node or another, in turn."""
+
+    def __init__(self, *args: Any, count: int = 2, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.begun_again: list[Request] = []
+        self.left: Callable[[int], None] = lambda index: None
+        self.outlets = [Outlet() for _ in range(count)]
+        self.fleet = [
+            RemoteAdmission(
+                self.clock,
+                f"node-{index}",
+                index,
+                outlet,
+                small_below_bytes=self.settings.small_below_bytes,
+                leave=lambda index=index: self.left(index),
+                again=lambda request: self.begun_again.append(request),
+            )
+            for index, outlet in enumerate(self.outlets)
+        ]
+        for node in self.fleet:
+            node.begin()
+        self.lead()
+        self._turn = 0
+
+    def lead(self, *, bandwidth_bytes_s: float | None = None, join_all: bool = True) -> None:
+        """A leader over this house's gate, with all nodes connected."""
+        self.nodes = Nodes()
+        self.home = Home(self)
+        self.leader = Leader(
+            self.clock,
+            self.home,
+            self.nodes,
+            TrustedProxies(),
+            epoch=1,
+            awaited=len(self.fleet),
+            bandwidth_bytes_s=bandwidth_bytes_s,
+        )
+        self.leader.start(lambda: None)
+        if join_all:
+            self.links = [join(self.clock, self.leader, node) for node in self.fleet]
+            self.clock.advance(0)
+
+    def ask_with(
+        self,
+        address: str,
+        headers: Mapping[bytes, bytes],
+        file: str,
+        size_bytes: int,
+        ranges: tuple[int, int] | None,
+        query: str,
+    ) -> Asked:
+        self._turn += 1
+        self.entrance = self.fleet[self._turn % len(self.fleet)]
+        return self._enter(address, headers, file, size_bytes, ranges, query)
+
+    def ask_at(self, index: int, address: str) -> Asked:
+        """Ask at this node."""
+        self._turn = index - 1
+        return self.ask(address)
+
+    def _enter(self, *of: Any) -> Asked:
+        asked = super().ask_with(*of)
+        self.clock.advance(0)
+        return asked

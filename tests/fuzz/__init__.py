@@ -1,0 +1,1 @@
+"""Bytes that nobody would send. A short, repeatable run in CI; `make fuzz` for a long one."""

@@ -1,0 +1,239 @@
+"""Faults at random under mixed clients: at the end everybody has the right bytes.
+
+A failure names the seed, which may be given: TIDEGATE_CHAOS_SEED. TIDEGATE_CHAOS_S is how long
+faults go on, in seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.running import ROOT, RunningServer, make_release, sha256, wait_for
+from tests.test_e2e_clock import faketime_library
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(0)]
+
+SIZES = {"big.bin": 4_000_000, "mid.bin": 1_500_000, "page.bin": 9_000}
+SLOTS = 3
+#: Exit status of `tidegate get`: the network failed.
+GAVE_UP = 5
+
+
+class Chaos:
+    """A server that is hurt, and clients that want their files all the same."""
+
+    def __init__(self, folder: Path, seed: str) -> None:
+        self.folder = folder
+        self.random = random.Random(seed)
+        self.digests = make_release(
+            folder / "release", **{name.replace(".", "_"): size for name, size in SIZES.items()}
+        )
+        self.clock = folder / "clock"
+        self.clock.write_text("+0\n")
+        self.config = folder / "tidegate.toml"
+        self.configure("ticket")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.errors: list[str] = []
+        self.newcomers = 0
+        self.server = self.start()
+        #: Processes that must end well, and those that a fault may break off.
+        self.gets: dict[Path, subprocess.Popen[bytes]] = {}
+        self.curls: dict[Path, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> RunningServer:
+        return RunningServer(
+            self.folder / "release",
+            self.folder / "state",
+            *("--config", str(self.config), "--listen", f"127.0.0.1:{self.port}"),
+            LD_PRELOAD=faketime_library(),
+            FAKETIME_TIMESTAMP_FILE=str(self.clock),
+            FAKETIME_NO_CACHE="1",
+            FAKETIME_DONT_FAKE_MONOTONIC="1",
+            DONT_FAKE_MONOTONIC="1",
+        )
+
+    # -- clients ---------------------------------------------------------------------------------
+
+    def a_client_comes(self) -> None:
+        name = self.random.choice(list(SIZES))
+        number = len(self.gets) + len(self.curls)
+        if self.random.random() < 0.5 and self.running(self.gets) < 4:
+            to = self.folder / f"get-{number}-{name}"
+            self.gets[to] = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "tidegate",
+                    "get",
+                    "--quiet",
+                    "-o",
+                    to,
+                    f"{self.url}/{name}",
+                ],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "TIDEGATE_DATA": str(self.folder / "d"),
+                },
+            )
+        elif self.running(self.curls) < 20:
+            to = self.folder / f"curl-{number}-{name}"
+            agent = f"curl/{self.random.randrange(5)}"
+            command = ["curl", "-sf", "-A", agent, "-o", to, f"{self.url}/{name}"]
+            self.curls[to] = subprocess.Popen(command)
+
+    def get(self, to: Path, name: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tidegate", "get", "--quiet", "-o", to]
+        data = str(self.folder / "data")
+        return subprocess.Popen(
+            [*command, f"{self.url}/{name}"],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "TIDEGATE_DATA": data},
+            stderr=subprocess.DEVNULL,
+        )
+
+    def get_again(self) -> None:
+        """A program gives up when the network fails too often; a person then starts it again."""
+        for to, one in self.gets.items():
+            if one.wait() == GAVE_UP:
+                self.gets[to] = self.get(to, to.name.rpartition("-")[2])
+
+    @staticmethod
+    def running(processes: dict[Path, subprocess.Popen[bytes]]) -> int:
+        return sum(one.poll() is None for one in processes.values())
+
+    # -- faults ----------------------------------------------------------------------------------
+
+    def killed(self) -> None:
+        self.errors += self.server.errors
+        self.server.kill()
+        self.server = self.start()
+
+    def stopped_for_a_while(self) -> None:
+        self.server.signal(signal.SIGSTOP)
+        time.sleep(self.random.uniform(0.5, 5.0))
+        self.server.signal(signal.SIGCONT)
+
+    def clock_is_set(self) -> None:
+        fresh = self.clock.with_suffix(".new")
+        fresh.write_text(f"{self.random.choice([-3600, -30, 0, 30, 3600]):+d}\n")
+        os.replace(fresh, self.clock)
+
+    def configuration_is_read_again(self) -> None:
+        self.configure(self.random.choice(["ticket", "ticket", "fair", "adaptive", "reserve"]))
+        self.server.signal(signal.SIGHUP)
+
+    def configuration_is_broken(self) -> None:
+        good = self.config.read_text()
+        self.config.write_text("[admission]\nslots = nonsense\n")
+        self.server.signal(signal.SIGHUP)
+        time.sleep(0.5)
+        self.config.write_text(good)
+
+    def database_is_lost(self) -> None:
+        for file in (self.folder / "state").glob("tidegate.db*"):
+            file.unlink(missing_ok=True)
+
+    def release_is_replaced_by_itself(self) -> None:
+        for name in SIZES:
+            fresh = self.folder / name
+            fresh.write_bytes((self.folder / "release" / name).read_bytes())
+            os.replace(fresh, self.folder / "release" / name)
+
+    def configure(self, policy: str) -> None:
+        self.config.write_text(
+            f'policy = "{policy}"\nbandwidth = "32Mbit"\n'
+            f"[admission]\nslots = {SLOTS + 1}\nreserve_small = 1\nlease_idle_s = 3\n"
+        )
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def every_slot_starts_one(self) -> bool:
+        """As many newcomers at once as there are slots for them."""
+        with contextlib.ExitStack() as opened:
+            try:
+                answers = []
+                for _ in range(SLOTS):
+                    self.newcomers += 1
+                    name = f"newcomer {self.newcomers}"
+                    headers = {"Tidegate-Client": name, "Tidegate-Wait": "ticket"}
+                    request = urllib.request.Request(f"{self.url}/mid.bin", headers=headers)
+                    answers.append(
+                        opened.enter_context(urllib.request.urlopen(request, timeout=30))
+                    )
+            except urllib.error.HTTPError:
+                return False
+            return all(len(answer.read()) == SIZES["mid.bin"] for answer in answers)
+
+
+def test_after_faults_at_random_everybody_has_the_right_bytes(tmp_path: Path) -> None:
+    seed = os.environ.get("TIDEGATE_CHAOS_SEED") or f"{random.randrange(1 << 32)}"
+    limit_s = float(os.environ.get("TIDEGATE_CHAOS_S", "60"))
+    happened: list[str] = [f"TIDEGATE_CHAOS_SEED={seed}"]
+    chaos = Chaos(tmp_path, seed)
+    faults = [
+        chaos.killed,
+        chaos.stopped_for_a_while,
+        chaos.clock_is_set,
+        chaos.stopped_for_a_while,
+        chaos.clock_is_set,
+        chaos.configuration_is_read_again,
+        chaos.configuration_is_broken,
+        chaos.database_is_lost,
+        chaos.release_is_replaced_by_itself,
+    ]
+    try:
+        end_s = time.monotonic() + limit_s
+        while time.monotonic() < end_s:
+            for _ in range(chaos.random.randrange(1, 5)):
+                chaos.a_client_comes()
+            time.sleep(chaos.random.uniform(0.2, 2.0))
+            fault = chaos.random.choice(faults)
+            happened.append(fault.__name__)
+            fault()
+        chaos.configure("ticket")
+        chaos.server.signal(signal.SIGHUP)
+        for _ in range(2):
+            everybody = {**chaos.gets, **chaos.curls}
+            wait_for(lambda: not chaos.running({**chaos.gets, **chaos.curls}), 120)
+            late = [to.name for to, one in everybody.items() if one.poll() is None]
+            assert late == [], happened
+            chaos.get_again()
+        for to, one in chaos.gets.items():
+            assert one.wait() == 0, (to.name, happened)
+            assert sha256(to) == chaos.digests[to.name.rpartition("-")[2]]
+        for to, one in chaos.curls.items():
+            name = to.name.rpartition("-")[2]
+            got = to.read_bytes() if to.exists() else b""
+            whole = (tmp_path / "release" / name).read_bytes()
+            assert whole.startswith(got), ("bytes that are not the file's", happened)
+            assert one.returncode != 0 or got == whole, happened
+        started: list[bool] = []
+
+        def look() -> bool:
+            started.append(chaos.every_slot_starts_one())
+            return started[-1]
+
+        wait_for(look, 60)
+        assert started[-1], ("a slot leaked", happened)
+        lines = chaos.errors + chaos.server.errors
+        assert not [line for line in lines if "Traceback" in line or "forgotten" in line], happened
+    finally:
+        for one in {**chaos.gets, **chaos.curls}.values():
+            if one.poll() is None:
+                one.kill()
+            one.wait()
+        chaos.server.stop()

@@ -1,0 +1,282 @@
+"""Several processes, one queue: real workers behind one port, killed and stopped at will."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import random
+import signal
+import ssl
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.running import RunningServer, make_release, serving, wait_for
+
+pytestmark = pytest.mark.e2e
+
+WORKERS = ("--workers", "3")
+ENVIRON = {
+    "TIDEGATE_CLIENTS_PER_ADDRESS": "65536",
+    "TIDEGATE_TICKET_TTL_S": "600",
+    "TIDEGATE_EARLY_PENALTY_S": "0",
+    "TIDEGATE_LEASE_IDLE_S": "1",
+    "TIDEGATE_DRAIN_S": "1",
+}
+
+
+def children(server: RunningServer) -> list[int]:
+    """The processes of a server."""
+    pid = server.process.pid
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii").split()
+    return sorted(map(int, found))
+
+
+def leader_of(state: Path) -> int:
+    """The process that has the queue: it holds the state folder."""
+    return int((state / "lock").read_text("ascii"))
+
+
+def nodes(server: RunningServer, state: Path) -> list[int]:
+    """The processes that serve."""
+    return [pid for pid in children(server) if pid != leader_of(state)]
+
+
+class Asking:
+    """A client that reads its answer's header, and its body when told to."""
+
+    def __init__(self, url: str, client: str, file: str = "/big.iso", token: str = "") -> None:
+        parts = urlsplit(url)
+        self.connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+        headers = {"Tidegate-Wait": "ticket", "Tidegate-Client": client}
+        if token:
+            headers["Tidegate-Ticket"] = token
+        self.connection.request("GET", file, headers=headers)
+        self.answer = self.connection.getresponse()
+        self.status = self.answer.status
+
+    @property
+    def place(self) -> int:
+        return int(self.answer.headers["Tidegate-Place"])
+
+    @property
+    def token(self) -> str:
+        return self.answer.headers["Tidegate-Ticket"]
+
+    def body(self) -> bytes:
+        return self.answer.read()
+
+    def close(self) -> None:
+        self.answer.close()
+        self.connection.close()
+
+
+@pytest.fixture
+def asking() -> Iterator[Callable[..., Asking]]:
+    """Makes clients, and closes what they leave open."""
+    made: list[Asking] = []
+
+    def make(*args: str, **more: str) -> Asking:
+        made.append(Asking(*args, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+Ask = Callable[..., Asking]
+
+
+def test_one_queue_in_the_order_of_coming_at_every_worker(tmp_path: Path, asking: Ask) -> None:
+    make_release(tmp_path / "release", big_iso=20_000_000, small_txt=100)
+    args = ("--slots", "2", "--reserve-small", "1", "--bandwidth", "200KB", "--policy", "ticket")
+    with serving(tmp_path / "release", tmp_path / "state", *WORKERS, *args, **ENVIRON) as server:
+        holder = asking(server.url, "holder")
+        assert holder.status == 200
+        waiting = [asking(server.url, f"client-{n}") for n in range(40)]
+        assert [one.status for one in waiting] == [503] * 40
+        assert [one.place for one in waiting] == list(range(1, 41))
+        # The same ticket is good at every worker, and a retry without it finds its place.
+        for n in (3, 17, 30):
+            for token in (waiting[n].token, ""):
+                again = asking(server.url, f"client-{n}", token=token)
+                assert (again.status, again.place) == (503, n + 1)
+        for _ in range(12):
+            with urllib.request.urlopen(f"{server.url}/small.txt", timeout=10) as answer:
+                assert len(answer.read()) == 100
+        with urllib.request.urlopen(f"{server.url}/-/ready", timeout=10) as answer:
+            assert answer.headers["Tidegate-Free"] == "no"
+        assert len(children(server)) == 4
+
+
+def test_parked_programs_start_in_turn_and_get_the_right_bytes(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=1_500_000)
+    args = ("--slots", "2", "--reserve-small", "0", "--policy", "ticket", "--bandwidth", "3MB")
+    with serving(tmp_path / "release", tmp_path / "state", *WORKERS, *args, **ENVIRON) as server:
+        curls = [
+            subprocess.Popen(
+                ["curl", "-sS", "-A", f"curl/8.{n}", f"{server.url}/big.iso"],
+                stdout=subprocess.PIPE,
+            )
+            for n in range(8)
+        ]
+        for curl in curls:
+            body, _ = curl.communicate(timeout=60)
+            assert curl.returncode == 0
+            assert hashlib.sha256(body).hexdigest() == digests["big.iso"]
+
+
+def test_a_killed_worker_costs_its_own_clients_only(tmp_path: Path, asking: Ask) -> None:
+    digests = make_release(tmp_path / "release", big_iso=3_000_000)
+    args = ("--slots", "6", "--reserve-small", "0", "--policy", "ticket", "--bandwidth", "3MB")
+    with serving(tmp_path / "release", tmp_path / "state", *WORKERS, *args, **ENVIRON) as server:
+        running = [asking(server.url, f"c{n}") for n in range(6)]
+        waiting = [asking(server.url, f"w{n}") for n in range(10)]
+        places = [one.place for one in waiting]
+        victim = nodes(server, tmp_path / "state")[1]
+        os.kill(victim, signal.SIGKILL)
+        whole = 0
+        for one in running:
+            try:
+                body = one.body()
+            except (http.client.IncompleteRead, ConnectionError):
+                continue
+            whole += 1
+            assert hashlib.sha256(body).hexdigest() == digests["big.iso"]
+        wait_for(lambda: len(children(server)) == 4 and victim not in children(server))
+        assert whole >= 1
+        after = [asking(server.url, f"w{n}", token=one.token) for n, one in enumerate(waiting)]
+        for before, one in zip(places, after, strict=True):
+            assert one.status == 200 or one.place <= before
+
+
+def test_the_leader_may_be_killed_again_and_again(tmp_path: Path, asking: Ask) -> None:
+    """Running bodies do not notice; tickets keep their numbers' order; nobody is refused."""
+    rng = random.Random(5)
+    digests = make_release(tmp_path / "release", big_iso=6_000_000, other_iso=3_000_000)
+    args = ("--slots", "2", "--reserve-small", "0", "--policy", "ticket", "--bandwidth", "2MB")
+    with serving(tmp_path / "release", tmp_path / "state", *WORKERS, *args, **ENVIRON) as server:
+        running = [asking(server.url, f"r{n}") for n in range(2)]
+        bodies: dict[int, str] = {}
+
+        def read(index: int) -> None:
+            bodies[index] = hashlib.sha256(running[index].body()).hexdigest()
+
+        readers = [threading.Thread(target=read, args=(index,)) for index in range(2)]
+        for reader in readers:
+            reader.start()
+        parked = subprocess.Popen(
+            ["curl", "-sS", f"{server.url}/other.iso"], stdout=subprocess.PIPE
+        )
+        waiting = [asking(server.url, f"w{n}") for n in range(20)]
+        order = [one.place for one in waiting]
+        assert order == sorted(order)
+        for _ in range(3):
+            leader = leader_of(tmp_path / "state")
+            time.sleep(rng.uniform(0.0, 0.3))
+            os.kill(leader, signal.SIGKILL)
+            began = time.monotonic()
+            late = asking(server.url, f"late-{began}")
+            assert late.status == 503
+            assert "Tidegate-Ticket" in late.answer.headers
+            assert time.monotonic() - began < 10
+            again = [asking(server.url, f"w{n}", token=w.token) for n, w in enumerate(waiting)]
+            places = [one.place for one in again if one.status == 503]
+            assert places == sorted(places)
+            assert len(places) >= 18
+        for reader in readers:
+            reader.join(60)
+        assert list(bodies.values()) == [digests["big.iso"]] * 2
+        body, _ = parked.communicate(timeout=60)
+        assert hashlib.sha256(body).hexdigest() == digests["other.iso"]
+
+
+def test_a_stopped_server_lets_downloads_finish_and_is_gone(tmp_path: Path, asking: Ask) -> None:
+    digests = make_release(tmp_path / "release", big_iso=1_000_000)
+    args = ("--bandwidth", "500KB")
+    patient = {**ENVIRON, "TIDEGATE_DRAIN_S": "30"}
+    with serving(tmp_path / "release", tmp_path / "state", *WORKERS, *args, **patient) as server:
+        one = asking(server.url, "c")
+        pids = children(server)
+        server.signal(signal.SIGTERM)
+        assert hashlib.sha256(one.body()).hexdigest() == digests["big.iso"]
+        server.process.wait(30)
+        assert server.process.returncode == 0
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_children_do_not_outlive_a_parent_that_was_killed(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", big_iso=1_000)
+    with serving(tmp_path / "release", tmp_path / "state", *WORKERS, **ENVIRON) as server:
+        pids = children(server)
+        server.kill()
+        wait_for(lambda: not any(_runs(pid) for pid in pids))
+        assert not any(_runs(pid) for pid in pids)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_a_second_server_on_the_port_or_the_state_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", big_iso=1_000)
+    with serving(tmp_path / "release", tmp_path / "state", *WORKERS) as server:
+        port = server.url.rpartition(":")[2]
+        with pytest.raises(AssertionError, match="Address already in use"):
+            RunningServer(
+                tmp_path / "release",
+                tmp_path / "other",
+                *WORKERS,
+                "--listen",
+                f"127.0.0.1:{port}",
+            )
+        with pytest.raises(AssertionError, match="is in use by process"):
+            RunningServer(tmp_path / "release", tmp_path / "state", *WORKERS)
+
+
+def test_workers_speak_tls_and_unix_sockets(tmp_path: Path) -> None:
+    digests = make_release(tmp_path / "release", big_iso=2_000_000)
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2"),
+            *("-subj", "/CN=localhost"),
+        ],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    (tmp_path / "key.pem").chmod(0o600)
+    path = tmp_path / "web.sock"
+    args = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
+    unix = ("--listen", f"unix:{path}")
+    state = tmp_path / "state"
+    with serving(tmp_path / "release", state, *WORKERS, *args, *unix, **ENVIRON) as server:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        for _ in range(4):
+            with urllib.request.urlopen(
+                f"{server.url}/big.iso", context=context, timeout=20
+            ) as answer:
+                assert hashlib.sha256(answer.read()).hexdigest() == digests["big.iso"]
+        found = subprocess.run(
+            ["curl", "-sS", "--unix-socket", str(path), "http://localhost/big.iso"],
+            capture_output=True,
+            check=True,
+            timeout=30,
+        )
+        assert hashlib.sha256(found.stdout).hexdigest() == digests["big.iso"]

@@ -1,0 +1,258 @@
+"""The line is found, followed, and never imagined: crowds of fluid clients in virtual time."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies.bottleneck import Bottleneck, LineOrders, Sample
+
+STEP_S = 0.05
+MB = 1_000_000.0
+
+
+def share_out(amount: float, wants: dict[int, float]) -> dict[int, float]:
+    """Max-min: everybody gets what it wants or an equal part of the rest."""
+    got: dict[int, float] = {}
+    for position, (key, want) in enumerate(sorted(wants.items(), key=lambda item: item[1])):
+        got[key] = min(want, amount / (len(wants) - position))
+        amount -= got[key]
+    return got
+
+
+@dataclass
+class Client:
+    rate_bytes_s: float
+    left: float
+    begun_s: float
+    socket: float = 0.0
+    acked: float = 0.0
+    window: float = 0.0
+    stuck: bool = False
+
+
+@dataclass
+class World:
+    """A line, clients with sockets that hold `buffer` bytes, a pacer, and what is told of them."""
+
+    line: Callable[[float], float]
+    finder: Bottleneck
+    buffer: float = 100_000.0
+    seed: int = 1
+    now: float = 0.0
+    clients: dict[int, Client] = field(default_factory=dict)
+    orders: LineOrders = field(default_factory=LineOrders)
+    acked: float = 0.0
+    wasted: float = 0.0
+    log: list[tuple[float, float | None, float]] = field(default_factory=list)
+    arrivals: Callable[[World], None] = lambda world: None
+    born: int = 0
+
+    def add(self, rate_bytes_s: float, size: float = math.inf) -> None:
+        self.born += 1
+        self.clients[self.born] = Client(rate_bytes_s, size, self.now)
+
+    def room(self, client: Client) -> float:
+        """What its socket takes; the window of one that empties it grows."""
+        return max(self.buffer, client.window) - client.socket
+
+    def run(self, seconds: float) -> None:
+        rng = random.Random(self.seed)
+        end_s, tick_s = self.now + seconds, self.now
+        while self.now < end_s:
+            self.arrivals(self)
+            held = self._step()
+            self.now += STEP_S
+            if self.now >= tick_s:
+                tick_s += 0.25 + rng.choice((0.0, 0.0, 0.05, 0.1))
+                self._tick(held)
+
+    def _step(self) -> bool:
+        """Whether the cap left somebody waiting."""
+        running = {
+            key: client
+            for key, client in self.clients.items()
+            if key not in self.orders.hold and client.left > 0.0
+        }
+        room = {key: min(c.left, self.room(c)) for key, c in running.items()}
+        cap = self.orders.cap_bytes_s
+        budget = math.inf if cap is None else cap * STEP_S
+        given_out = dict(room) if budget == math.inf else share_out(budget, room)
+        for key, count in given_out.items():
+            self.clients[key].socket += count
+            self.clients[key].left -= count
+        wants = {
+            key: min(client.socket, client.rate_bytes_s * STEP_S)
+            for key, client in self.clients.items()
+        }
+        line = self.line(self.now) * STEP_S
+        drained = share_out(line, wants)
+        for key, count in drained.items():
+            client = self.clients[key]
+            client.socket -= count
+            if count and client.socket < 0.1 * count:
+                client.window = min(0.2 * client.rate_bytes_s, 1.3 * max(count, client.window))
+            client.acked += count
+            client.stuck = self.room(client) <= client.rate_bytes_s * STEP_S + 1.0
+            self.acked += count
+            if client.left <= 0.0 and client.socket <= 1.0:
+                del self.clients[key]
+        able = min(line, sum(client.rate_bytes_s for client in running.values()) * STEP_S)
+        self.wasted += max(0.0, able - sum(drained.values()))
+        return any(room[key] > given_out[key] + 1.0 for key in room)
+
+    def _tick(self, held: bool) -> None:
+        samples = [
+            Sample(key, int(c.acked), int(min(c.left, 1e12) + c.socket), c.stuck)
+            for key, c in self.clients.items()
+        ]
+        flying = sum(c.socket for c in self.clients.values())
+        self.orders = self.finder.observe(self.now, int(self.acked), int(flying), held, samples)
+        self.log.append((self.now, self.orders.cap_bytes_s, self.orders.line_bytes_s))
+
+    def found_at_s(self, true: float, since_s: float = 0.0, within: float = 0.06) -> float:
+        """When the line was known so well for the first time since then."""
+        for now, _, line in self.log:
+            if now >= since_s and abs(line - true) <= within * true:
+                return now
+        return math.inf
+
+
+def steady(rate: float) -> Callable[[float], float]:
+    return lambda now: rate
+
+
+@pytest.mark.parametrize("line", [0.3 * MB, 4 * MB, 100 * MB])
+@pytest.mark.parametrize("count", [3, 8, 60])
+def test_a_crowd_shows_its_line_within_5_s_and_loses_3_percent_of_it(
+    line: float, count: int
+) -> None:
+    world = World(steady(line), Bottleneck(), buffer=max(20_000.0, 0.1 * line / count))
+    for number in range(count):
+        world.add(line * (0.4 + 0.3 * (number % 4)))
+    world.run(60)
+    # Before anything is seen of a trial the sockets of those held back must be empty.
+    empty_s = world.buffer * count / line
+    assert world.found_at_s(line) <= max(5.0, 3.0 + empty_s)
+    settled = [known for now, _, known in world.log if now > 10.0]
+    assert max(settled) <= 1.08 * line
+    assert min(settled) >= 0.95 * line
+    assert world.acked >= 0.97 * line * 60 - line * 0.5
+
+
+@pytest.mark.parametrize("count", [3, 10, 100])
+@pytest.mark.parametrize("spread", [1.0, 8.0])
+def test_a_crowd_that_does_not_fill_the_line_is_never_capped(count: int, spread: float) -> None:
+    world = World(steady(25 * MB), Bottleneck())
+    rng = random.Random(3)
+    for _ in range(count):
+        world.add(20 * MB / count / spread * math.exp(rng.uniform(0, math.log(spread))))
+    total = sum(client.rate_bytes_s for client in world.clients.values())
+    world.run(120)
+    assert all(cap is None for _, cap, _ in world.log)
+    assert world.acked >= 0.97 * 120 * total
+
+
+@given(
+    st.lists(st.floats(0.05, 3.0), min_size=3, max_size=30),
+    st.floats(1.15, 4.0),
+    st.integers(0, 1000),
+)
+@settings(max_examples=25, deadline=None)
+def test_comings_and_goings_do_not_cap_those_whom_the_line_does_not_limit(
+    rates: list[float], room: float, seed: int
+) -> None:
+    total = sum(rates) * MB
+    rng = random.Random(seed)
+
+    def arrive(world: World) -> None:
+        while len(world.clients) < len(rates):
+            rate = rates[world.born % len(rates)] * MB
+            world.add(rate, rate * rng.uniform(1.0, 12.0))
+
+    line = 2.0 * max(rates) * MB * len(rates) if room > 3.0 else room * total * 2.0
+    world = World(steady(line), Bottleneck(), arrivals=arrive, seed=seed)
+    world.run(60)
+    assert world.wasted <= 0.06 * (world.acked + world.wasted)
+
+
+def test_a_line_that_falls_and_rises_is_followed() -> None:
+    def line(now: float) -> float:
+        return 1.2 * MB if 30.0 <= now < 60.0 else 4.0 * MB
+
+    world = World(line, Bottleneck())
+    for number in range(12):
+        world.add((0.5 + 0.2 * number) * MB)
+    world.run(90)
+    assert world.found_at_s(4 * MB) <= 5.0
+    assert world.found_at_s(1.2 * MB, 30.0) <= 35.0
+    assert world.found_at_s(4 * MB, 60.0) <= 75.0
+    assert world.acked >= 0.95 * (60 * 4 + 30 * 1.2) * MB
+
+
+def test_two_who_share_a_line_that_was_known_show_its_fall() -> None:
+    world = World(lambda now: 4 * MB if now < 20.0 else 1.2 * MB, Bottleneck())
+    for _ in range(5):
+        world.add(3 * MB)
+    world.run(15)
+    for key in list(world.clients)[2:]:
+        del world.clients[key]
+    world.run(15)
+    assert world.found_at_s(1.2 * MB, 20.0) <= 25.5
+
+
+def test_a_configured_bound_is_a_bound_only() -> None:
+    high = World(steady(4 * MB), Bottleneck(8 * MB))
+    low = World(steady(4 * MB), Bottleneck(3 * MB))
+    for world in (high, low):
+        for _ in range(10):
+            world.add(2 * MB)
+        world.run(20)
+    assert high.found_at_s(4 * MB) <= 5.0
+    assert all(cap == 3 * MB for _, cap, _ in low.log)
+    assert low.log[-1][2] == 3 * MB
+
+
+def test_a_crowd_that_no_longer_fills_its_line_is_not_held_to_what_it_took() -> None:
+    world = World(steady(10 * MB), Bottleneck())
+    for _ in range(40):
+        world.add(0.5 * MB)
+    world.run(20)
+    assert world.found_at_s(10 * MB) <= 5.0
+    for key in list(world.clients)[10:]:
+        del world.clients[key]
+    world.run(30)
+    before = world.acked
+    world.run(20)
+    assert world.acked - before >= 0.96 * 5 * MB * 20
+    for _ in range(9):
+        world.add(0.5 * MB)
+    before = world.acked
+    world.run(10)
+    assert world.acked - before >= 0.93 * 9.5 * MB * 10
+
+
+def test_a_newcomer_in_slow_start_is_not_taken_for_a_takeover() -> None:
+    world = World(steady(100 * MB), Bottleneck())
+
+    def arrive(world: World) -> None:
+        if len(world.clients) < 60 and world.born < world.now * 12:
+            world.add(0.3 * MB, 3 * MB)
+
+    world.arrivals = arrive
+    world.run(60)
+    assert all(cap is None for _, cap, _ in world.log)
+
+
+def test_other_traffic_on_the_line_leaves_what_it_leaves() -> None:
+    world = World(lambda now: (4.0 + math.sin(now / 7.0)) * MB, Bottleneck())
+    for _ in range(10):
+        world.add(2 * MB)
+    world.run(120)
+    assert world.wasted <= 0.08 * (world.acked + world.wasted)

@@ -1,0 +1,147 @@
+"""Told times that are kept, and the places out of turn."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from loadtest.sim.metrics import measure
+from loadtest.sim.scenario import Scenario
+from loadtest.workloads import File, Visitor, Workload
+from policies.contract import Admit, Job, Wait
+from policies.estimate.told_times import ToldTimes, due_s
+from policies.registry import make_policy
+from policies.settings import PolicySettings
+
+MB = 1_000_000
+LINK, CLIENT = 4.0 * MB, 0.25 * MB
+
+
+def test_due_times_lie_around_the_told_one_and_are_spread() -> None:
+    parts = [due_s(number, 100.0, 10.0) - 100.0 for number in range(1, 101)]
+    assert 9.5 <= min(parts) < 9.6
+    assert 10.9 < max(parts) <= 11.0
+    in_order = sorted(parts)
+    assert max(b - a for a, b in pairwise(in_order)) < 0.05
+
+
+def test_the_earliest_due_is_first_and_is_noted_once() -> None:
+    promises = ToldTimes()
+    for number, due in ((1, 30.0), (2, 20.0), (3, 25.0), (2, 20.0)):
+        promises.note(number, due, 0.0)
+    assert promises.next_s(0.0) == 20.0
+    assert promises.next_s(20.0) is None
+    taken = []
+    while (number := promises.first()) is not None:
+        taken.append(number)
+        promises.forget_first()
+    assert taken == [2, 3, 1]
+
+
+def test_interval_follows_what_places_took() -> None:
+    promises = ToldTimes()
+    promises.note(1, 1.0, 0.0)
+    for turn in range(1, 200):
+        promises.note(turn + 1, 1.0, 0.0)
+        promises.taken(turn * 8.0)
+    assert abs(promises.interval_s(199 * 8.0) - 8.0) < 0.1
+    # Nobody has got one for long: it takes longer than was learnt.
+    assert promises.interval_s(199 * 8.0 + 60.0) == 30.0
+
+
+class Crowd:
+    """A link of 4 MB/s under Fair; sixteen of the clients, who come at once, could fill it."""
+
+    def __init__(self, count: int) -> None:
+        known = PolicySettings(slots=4, reserve_small=1, bandwidth_bytes_s=LINK)
+        self.policy = make_policy("fair", known, random.Random(1))
+        self.now = 0.0
+        self.left: dict[int, float] = {}
+        self.running: set[int] = set()
+        self.told: dict[str, tuple[float, float]] = {}
+        self.started: dict[str, float] = {}
+        self.first_byte: dict[str, float] = {}
+        self.owner: dict[int, str] = {}
+        for number in range(count):
+            self.ask(f"c{number}", MB + number * MB // 10)
+
+    def ask(self, client: str, size: int) -> None:
+        job = Job(client, "file", size, size, rate_bytes_s=CLIENT, present=True)
+        self.answer(job, self.policy.offer(job, self.now))
+        self.settle()
+
+    def answer(self, job: Job, decision: object) -> None:
+        if isinstance(decision, Wait):
+            assert decision.estimate is not None
+            self.told.setdefault(job.client, (self.now, decision.estimate.expected_s))
+            return
+        assert isinstance(decision, Admit)
+        self.started[job.client] = self.now
+        self.owner[decision.lease] = job.client
+        self.left[decision.lease] = job.remaining_bytes
+        self.running.add(decision.lease)
+
+    def settle(self) -> float | None:
+        while True:
+            step = self.policy.advance(self.now)
+            self.running -= set(step.pause)
+            self.running |= set(step.resume)
+            if not step.call:
+                return step.wake_at
+            for ticket in step.call:
+                row = self.policy.ticket(ticket)
+                assert row is not None
+                job = Job(row.client, row.file, row.size_bytes, row.size_bytes, present=True)
+                self.answer(job, self.policy.offer(job, self.now, ticket))
+
+    def live(self, until: float) -> None:
+        """In steps of 50 ms; the link is shared alike."""
+        while self.now < until and (self.left or len(self.started) < len(self.told)):
+            rate = min(CLIENT, LINK / max(1, len(self.running)))
+            for lease in sorted(self.running):
+                self.first_byte.setdefault(self.owner[lease], self.now)
+                self.left[lease] -= 0.05 * rate
+                self.policy.progress(lease, self.now, max(0, int(self.left[lease])), rate)
+            self.now += 0.05
+            for lease in [lease for lease in self.running if self.left[lease] <= 0.0]:
+                del self.left[lease]
+                self.running.discard(lease)
+                self.policy.release(lease, self.now, True)
+            self.policy.observe(rate * len(self.running), rate < CLIENT, self.now)
+            self.settle()
+
+
+@pytest.mark.parametrize("count", [55, 65])
+def test_who_was_told_a_time_starts_by_then_or_a_tenth_later(count: int) -> None:
+    # 48 paused downloads are bearable, and half as many more for the sake of told times.
+    crowd = Crowd(count)
+    crowd.live(1_000.0)
+    assert len(crowd.started) == count
+    assert len(crowd.told) >= count - 48
+    for client, (at, expected) in crowd.told.items():
+        assert crowd.started[client] <= at + 1.1 * expected + 0.06, client
+
+
+def test_first_bytes_come_as_the_download_starts() -> None:
+    crowd = Crowd(60)
+    crowd.live(1_000.0)
+    assert all(crowd.first_byte[client] - at <= 0.06 for client, at in crowd.started.items())
+
+
+@pytest.mark.parametrize("rate_bytes_s", [1e6, 1e8])
+def test_polling_clients_of_a_narrow_link_start_when_told(rate_bytes_s: float) -> None:
+    """Each could take the link, or a fifth of it, for itself, and more come than it can carry."""
+    visitors = tuple(
+        Visitor(f"c{number}", number * 3.5, rate_bytes_s, (File("file", size),))
+        for number, size in enumerate((30 * MB, 20 * MB) * 50)
+    )
+    workload = Workload("narrow", 1, visitors, 5.0 * MB, 20_000)
+    scenario = Scenario("fair", 6, 2, bandwidth_bytes_s=5.0 * MB, hold=False, tick_s=0.25)
+    figures = measure(workload, scenario.conditions(workload), scenario.simulate(workload))
+    assert figures["eta_told"] > 10
+    assert figures["eta_within_p90"] > 0.8
+    # The policy sees rates as late and as roughly as a live server does.
+    assert figures["eta_median_error"] < 0.45
+    assert figures["attempts"] < 3.0

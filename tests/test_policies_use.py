@@ -1,0 +1,158 @@
+"""Use it or lose it, claims that are charged, and times that stay sensible."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from policies.contract import AdmissionPolicy, Admit, Job, Wait
+from policies.registry import make_policy
+from policies.settings import PolicySettings
+
+BIG = 50_000_000
+
+
+def make(name: str = "ticket", **changes: Any) -> AdmissionPolicy:
+    fields: dict[str, Any] = {"slots": 3, "reserve_small": 0, **changes}
+    return make_policy(name, PolicySettings.model_validate(fields), random.Random(1))
+
+
+def job(client: str, size: int = BIG, **fields: Any) -> Job:
+    return Job(client, f"file{size}", size, fields.pop("remaining", size), **fields)
+
+
+def run(policy: AdmissionPolicy, rates: dict[int, float], start: float, end: float) -> list[int]:
+    """Leases take these rates, in quarters of a second; returns who was called."""
+    left = {view.lease: view.remaining_bytes for view in policy.leases()}
+    called: list[int] = []
+    now = start
+    while now < end:
+        now += 0.25
+        for lease, rate in rates.items():
+            left[lease] -= int(0.25 * rate)
+            policy.progress(lease, now, left[lease], rate)
+        policy.observe(sum(rates.values()), False, now)
+        called += policy.advance(now).call
+    return called
+
+
+@pytest.mark.parametrize("bandwidth", [None, 20e6])
+def test_stalled_readers_hold_no_slot_while_others_wait(bandwidth: float | None) -> None:
+    policy = make(bandwidth_bytes_s=bandwidth)
+    stalled = {}
+    for client in "abc":
+        answer = policy.offer(job(client), 0.0)
+        assert isinstance(answer, Admit)
+        stalled[answer.lease] = 250.0
+    policy.advance(0.0)
+    waiting = policy.offer(job("honest", present=True), 1.0)
+    assert isinstance(waiting, Wait)
+    assert waiting.ticket in run(policy, stalled, 1.0, 25.0)
+    seen = policy.snapshot(25.0)
+    assert seen.slotless == 3
+    assert seen.large_active == 3, "their downloads go on"
+
+
+def test_a_download_that_takes_its_share_keeps_its_slot() -> None:
+    policy = make(bandwidth_bytes_s=3e6)
+    used = {}
+    for client in "abc":
+        answer = policy.offer(job(client), 0.0)
+        assert isinstance(answer, Admit)
+        used[answer.lease] = 200_000.0
+    assert isinstance(policy.offer(job("next", present=True), 1.0), Wait)
+    assert run(policy, used, 1.0, 60.0) == []
+    assert policy.snapshot(60.0).slotless == 0
+
+
+def test_a_lease_without_slot_that_wakes_up_waits_for_the_next_free_one() -> None:
+    policy = make(slots=1, bandwidth_bytes_s=3e6)
+    first = policy.offer(job("a"), 0.0)
+    assert isinstance(first, Admit)
+    waiting = policy.offer(job("b", present=True), 1.0)
+    assert isinstance(waiting, Wait)
+    called = run(policy, {first.lease: 10.0}, 1.0, 25.0)
+    assert waiting.ticket in called
+    second = policy.offer(job("b", present=True), 25.0, waiting.ticket)
+    assert isinstance(second, Admit)
+    third = policy.offer(job("c", present=True), 25.0)
+    assert isinstance(third, Wait)
+    rates = {first.lease: 500_000.0, second.lease: 500_000.0}
+    run(policy, rates, 25.0, 36.0)
+    assert {view.client for view in policy.leases() if view.paused} == {"a"}
+    policy.release(second.lease, 36.5, True)
+    step = policy.advance(36.5)
+    assert step.resume == (first.lease,)
+    assert step.call == (), "the one that lost its slot comes first"
+
+
+@pytest.mark.parametrize("name", ["ticket", "fair", "adaptive"])
+def test_no_time_is_told_that_is_not_finite_and_sensible(name: str) -> None:
+    settings = PolicySettings(slots=3, reserve_small=0, bandwidth_bytes_s=1e6)
+    policy = make_policy(name, settings, random.Random(1))
+    rates = {}
+    for number in range(300):
+        answer = policy.offer(job(f"c{number}", 5_000_000_000), 0.0)
+        if isinstance(answer, Admit):
+            rates[answer.lease] = 1e-9
+    for now in (1.0, 30.0, 100.0, 1_000.0):
+        for lease, rate in rates.items():
+            if any(view.lease == lease for view in policy.leases()):
+                policy.progress(lease, now, 5_000_000_000, rate)
+        policy.observe(0.0, False, now)
+        policy.advance(now)
+        answer = policy.offer(job(f"late{now}", 5_000_000_000), now)
+        if isinstance(answer, Wait):
+            assert answer.estimate is not None
+            assert 0 < answer.estimate.expected_s <= answer.estimate.p90_s
+            assert answer.estimate.p90_s <= 20 * settings.retry_max_s
+            assert answer.retry_after_s <= 1.1 * settings.retry_max_s
+
+
+def test_a_claim_to_want_little_moves_nobody_to_the_front() -> None:
+    policy = make("fair", slots=4, slots_max=4, bandwidth_bytes_s=1e6)
+    for number in range(4):
+        policy.offer(job(f"run{number}", 900_000), 0.0)
+    honest = policy.offer(job("honest", 2_000_000), 1.0)
+    liar = policy.offer(job("liar", 2_000_000, remaining=1), 1.0)
+    assert isinstance(honest, Wait)
+    assert isinstance(liar, Wait)
+    assert honest.place is not None
+    assert liar.place is not None
+    assert honest.place < liar.place
+
+
+def test_what_was_really_delivered_counts_for_a_resume() -> None:
+    policy = make("fair", slots=4, slots_max=4, bandwidth_bytes_s=1e6, lease_idle_s=5.0)
+    first = policy.offer(job("a", 2_000_000), 0.0)
+    assert isinstance(first, Admit)
+    policy.progress(first.lease, 1.0, 500_000, 1e6)
+    policy.detach(first.lease, 2.0, 500_000)
+    assert policy.advance(8.0).idled_out == (first.lease,)
+    for number in range(4):
+        policy.offer(job(f"run{number}", 400_000), 9.0)
+    whole = policy.offer(job("whole", 900_000), 9.0)
+    resumed = policy.offer(job("a", 2_000_000, remaining=500_000), 9.0)
+    assert isinstance(whole, Wait)
+    assert isinstance(resumed, Wait)
+    assert whole.place is not None
+    assert resumed.place is not None
+    assert resumed.place <= whole.place
+
+
+@pytest.mark.parametrize("bandwidth", [None, 1e6])
+def test_a_ready_ticket_that_knocks_while_a_slot_is_idle_starts(bandwidth: float | None) -> None:
+    policy = make(slots=1, bandwidth_bytes_s=bandwidth)
+    first = policy.offer(job("a"), 0.0)
+    assert isinstance(first, Admit)
+    asked = [policy.offer(job(client), 0.0) for client in "bc"]
+    policy.advance(0.0)
+    policy.release(first.lease, 1.0, True)
+    policy.advance(1.0)
+    policy.advance(3.0)
+    second = asked[1]
+    assert isinstance(second, Wait)
+    due = policy.offer(job("c"), second.retry_after_s, second.ticket)
+    assert isinstance(due, Admit), "the first in line is away, and its slot stood idle"

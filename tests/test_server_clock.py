@@ -1,0 +1,112 @@
+"""Durations run on the process clock: neither a set clock nor a stop moves them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.task import Clock
+
+from policies.contract import TicketState
+from server.app.clock import LOOK_S, STOPPED_S, ProcessClock, ProcessClockReactor
+from tests.fakes import House
+
+
+class Machine:
+    """A machine whose clocks a test sets."""
+
+    def __init__(self) -> None:
+        self.monotonic_s = 50.0
+        self.wall_s = 1_000_000.0
+
+    def passes(self, seconds: float) -> None:
+        self.monotonic_s += seconds
+        self.wall_s += seconds
+
+
+@given(st.lists(st.tuples(st.floats(0, STOPPED_S), st.floats(-1e6, 1e6)), max_size=30))
+def test_a_wall_clock_that_is_set_moves_nothing(steps: list[tuple[float, float]]) -> None:
+    machine = Machine()
+    clock = ProcessClock(lambda: machine.monotonic_s, lambda: machine.wall_s)
+    assert clock() == 1_000_000.0
+    expected = clock()
+    for passed, stepped in steps:
+        machine.passes(passed)
+        machine.wall_s += stepped
+        expected += passed
+        assert abs(clock() - expected) < 1e-6
+
+
+@given(st.lists(st.floats(0, 1e5), max_size=30))
+def test_it_never_runs_backwards_and_stands_still_through_a_stop(gaps: list[float]) -> None:
+    machine = Machine()
+    clock = ProcessClock(lambda: machine.monotonic_s, lambda: machine.wall_s)
+    latest = clock()
+    for gap in gaps:
+        machine.passes(gap)
+        now = clock()
+        assert latest - 1e-6 <= now <= latest + STOPPED_S + 1e-6
+        latest = now
+
+
+class SetClock:
+    """A wall clock that runs with a house's own until somebody sets it."""
+
+    def __init__(self, house: House) -> None:
+        self._clock: Clock = house.clock
+        self.ahead_s = 0.0
+        house.gate.parts.wall = self
+
+    def __call__(self) -> float:
+        return self._clock.seconds() + self.ahead_s
+
+
+def test_a_ticket_and_its_journal_row_have_wall_time_and_the_policy_has_not() -> None:
+    house = House()
+    wall = SetClock(house)
+    house.ask("192.0.2.1")
+    early = house.ask("192.0.2.2")
+    wall.ahead_s = -3600.0
+    late = house.ask("192.0.2.3")
+    rows = {row.client: row for row in house.gate.policy.tickets()}
+    assert max(row.issued_s for row in rows.values()) == house.clock.seconds()
+    journal = house.journal.rows[max(house.journal.rows)]
+    assert journal.issued_s == wall()
+    read = house.keys.read_ticket(late.token, "192.0.2.3", "/big.iso", wall())
+    assert read.issued_s == wall()
+    # Both keep their places with tokens of either time.
+    house.wait(5)
+    for address, asked in (("192.0.2.2", early), ("192.0.2.3", late)):
+        again = house.ask(address, token=asked.token)
+        assert again.connection.fields["tidegate-status"] in ("waiting", "ready")
+
+
+def test_a_journal_from_the_future_is_taken_up() -> None:
+    first = House()
+    first.ask("192.0.2.1")
+    token = first.ask("192.0.2.2").token
+    rows = [
+        replace(row, issued_s=row.issued_s + 86_400, changed_s=row.changed_s + 86_400)
+        for row in first.journal.rows.values()
+        if row.state in (TicketState.WAITING, TicketState.READY)
+    ]
+    second = House(restored=rows, next_number=100)
+    assert [row.issued_s for row in second.gate.policy.tickets()] == [1_000_000.0]
+    second.wait(1)
+    assert second.ask("192.0.2.2", token=token).started
+
+
+def test_a_reactor_that_has_nothing_to_do_for_long_does_not_seem_stopped() -> None:
+    reactor = ProcessClockReactor()
+    try:
+        assert reactor.timeout() == LOOK_S < STOPPED_S
+        reactor.callLater(60.0, lambda: None)
+        assert reactor.timeout() == LOOK_S
+        reactor.callLater(0.0, lambda: None)
+        assert reactor.timeout() < LOOK_S
+    finally:
+        for call in reactor.getDelayedCalls():
+            call.cancel()
+        reactor.removeAll()
+        reactor._poller.close()

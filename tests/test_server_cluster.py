@@ -1,0 +1,360 @@
+"""Nodes in front of a gate: what clients see is what they see without them, also after faults."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+import pytest
+from twisted.internet.defer import Deferred
+
+import tests.test_server_gate as gate_tests
+from policies.contract import TicketState
+from protocol.cluster import FromNode, Gone, Hello, decode_from_node, encode_frame
+from protocol.manifest import FileDigests
+from protocol.ticket import Pass
+from server.admission.actions import QueueActions
+from server.admission.rules import Rule
+from server.cluster.link import Link
+from server.cluster.node import PATIENCE_S, RemoteDigests
+from server.http.request import Request
+from tests.cluster_house import FleetHouse, MemoryTransport, join
+from tests.fakes import BIG, FakeConnection, House, representation
+
+CURL = "curl/8.0"
+
+
+def _plain(function: Callable[..., None]) -> bool:
+    return not inspect.signature(function).parameters
+
+
+#: These look at a client in the very turn of what the gate did; a message takes one more.
+_WITHIN_ONE_TURN = frozenset(
+    {
+        "test_a_replaced_file_begins_its_coverage_anew",
+        "test_a_ticket_is_answered_only_once_it_is_safe_in_the_journal",
+        "test_an_operator_cancels_withdraws_promotes_and_blocks",
+        "test_close_leaves_no_timer_behind",
+        "test_draining_sends_newcomers_away_and_lets_downloads_finish",
+    }
+)
+_GATE_TESTS = [
+    function
+    for name, function in sorted(vars(gate_tests).items())
+    if name.startswith("test_") and _plain(function) and name not in _WITHIN_ONE_TURN
+]
+
+
+@pytest.mark.parametrize("test", _GATE_TESTS, ids=lambda test: str(test.__name__))
+def test_the_gate_keeps_its_word_through_nodes(
+    test: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every test of the gate again, with its requests spread over two nodes."""
+    monkeypatch.setattr(gate_tests, "House", FleetHouse)
+    test()
+
+
+def test_the_exceptions_of_the_gate_tests_are_tests() -> None:
+    assert set(vars(gate_tests)) >= _WITHIN_ONE_TURN
+    assert len(_GATE_TESTS) > 30
+
+
+def test_a_node_that_is_lost_frees_its_slots_and_keeps_its_clients_places() -> None:
+    house = FleetHouse(lease_idle_s=2, slots=1)
+    house.ask("192.0.2.1")  # on node 1
+    parked = house.ask("192.0.2.2", agent=CURL)  # on node 0
+    ticket = house.gate.policy.tickets()
+    assert [row.client.partition("#")[0] for row in ticket] == ["192.0.2.2"]
+    house.links[1].drop()
+    house.wait(4)
+    assert parked.started
+    house.links[0].drop()
+    house.wait(0.5)
+    assert not house.gate.parked
+    assert len(house.nodes) == 0
+
+
+def test_what_ran_under_an_earlier_leader_runs_on_under_the_next() -> None:
+    old = FleetHouse(slots=2)
+    running = [old.ask(f"192.0.2.{n}") for n in (1, 2)]
+    waiting = old.ask("192.0.2.3", agent=CURL)
+    running[0].transfer.send(1_000)
+    for one in running:
+        one.request.headers = {}  # a connection lets go of them once the body goes
+    old.wait(1)
+    _new_leader(old)
+    assert len(list(old.gate.policy.tickets())) == 1
+    assert len(old.gate.policy.leases()) == 2
+    assert [not t.paused and not t.over for one in running for t in one.transfers] == [True, True]
+    assert not waiting.started
+    left = {view.remaining_bytes for view in old.gate.policy.leases()}
+    old.wait(1)
+    left = {view.remaining_bytes for view in old.gate.policy.leases()}
+    assert left == {BIG - 1_000, BIG}
+    running[1].transfer.finish()
+    old.wait(30)
+    assert waiting.started
+
+
+def test_a_body_that_the_next_leader_has_no_slot_for_waits_and_goes_on_with_its_place() -> None:
+    house = FleetHouse(slots=2)
+    running = [house.ask(f"192.0.2.{n}") for n in (1, 2)]
+    _new_leader(house, slots=1)
+    house.wait(0.5)
+    paused = [one.transfer for one in running if one.transfer.paused]
+    going = [one.transfer for one in running if not one.transfer.paused]
+    assert (len(paused), len(going)) == (1, 1)
+    going[0].finish()
+    house.wait(120)
+    assert not paused[0].paused
+    assert not paused[0].over
+
+
+def test_new_downloads_wait_for_a_leader_and_are_told_when_it_takes_long() -> None:
+    house = FleetHouse(slots=5)
+    for link in house.links:
+        link.drop()
+    house.wait(0.25)
+    early = house.ask("192.0.2.1")
+    house.wait(PATIENCE_S - 1)
+    assert (early.started, early.connection.status) == (False, 0)
+    _new_leader(house, slots=5)
+    assert early.started
+    for link in house.links:
+        link.drop()
+    house.wait(0.25)
+    late = house.ask("192.0.2.2")
+    house.wait(PATIENCE_S + 1)
+    assert late.connection.status == 503
+    assert int(late.connection.fields["retry-after"]) >= 1
+    assert b"keeps every place" in late.connection.body
+    assert house.ask("192.0.2.3").connection.status == 503
+
+
+def test_running_bodies_have_their_slots_before_a_new_leader_lets_anybody_else_in() -> None:
+    house = FleetHouse(slots=1)
+    running = house.ask("192.0.2.1")  # on node 1
+    _new_leader(house, join_all=False)
+    house.links = [join(house.clock, house.leader, house.fleet[0])]
+    newcomer = house.ask_at(0, "192.0.2.9")
+    assert not newcomer.started
+    house.links.append(join(house.clock, house.leader, house.fleet[1]))
+    house.wait(0.25)
+    assert not running.transfer.paused
+    assert not newcomer.started
+    assert newcomer.connection.status == 503
+
+
+def test_small_files_are_served_without_asking_on_the_leaders_terms() -> None:
+    house = FleetHouse(slots=1, small_below_bytes=1_000)
+    node = house.fleet[0]
+    request = Request(FakeConnection(), b"GET", b"/small.txt", {})  # type: ignore[arg-type]
+    small = representation("/small.txt", 10)
+    assert node.admit_small(request, small)
+    assert node.admit_small(request, small)
+    house.wait(1)
+    assert house.gate.policy.snapshot(house.clock.seconds()).admitted_small_total == 2
+    assert node.admit_small(request, representation("/brief.bin", 5_000))
+    house.ask("192.0.2.1")
+    house.ask("192.0.2.2")
+    house.wait(0.5)
+    assert not node.admit_small(request, representation("/brief.bin", 5_000))
+    house.gate.drain()
+    house.wait(0.5)
+    assert not node.admit_small(request, small)
+
+
+def test_rules_reach_the_nodes() -> None:
+    house = FleetHouse(
+        rules=[Rule(path="/gold/*", require_class="gold"), Rule(path="/x", treat_as="large")]
+    )
+    node = house.fleet[0]
+    request = Request(FakeConnection(), b"GET", b"/gold/a", {})  # type: ignore[arg-type]
+    assert not node.admit_small(request, representation("/gold/a", 10))
+    assert node.admit_small(request, representation("/iron/a", 10))
+    refused = house.ask("192.0.2.1", file="/gold/a")
+    assert refused.connection.status == 403
+
+
+def test_what_needs_a_pass_is_judged_by_the_leader_and_begins_anew() -> None:
+    house = FleetHouse(rules=[Rule(path="/gold/*", require_class="gold")])
+    node = house.fleet[0]
+    poor = FakeConnection()
+    request = Request(poor, b"HEAD", b"/gold/a", {})  # type: ignore[arg-type]
+    assert not node.turned_away(request, "/iron/a")
+    assert node.turned_away(request, "/gold/a")
+    house.wait(0.25)
+    assert poor.status == 403
+    now = house.clock.seconds()
+    token = house.keys.write_pass(Pass("p1", "gold", 1.0, "/*", now - 1, now + 60, 5))
+    rich = FakeConnection()
+    headers = {b"tidegate-pass": token.encode()}
+    allowed = Request(rich, b"HEAD", b"/gold/a", headers)  # type: ignore[arg-type]
+    assert node.turned_away(allowed, "/gold/a")
+    house.wait(0.25)
+    assert house.begun_again == [allowed]
+    assert not node.turned_away(allowed, "/gold/a")
+    assert rich.status == 0
+
+
+def test_somebody_who_is_blocked_is_turned_away_by_every_node() -> None:
+    house = FleetHouse()
+    QueueActions(house.gate).block("192.0.2.66")
+    house.wait(0.5)
+    for node in house.fleet:
+        bad, good = FakeConnection("192.0.2.66"), FakeConnection("192.0.2.1")
+        for connection in (bad, good):
+            request = Request(connection, b"GET", b"/small.txt", {})  # type: ignore[arg-type]
+            assert not node.admit_small(request, representation("/small.txt", 10))
+            assert node.turned_away(request, "/small.txt")
+        house.wait(0.25)
+        assert (bad.status, good.status) == (403, 0)
+    assert len(house.begun_again) == 2
+
+
+def test_a_route_is_answered_by_the_leader_in_pieces_and_a_client_that_leaves_is_noticed() -> None:
+    house = FleetHouse()
+    connection = PiecesConnection()
+    request = Request(connection, b"GET", b"/-/ready?x=1", {b"accept": b"*/*"})  # type: ignore[arg-type]
+    house.fleet[0].ask(request)
+    house.wait(0.25)
+    [asked] = house.home.routed
+    assert (asked.path, asked.query, asked.header(b"accept")) == (b"/-/ready", b"x=1", b"*/*")
+    asked.begin(200, [(b"X", b"y")], None)
+    asked.write(b"ab")
+    asked.write(b"c")
+    asked.finish()
+    house.wait(0.25)
+    assert connection.pieces == [b"begin 200", b"ab", b"c", b"finish"]
+    other = Request(FakeConnection(), b"GET", b"/-/wait", {})  # type: ignore[arg-type]
+    house.fleet[0].ask(other)
+    house.wait(0.25)
+    left: list[bool] = []
+    house.home.routed[1].on_gone(lambda: left.append(True))
+    other.connection.leave(other)  # type: ignore[attr-defined]
+    house.wait(0.25)
+    assert left == [True]
+
+
+def test_a_leader_that_goes_in_the_midst_of_its_own_answer_cuts_it() -> None:
+    house = FleetHouse()
+    connection = PiecesConnection()
+    request = Request(connection, b"GET", b"/-/long", {})  # type: ignore[arg-type]
+    house.fleet[0].ask(request)
+    house.wait(0.25)
+    house.home.routed[0].begin(200, [], None)
+    house.wait(0.25)
+    _new_leader(house)
+    assert connection.aborted
+
+
+def test_digests_come_from_the_leader_or_not_at_all() -> None:
+    house = FleetHouse()
+    digests = FileDigests(3, b"d" * 32, 2, (b"a" * 32, b"b" * 32))
+    house.home.digest = digests
+    found: list[FileDigests | None] = []
+    cache = RemoteDigests(house.fleet[0])
+    cache.find(representation()).addCallback(found.append)
+    house.wait(0.25)
+    cache.find(representation()).addCallback(found.append)
+    house.links[0].drop()
+    house.wait(0.25)
+    cache.find(representation()).addCallback(found.append)
+    assert found == [digests, None, None]
+
+
+def test_the_cap_is_divided_among_the_nodes_by_what_they_can_use() -> None:
+    house = FleetHouse(slots=4)
+    for link in house.links:
+        link.drop()
+    house.wait(0.25)
+    house.lead(bandwidth_bytes_s=1_000_000.0)
+    assert [outlet.bandwidth_bytes_s for outlet in house.outlets] == [500_000.0, 500_000.0]
+    house.ask("192.0.2.1")  # on node 1
+    house.outlets[1].link_busy = True
+    house.wait(1)
+    parts = [outlet.bandwidth_bytes_s or 0.0 for outlet in house.outlets]
+    assert sum(parts) == pytest.approx(1_000_000.0)
+    assert parts[1] > 900_000
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        encode_frame([Hello("x", version=0)]),
+        encode_frame([Gone(1)]),
+        b"\xc1",
+        b"",
+    ],
+)
+def test_a_peer_that_does_not_say_hello_or_is_too_old_is_sent_away(frame: bytes) -> None:
+    house = FleetHouse()
+    stranger: Link[FromNode] = Link(house.clock, decode_from_node, house.leader.peer)
+    stranger.transport = MemoryTransport(house.clock)
+    stranger.transport.near = stranger
+    stranger.connectionMade()
+    stranger.dataReceived(len(frame).to_bytes(4, "big") + frame)
+    house.wait(0.25)
+    assert stranger.transport.cut
+    assert len(house.nodes) == 2
+
+
+def test_a_frame_without_end_is_not_waited_for() -> None:
+    house = FleetHouse(count=1)
+    house.links[0].transport.write(b"\xff\xff\xff\xff")
+    house.wait(0.25)
+    assert len(house.nodes) == 0
+
+
+def test_all_nodes_leave_when_the_leader_has_finished() -> None:
+    house = FleetHouse()
+    left: list[int] = []
+    house.left = left.append
+    done = Deferred.fromCoroutine(house.leader.leave(1.0))
+    house.wait(0.25)
+    assert left == [0, 1]
+    for link in house.links:
+        link.drop()
+    house.wait(1)
+    assert done.called
+
+
+class PiecesConnection(FakeConnection):
+    """Remembers an answer in pieces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[bytes] = []
+
+    def begin(self, request: Request, status: int, *rest: object, more: bool) -> None:
+        self.pieces.append(b"begin %d" % status)
+
+    def write_body(self, request: Request, data: bytes) -> None:
+        self.pieces.append(data)
+
+    def finish(self, request: Request) -> None:
+        self.pieces.append(b"finish")
+        request.ended(False)
+
+
+def _new_leader(house: FleetHouse, *, join_all: bool = True, **settings: int) -> None:
+    """The leader dies and another one takes up its journal; the nodes find it."""
+    for link in house.links:
+        link.drop()
+    house.clock.advance(0)
+    house.leader.stop()
+    rows = [
+        row
+        for row in house.journal.rows.values()
+        if row.state in (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
+    ]
+    fresh = House(
+        clock=house.clock,
+        journal=house.journal,
+        restored=rows,
+        next_number=1_000,
+        **{**house.settings.model_dump(exclude_defaults=True), **settings},
+    )
+    house.gate = fresh.gate
+    house.lead(join_all=join_all)
+    house.clock.advance(0)

@@ -1,0 +1,475 @@
+"""The fast path: it answers what the strict path would, byte for byte, and nothing that is over."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from server.files.transfer import AdmitAll, Representation
+from server.http.accesslog import AccessLog
+from server.http.limits import HttpLimits
+from server.http.ready import Ready, ReadyTable
+from server.http.request import Request
+from tests.http_bench import OLD_S, Answer, Bench, Dialled
+from tests.test_server_http import ACCEPTED, REFUSED
+
+BODY = bytes(range(256)) * 20
+HOST = b"Host: h\r\n"
+
+
+@pytest.fixture(autouse=True)
+def _hang_up() -> Generator[None, None, None]:
+    yield
+    Dialled.hang_up()
+
+
+FILES = {
+    "a.bin": BODY,
+    "x": b"ex",
+    "middle.bin": BODY * 10,
+    "big.bin": BODY * 40,
+    "empty": b"",
+    "sub/x.txt": b"hello",
+    "page.html": b"<p>hello",
+}
+
+
+def fill(bench: Bench) -> Bench:
+    for name, data in FILES.items():
+        bench.write(name, data)
+    return learn(bench)
+
+
+def learn(bench: Bench) -> Bench:
+    """A digest that becomes known later makes another answer: have them all now."""
+    for name in FILES:
+        client = bench.connect()
+        client.get("/" + name, {"Want-Repr-Digest": "sha-256=5"})
+        client.leave()
+    return bench
+
+
+def request(target: str, method: str = "GET", *lines: str, version: str = "1.1") -> bytes:
+    head = "".join(f"{line}\r\n" for line in lines)
+    return f"{method} {target} HTTP/{version}\r\n".encode() + HOST + head.encode() + b"\r\n"
+
+
+SITE = [
+    request("/a.bin"),
+    request("/a.bin", "HEAD"),
+    request("/a.bin", "GET", "Connection: close"),
+    request("/a.bin", "GET", "Range: bytes=10-99"),
+    request("/a.bin", "GET", "Range: bytes=99999-"),
+    request("/a.bin", "GET", "If-None-Match: *"),
+    request("/a.bin", "GET", "If-Modified-Since: Fri, 01 Jan 2038 00:00:00 GMT"),
+    request("/a.bin", "GET", 'If-Match: "other"'),
+    request("/a.bin", "GET", "Want-Repr-Digest: sha-256=0"),
+    request("/a.bin", "GET", "Tidegate-Ticket: x"),
+    request("/a.bin", version="1.0"),
+    request("/a.bin", "GET", "Connection: keep-alive", version="1.0"),
+    request("/a.bin", "GET", "Expect: 100-continue"),
+    request("/a.bin", "POST", "Content-Length: 0"),
+    request("/a.bin", "DELETE"),
+    request("/a.bin?query"),
+    request("http://h/a.bin"),
+    request("//a.bin"),
+    request("/%61.bin"),
+    request("/middle.bin"),
+    request("/big.bin"),
+    request("/big.bin", "HEAD"),
+    request("/empty"),
+    request("/nothing"),
+    request("/nothing", "HEAD"),
+    request("/nothing", "GET", "Accept: text/html"),
+    request("/nothing/at/all"),
+    request("/a.bin/"),
+    request("/a.bin/x"),
+    request("/.hidden"),
+    request("/../a.bin"),
+    request("/sub"),
+    request("/sub/"),
+    request("/SHA256SUMS"),
+    request("/SHA256SUMS", "HEAD"),
+    request("/a.bin.meta4"),
+    request("/nothing.meta4"),
+    request("/a.bin.manifest.json"),
+    request("/-/static/tidegate.css"),
+    request("/-/nothing"),
+    request("*", "OPTIONS"),
+    request("/a.bin", "OPTIONS"),
+    request("/a.bin", "GET", "X: " + "y" * 3000),
+]
+CASES = [*SITE, *(row[1] for row in REFUSED), *(row[1] for row in ACCEPTED)]
+
+
+@pytest.fixture
+def benches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, Bench]:
+    monkeypatch.setattr("secrets.token_hex", lambda size: "0" * size)
+    return fill(Bench(tmp_path)), learn(Bench(tmp_path, known=False))
+
+
+def conversation(bench: Bench, sends: list[bytes]) -> list[tuple[bytes, bool]]:
+    """What is said to each of these, and whether that was the end."""
+    client = Dialled(bench)
+    said = []
+    for data in sends:
+        client.send(data)
+        said.append((client.taken(), client.closed))
+    Dialled.hang_up()
+    return said
+
+
+@pytest.mark.parametrize("raw", CASES, ids=range(len(CASES)))
+def test_every_case_is_answered_as_without_the_fast_path(
+    benches: tuple[Bench, Bench], raw: bytes
+) -> None:
+    ways = [[raw, raw, raw], [raw + raw, raw], [raw * 3]]
+    ways += [[raw, raw[:cut], raw[cut:], raw] for cut in range(1, min(len(raw), 300))]
+    for sends in ways:
+        assert conversation(benches[0], sends) == conversation(benches[1], sends), sends
+
+
+@given(
+    which=st.integers(0, len(SITE) - 1),
+    position=st.integers(0, 200),
+    byte=st.binary(min_size=0, max_size=2),
+    cut=st.integers(0, 200),
+)
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_broken_requests_are_answered_as_without_the_fast_path(
+    benches: tuple[Bench, Bench], which: int, position: int, byte: bytes, cut: int
+) -> None:
+    raw = SITE[which]
+    broken = raw[:position] + byte + raw[position + 1 :]
+    sends = [raw, broken, broken[:cut], broken[cut:], raw]
+    sends = [data for data in sends if data]
+    assert conversation(benches[0], sends) == conversation(benches[1], sends)
+
+
+class Counting(AdmitAll):
+    """Admits while it is open, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = self.plain = True
+        self.counted: dict[str, int] = {}
+        self.small = self.again = 0
+
+    def admit_small(self, request: Request, rep: Representation) -> bool:
+        self.small += 1
+        return self.open and self.plain
+
+    def is_plain(self, rep: Representation) -> bool:
+        return self.plain
+
+    def admit_again(self, rep: Representation) -> bool:
+        self.again += self.open
+        return self.open
+
+    def count_again(self, rep: Representation, times: int) -> None:
+        self.counted[rep.url_path] = self.counted.get(rep.url_path, 0) + times
+
+
+@pytest.fixture
+def counting() -> Counting:
+    return Counting()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, counting: Counting) -> Bench:
+    return fill(Bench(tmp_path, admission=counting))
+
+
+def warm(client: Dialled, target: str = "/a.bin") -> bytes:
+    """An answer by the fast path, or so the caller has to prove."""
+    client.get(target)
+    client.get(target)
+    return client.get(target)
+
+
+def test_repetitions_are_admitted_each_and_counted_by_the_turn(
+    bench: Bench, counting: Counting
+) -> None:
+    client = Dialled(bench)
+    warm(client)
+    asked = counting.small
+    for _ in range(50):
+        assert Answer(client.get("/a.bin")).body == BODY
+    assert counting.small == asked, "the strict path was not entered"
+    assert counting.again >= 50
+    bench.tick(1)
+    assert counting.counted["/a.bin"] == counting.again
+
+
+def test_bytes_are_charged_by_the_turn(tmp_path: Path) -> None:
+    charged: list[int] = []
+    bench = fill(Bench(tmp_path, charge=charged.append))
+    client = Dialled(bench)
+    whole = len(warm(client))
+    bench.tick(1)
+    charged.clear()
+    for _ in range(30):
+        client.get("/a.bin")
+    bench.tick(1)
+    assert sum(charged) == pytest.approx(30 * whole, rel=0.05)
+
+
+def _hide(bench: Bench, counting: Counting) -> None:
+    """As a rule does: the admission knows it, too."""
+    bench.site.hidden = lambda path: True
+    counting.plain = False
+
+
+OVER: list[tuple[str, Callable[[Bench, Counting], object]]] = [
+    ("replaced", lambda bench, _: bench.write("a.bin", b"new bytes", OLD_S + 5)),
+    ("removed", lambda bench, _: os.unlink(bench.root / "a.bin")),
+    ("hidden", lambda bench, counting: _hide(bench, counting)),
+    ("ruled", lambda bench, counting: setattr(counting, "plain", False)),
+    ("full", lambda bench, counting: setattr(counting, "open", False)),
+    ("described otherwise", lambda bench, _: bench.site.forget_all()),
+]
+
+
+@pytest.mark.parametrize("change", [row[1] for row in OVER], ids=[row[0] for row in OVER])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_an_answer_that_is_over_is_not_given_again(
+    bench: Bench, counting: Counting, change: Callable[[Bench, Counting], object], method: str
+) -> None:
+    client = Dialled(bench)
+    for _ in range(3):
+        client.get("/a.bin", method)
+    change(bench, counting)
+    strict = fill_nothing(bench, counting)
+    said = client.get("/a.bin", method)
+    assert said == conversation(strict, [request("/a.bin", method)])[0][0]
+
+
+def fill_nothing(bench: Bench, counting: Counting) -> Bench:
+    """A server without the fast path over the same directory, in the same state."""
+    strict = Bench(bench.root, known=False, admission=counting)
+    strict.clock.advance(bench.clock.seconds() - strict.clock.seconds())
+    strict.site.hidden = bench.site.hidden
+    for key, digests in bench.catalog._known.items():
+        strict.catalog._known[key] = digests
+    return strict
+
+
+def test_a_hot_answer_is_looked_at_again_within_a_turn(bench: Bench) -> None:
+    client = Dialled(bench)
+    for _ in range(40):
+        client.get("/a.bin")
+    bench.write("a.bin", b"new bytes", OLD_S + 5)
+    bench.clock.advance(0.02)
+    assert Answer(client.get("/a.bin")).body == b"new bytes"
+
+
+def test_what_was_missing_is_found_once_it_is_there(bench: Bench) -> None:
+    client = Dialled(bench)
+    for _ in range(3):
+        assert Answer(client.get("/soon")).status == 404
+    bench.write("soon", b"now")
+    assert Answer(client.get("/soon")).body == b"now"
+    assert Answer(client.get("/soon.meta4")).status != 404
+
+
+def test_a_digest_that_became_known_is_said(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.write("late.bin", BODY)
+    client = Dialled(bench)
+    said = [Answer(client.get("/late.bin")).text("repr-digest") for _ in range(5)]
+    assert said[0] is None
+    assert said[-1] is not None
+
+
+def test_draining_and_an_access_log_leave_nothing_to_the_fast_path(
+    bench: Bench, counting: Counting, tmp_path: Path
+) -> None:
+    client = Dialled(bench)
+    warm(client)
+    with (tmp_path / "log").open("w") as stream:
+        bench.factory.access_log = AccessLog(stream)
+        fresh = Dialled(bench)
+        asked = counting.small
+        fresh.get("/x")
+        fresh.get("/x")
+        assert counting.small == asked + 2
+        bench.factory.access_log = None
+    bench.factory.drain()
+    assert client.taken() == b""
+    assert client.closed
+    last = Dialled(bench)
+    assert Answer(last.get("/a.bin")).status == 200
+    assert last.closed
+
+
+def test_who_proves_something_is_judged_each_time(bench: Bench, counting: Counting) -> None:
+    client = Dialled(bench)
+    client.get("/a.bin")
+    for fields in ({"Cookie": "a=b"}, {"Tidegate_Ticket": "x"}, {"Tidegate_Pass": "x"}):
+        asked = counting.small
+        for _ in range(3):
+            client.get("/a.bin", **fields)
+        assert counting.small == asked + 3
+    asked = counting.small
+    client.get("/a.bin?tidegate-pass=x")
+    client.get("/a.bin?tidegate-pass=x")
+    assert counting.small >= asked
+
+
+def test_peers_behind_a_trusted_proxy_share_nothing_with_others(tmp_path: Path) -> None:
+    bench = fill(Bench(tmp_path, proxies=["10.0.0.0/8"]))
+    fields = {"X_Forwarded_Proto": "https"}
+    proxied, plain = Dialled(bench, "10.0.0.1"), Dialled(bench, "192.0.2.1")
+    for _ in range(3):
+        assert b"https://h/" in Answer(proxied.get("/index.meta4", **fields)).body
+        assert b"https://h/" not in Answer(plain.get("/index.meta4", **fields)).body
+
+
+def test_a_slow_reader_gets_the_rest_of_a_repeated_answer_when_it_reads(bench: Bench) -> None:
+    client = Dialled(bench, send_buffer=4096)
+    first = client.get("/middle.bin")
+    assert Answer(first).body == BODY * 10
+    client.send(request("/middle.bin"))
+    client.send(request("/middle.bin"))
+    client.send(request("/a.bin"))
+    data = client.taken()
+    answers = [Answer(data)]
+    while answers[-1].rest:
+        answers.append(Answer(answers[-1].rest))
+    assert [one.body for one in answers] == [BODY * 10, BODY * 10, BODY]
+
+
+def test_one_who_takes_nothing_of_a_repeated_answer_is_cut(tmp_path: Path) -> None:
+    limits = HttpLimits(min_rate_window_s=5, min_rate_bytes_s=1_000_000)
+    bench = fill(Bench(tmp_path, limits=limits))
+    client = Dialled(bench, send_buffer=4096)
+    client.get("/middle.bin")
+    client.send(request("/middle.bin"))
+    bench.tick(8)
+    client.taken()
+    assert client.closed
+    assert not bench.factory.connections
+
+
+def test_an_idle_connection_is_closed_in_time_also_after_repeated_answers(tmp_path: Path) -> None:
+    bench = fill(Bench(tmp_path, limits=HttpLimits(idle_timeout_s=10)))
+    client = Dialled(bench)
+    warm(client)
+    bench.tick(8)
+    assert client.get("/a.bin")
+    bench.tick(8)
+    assert Answer(client.get("/a.bin")).status == 200
+    bench.tick(12)
+    assert client.taken() == b""
+    assert client.closed
+    assert bench.factory.per_address == {}
+
+
+def test_what_is_known_is_bounded(bench: Bench) -> None:
+    client = Dialled(bench)
+    table = bench.factory.ready_table("192.0.2.1", is_tls=False)
+    for number in range(9000):
+        client.send(request("/a.bin", "GET", f"X: {number}"))
+        client.taken()
+    assert 0 < len(table._known) <= 8192
+    assert table._bytes == sum(len(raw) for raw in table._known)
+    client.send(request("/x", "GET", "X: " + "y" * 2100))
+    assert all(len(raw) <= 2048 for raw in table._known)
+
+
+def test_a_ready_answer_ends_what_it_was_asked_for_with_close(bench: Bench) -> None:
+    for _ in range(3):
+        client = Dialled(bench)
+        answer = Answer(client.get("/a.bin", Connection="close"))
+        assert (answer.body, answer.text("connection")) == (BODY, "close")
+        assert client.closed
+    assert not bench.factory.connections
+
+
+def test_too_many_connections_are_refused_in_words_then_without(tmp_path: Path) -> None:
+    limits = HttpLimits(max_connections_per_address=1, max_refusals=1)
+    bench = fill(Bench(tmp_path, limits=limits))
+    first, second = Dialled(bench), Dialled(bench)
+    assert Answer(second.taken()).status == 503
+    third = Dialled(bench)
+    assert third.taken() == b""
+    assert third.closed
+    assert Answer(first.get("/a.bin")).status == 200
+    assert bench.factory.refused_total == 2
+
+
+def test_a_connection_that_fails_does_not_take_others_with_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[str] = []
+    monkeypatch.setattr("server.http.front._log.failure", lambda text, *a, **k: noted.append(text))
+    client, other = Dialled(bench), Dialled(bench)
+    monkeypatch.setattr(ReadyTable, "get", None, raising=False)
+    broken = next(iter(bench.factory.connections))
+    monkeypatch.setattr(type(broken), "received", _boom)
+    client.send(request("/x"))
+    monkeypatch.undo()
+    assert Answer(other.get("/a.bin")).status == 200
+
+
+def _boom(self: object, data: bytes) -> None:
+    raise RuntimeError("boom")
+
+
+def test_an_answer_keeps_its_date_of_the_second(tmp_path: Path) -> None:
+    bench = fill(Bench(tmp_path))
+    client = Dialled(bench)
+    first = Answer(warm(client)).text("date")
+    bench.tick(2)
+    assert Answer(client.get("/a.bin")).text("date") != first
+
+
+def test_a_listening_socket_waits_when_no_descriptor_is_left(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.clock.addReader = lambda reader: None  # type: ignore[attr-defined]
+    port = bench.front.listen_tcp("127.0.0.1", 0)
+    noted: list[str] = []
+    monkeypatch.setattr("server.http.front._log.warn", lambda text, **k: noted.append(text))
+    with socket.create_connection(("127.0.0.1", port.number)):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            bench.front.doRead()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert noted
+        assert not bench.factory.connections
+        bench.clock.advance(1)
+        bench.front.doRead()
+        (connection,) = bench.factory.connections
+    bench.front.doRead()
+    assert not connection.alive
+    port.stopListening()
+
+
+def test_a_ready_answer_that_is_not_asked_for_gives_its_memory_back(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    ready = Ready(200, b"Content-Length: 2\r\n", b"ok", lambda: True)
+    turns, date = bench.factory.turns, bench.factory.date_line
+    for _ in range(16):
+        joined = ready.again(turns, date, False)
+    assert joined is not None
+    assert joined[0].endswith(b"\r\n\r\nok")
+    bench.clock.advance(0.02)
+    ready.again(turns, date, False)
+    bench.clock.advance(0.02)
+    parts = ready.again(turns, date, False)
+    assert parts is not None
+    assert parts[1] == b"ok"

@@ -1,0 +1,302 @@
+"""Who asks: people behind one address have places of their own, and nobody has more than his."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.ticket import Key, KeyRing
+from server.admission.client_keys import Client, Clients, address_of
+from server.admission.evidence import RUSH_GAP_S, Evidence
+from server.http.cookies import read_cookie, set_cookie
+from server.http.proxies import block_of, prefixes_of
+from server.http.request import Request
+from tests.fakes import BIG, Asked, FakeConnection, House
+
+JSON = "application/json"
+CHROME = (
+    "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 "
+    "Safari/537.36"
+)
+HTML = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+KEYS = KeyRing([Key("k1", b"0123456789abcdef")])
+PLACE = "tidegate-place"
+
+
+def request(address: str = "192.0.2.1", **fields: str) -> Request:
+    headers = {name.replace("_", "-").encode(): value.encode() for name, value in fields.items()}
+    return Request(FakeConnection(address), b"GET", b"/big.iso", headers)  # type: ignore[arg-type]
+
+
+def browse(
+    house: House, cookies: str = "", *, query: str = "", address: str = "192.0.2.1"
+) -> Asked:
+    fields = {"accept": HTML, **({"cookie": cookies} if cookies else {})}
+    return house.ask(address, agent=CHROME, query=query, **fields)
+
+
+def cookies_of(asked: Asked) -> str:
+    """What a browser sends back after this answer."""
+    given = {**asked.start_fields, **asked.connection.fields}.get("set-cookie", "")
+    return "; ".join(line.partition(";")[0] for line in given.splitlines())
+
+
+# -- addresses ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "prefixes"),
+    [
+        ("192.0.2.7", ("192.0.2.7", "192.0.2.0/24")),
+        ("::ffff:192.0.2.7", ("192.0.2.7", "192.0.2.0/24")),
+        ("2001:db8:1:2:3:4:5:6", ("2001:db8:1:2::/64", "2001:db8:1::/56", "2001:db8:1::/48")),
+        ("fe80::1%eth0", ("fe80::/64", "fe80::/56", "fe80::/48")),
+        ("", ("local",)),
+        ("strange", ("strange",)),
+    ],
+)
+def test_an_address_is_enclosed_by_its_prefixes(address: str, prefixes: tuple[str, ...]) -> None:
+    assert prefixes_of(address) == prefixes
+    assert block_of(address) == prefixes[0]
+
+
+# -- cookies -----------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=80), st.binary(max_size=80))
+def test_reading_cookies_never_crashes(field: bytes, more: bytes) -> None:
+    read_cookie({b"cookie": field + b"tidegate-visitor" + more}, b"tidegate-visitor")
+
+
+def test_a_cookie_is_found_by_its_whole_name_among_others() -> None:
+    headers = {b"cookie": b"xtidegate-visitor=no; a=b;tidegate-visitor = yes , c=d"}
+    assert read_cookie(headers, b"tidegate-visitor") == b"yes"
+    assert read_cookie({}, b"tidegate-visitor") is None
+    assert read_cookie({b"cookie": b"tidegate-visitor"}, b"tidegate-visitor") is None
+
+
+def test_a_cookie_cannot_end_its_own_attributes() -> None:
+    name, value = set_cookie(b"n", b"v", path=b"/a;b", age_s=5, secure=True)
+    assert name == b"Set-Cookie"
+    assert value == b"n=v; Path=/a%3Bb; Max-Age=5; HttpOnly; SameSite=Lax; Secure"
+
+
+# -- names -------------------------------------------------------------------------------------
+
+
+def test_a_name_beyond_the_bound_of_its_address_is_shared() -> None:
+    clients = Clients(4, lambda: 0.0)
+    fields = [{"tidegate_client": str(n)} for n in range(500)]
+    names = [clients.identify(request(**one), KEYS, None, browser=False).key for one in fields]
+    assert len(set(names[:4])) == 4
+    assert len(set(names)) <= 4 + 8
+    assert clients.identify(request(**fields[0]), KEYS, None, browser=False).key == names[0]
+    elsewhere = clients.identify(request("192.0.2.2", **fields[9]), KEYS, None, browser=False)
+    assert elsewhere.key not in names
+
+
+def test_a_name_long_unused_makes_room() -> None:
+    now = [0.0]
+    clients = Clients(1, lambda: now[0])
+    first = clients.identify(request(tidegate_client="a"), KEYS, None, browser=False)
+    second = clients.identify(request(tidegate_client="b"), KEYS, None, browser=False)
+    now[0] = 7200.0
+    third = clients.identify(request(tidegate_client="b"), KEYS, None, browser=False)
+    assert second.key != third.key
+    assert address_of(first.key) == address_of(third.key) == "192.0.2.1"
+
+
+def test_names_are_bounded_over_all_addresses() -> None:
+    clients = Clients(1000, lambda: 0.0)
+    for number in range(70_000):
+        address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
+        clients.identify(request(address, user_agent="x"), KEYS, None, browser=False)
+    assert len(clients._names) <= 65_536
+
+
+def test_the_id_counts_before_the_user_agent() -> None:
+    clients = Clients(100, lambda: 0.0)
+
+    def key(**fields: str) -> str:
+        return clients.identify(request(**fields), KEYS, None, browser=False).key
+
+    one = key(tidegate_client="a", user_agent="x")
+    assert one == key(tidegate_client="a", user_agent="y") != key(user_agent="x")
+    one_network = {
+        clients.identify(request(f"2001:db8::{n:x}", user_agent="x"), KEYS, None, browser=False).key
+        for n in range(99)
+    }
+    assert len(one_network) == 1
+
+
+def test_a_cookie_of_an_old_key_is_given_anew_with_its_age() -> None:
+    now = [100.0]
+    clients = Clients(100, lambda: now[0])
+    first = clients.identify(request(), KEYS, None, browser=True)
+    now[0] = 200.0
+    newer = KeyRing([Key("k2", b"fedcba9876543210"), Key("k1", b"0123456789abcdef")])
+    back = request(cookie=f"tidegate-visitor={first.cookie}")
+    again = clients.identify(back, newer, None, browser=True)
+    assert again.key == first.key
+    assert again.since_s == 100.0
+    assert newer.is_newest(again.cookie or "")
+    assert clients.greet(back, KEYS) == []
+    [(_, field)] = clients.greet(back, newer)
+    assert field.startswith(b"tidegate-visitor=v1.k2.")
+
+
+def test_a_forged_visitor_cookie_is_replaced() -> None:
+    clients = Clients(100, lambda: 5.0)
+    found = clients.identify(
+        request(cookie="tidegate-visitor=v1.k1.AA.BB"), KEYS, None, browser=True
+    )
+    assert found.cookie is not None
+    assert KEYS.read_visitor(found.cookie).issued_s == 5.0
+
+
+# -- people behind one address -----------------------------------------------------------------
+
+
+def test_thirty_equal_browsers_behind_one_address_have_thirty_places() -> None:
+    house = House(slots=1)
+    first = browse(house)
+    assert first.started
+    assert "tidegate-visitor=v1." in first.start_fields["set-cookie"]
+    crowd = [browse(house) for _ in range(30)]
+    places = [int(one.connection.fields[PLACE]) for one in crowd]
+    assert sorted(places) == list(range(1, 31))
+    for one, place in zip(crowd, places, strict=True):
+        assert one.connection.fields["refresh"]
+        back = browse(house, cookies_of(one))
+        assert int(back.connection.fields[PLACE]) == place
+        assert "set-cookie" not in back.connection.fields or (
+            "tidegate-visitor" not in back.connection.fields["set-cookie"]
+        )
+
+
+def test_a_browser_without_cookies_keeps_its_place_by_the_address_it_is_sent_to() -> None:
+    house = House(slots=1)
+    browse(house)
+    waiting = [browse(house) for _ in range(5)]
+    for one in waiting:
+        query = re.fullmatch(r"\d+; url=[^?]*\?(.*)", one.connection.fields["refresh"])
+        assert query is not None
+        back = browse(house, query=query[1])
+        assert back.connection.fields[PLACE] == one.connection.fields[PLACE]
+
+
+def test_a_browser_that_resumes_is_known_by_its_cookie_whatever_it_accepts() -> None:
+    house = House(slots=1)
+    first = browse(house)
+    second = house.ask(agent=CHROME, accept="*/*", cookie=cookies_of(first), ranges=(BIG // 2, BIG))
+    assert second.started
+    assert len(house.gate.downloads) == 1
+
+
+def test_one_browser_that_opens_a_download_too_often_is_told_place_time_and_way_on() -> None:
+    house = House(slots=1, connections_per_lease=2)
+    cookies = cookies_of(browse(house))
+    assert browse(house, cookies).started
+    third = browse(house, cookies)
+    assert third.connection.status == 503
+    assert third.connection.fields[PLACE] == "1"
+    assert "refresh" in third.connection.fields
+
+
+def test_a_ticket_brings_its_name_to_another_program_of_the_same_address() -> None:
+    house = House(slots=1)
+    browse(house)
+    waiting = browse(house)
+    token = waiting.connection.fields["tidegate-ticket"]
+    there = house.ask(agent="tidegate/1", token=token)
+    assert there.connection.fields[PLACE] == waiting.connection.fields[PLACE]
+    elsewhere = house.ask("192.0.2.9", agent="tidegate/1", token=token)
+    assert elsewhere.connection.status == 403
+
+
+def test_tools_of_one_name_share_their_place_and_others_do_not() -> None:
+    house = House(slots=1)
+    house.ask(agent="other/1")
+    assert house.ask(agent="x/1", accept=JSON).connection.fields[PLACE] == "1"
+    assert house.ask(agent="x/1", accept=JSON).connection.fields[PLACE] == "1"
+    assert house.ask(agent="y/1", accept=JSON).connection.fields[PLACE] == "2"
+
+
+def test_a_job_says_where_its_client_is() -> None:
+    house = House(slots=1)
+    jobs = []
+    offer = house.gate.policy.offer
+
+    def spy(job, now, ticket=None):  # type: ignore[no-untyped-def]
+        jobs.append(job)
+        return offer(job, now, ticket)
+
+    house.gate.policy.offer = spy  # type: ignore[method-assign]
+    house.ask("2001:db8::1", agent="curl/8.5.0")
+    assert jobs[0].network == ("2001:db8::/64", "2001:db8::/56", "2001:db8::/48")
+    assert not jobs[0].known
+
+
+# -- evidence ----------------------------------------------------------------------------------
+
+
+def client(key: str = "192.0.2.1#a", since_s: float | None = None) -> Client:
+    return Client(key, prefixes_of(address_of(key)), since_s)
+
+
+def test_a_proof_counts_when_it_is_older_than_the_rush() -> None:
+    evidence = Evidence()
+    evidence.waits(1000.0)
+    assert evidence.knows(client(since_s=999.0), 1001.0)
+    assert not evidence.knows(client(since_s=1000.5), 1001.0)
+    assert not evidence.knows(client(), 1001.0)
+    for at in range(1000, 3000, 100):
+        evidence.waits(float(at))
+    assert not evidence.knows(client(since_s=1500.0), 2950.0)
+    later = 2900.0 + RUSH_GAP_S + 1
+    evidence.waits(later)
+    assert evidence.knows(client(since_s=1500.0), later)
+
+
+def test_bytes_taken_count_and_wasted_places_count_against_a_name() -> None:
+    evidence = Evidence()
+    evidence.waits(1000.0)
+    evidence.took("192.0.2.1#a", 1000, 1 << 30)
+    assert not evidence.knows(client(), 1001.0)
+    evidence.took("192.0.2.1#a", 1 << 20, 1 << 30)
+    assert evidence.knows(client(), 1001.0)
+    evidence.left("192.0.2.1#a", 1 << 20, 1 << 30, 1002.0)
+    assert evidence.knows(client(), 1003.0)
+    evidence.left("192.0.2.1#a", 10, 1 << 30, 1002.0)
+    assert not evidence.knows(client(since_s=1.0), 1003.0)
+    evidence.took("192.0.2.1#a", 100, 100)
+    assert evidence.knows(client(), 1004.0)
+
+
+def test_collected_cookies_of_one_network_count_only_up_to_a_bound() -> None:
+    evidence = Evidence()
+    evidence.waits(1000.0)
+    known = [evidence.knows(client(f"192.0.2.{n % 250}#{n}", 1.0), 1001.0) for n in range(5000)]
+    assert sum(known) == 1024
+    assert evidence.knows(client("192.0.2.0#0", 1.0), 1001.0)
+    assert evidence.knows(client("198.51.100.1#0", 1.0), 1001.0)
+
+
+def test_evidence_is_bounded() -> None:
+    evidence = Evidence()
+    for number in range(70_000):
+        evidence.took(f"10.0.0.1#{number}", 10, 10)
+    assert len(evidence._names) <= 65_536
+
+
+def test_a_download_that_took_its_bytes_makes_its_client_known() -> None:
+    house = House(slots=2)
+    first = house.ask(agent="x/1")
+    first.transfer.finish()
+    assert house.gate.parts.evidence.knows(
+        Client(next(iter(house.arrivals)).client, ("192.0.2.1", "192.0.2.0/24")),
+        house.clock.seconds(),
+    )

@@ -1,0 +1,60 @@
+"""How the lease manager looks after many downloads without holding up anybody else."""
+
+from __future__ import annotations
+
+from server.admission.downloads import RARELY_S, STILL_S
+from server.admission.leases import TICK_S
+from tests.fakes import BIG, Asked, House
+
+
+def crowd(count: int) -> tuple[House, list[Asked]]:
+    house = House(slots=count)
+    asked = [house.ask(f"10.0.{n >> 8}.{n & 255}") for n in range(count)]
+    assert all(one.started for one in asked)
+    return house, asked
+
+
+def left(house: House) -> list[int]:
+    return [view.remaining_bytes for view in house.gate.policy.leases()]
+
+
+def test_each_of_many_downloads_is_measured_within_two_ticks() -> None:
+    house, asked = crowd(350)
+    for number, one in enumerate(asked):
+        one.transfer.send(1000 + number)
+    house.wait(2 * TICK_S, 0.01)
+    assert left(house) == [BIG - 1000 - number for number in range(350)]
+
+
+def test_a_download_that_stands_still_is_asked_rarely_and_found_when_it_moves() -> None:
+    house, asked = crowd(3)
+    asks = [0, 0, 0]
+    for number, one in enumerate(asked):
+
+        def delivered(number: int = number, one: Asked = one) -> int:
+            asks[number] += 1
+            return one.transfer.sent_bytes
+
+        one.transfer.delivered_bytes = delivered  # type: ignore[method-assign]
+    span_s = 20.0
+    for _ in range(round((STILL_S + span_s) / TICK_S)):
+        asked[0].transfer.send(1000)
+        house.wait(TICK_S)
+    assert asks[0] >= span_s / TICK_S
+    assert max(asks[1:]) <= STILL_S / TICK_S + span_s / RARELY_S + 2
+    asked[1].transfer.send(500_000)
+    house.wait(RARELY_S + TICK_S)
+    view = house.gate.policy.leases()[1]
+    assert view.remaining_bytes == BIG - 500_000
+    assert view.rate_bytes_s > 0
+
+
+def test_a_paused_download_that_goes_on_is_looked_at_at_once() -> None:
+    house, asked = crowd(1)
+    house.wait(STILL_S + 1.0)
+    download = next(iter(house.gate.downloads.values()))
+    download.pause()
+    download.resume(house.clock.seconds())
+    asked[0].transfer.send(9_000)
+    house.wait(2 * TICK_S)
+    assert left(house) == [BIG - 9_000]
