@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from protocol.errors import BadManifest
@@ -22,6 +22,9 @@ Kind = Literal["d", "f", "l", "h"]
 #: The manifest digest of "no tree at all": where a snapshot starts from.
 EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()
 _MODE_MASK = 0o7777
+#: What of a mode is published and followed: no set-user-id, set-group-id or sticky bit, which
+#: would give rights at a machine that is not the publisher's.
+KEPT_MODE = 0o777
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 #: A NUL, or a part that is empty, "." or "..".
 _ESCAPES = re.compile(r"\0|(?:\A|/)\.{0,2}(?:/|\Z)")
@@ -80,6 +83,27 @@ def check_target(value: object) -> str:
     if not isinstance(value, str) or not value or len(value) > _LONGEST_PATH or "\0" in value:
         raise BadManifest("The manifest carries an unusable link target.")
     return value
+
+
+def leads_out(path: str, target: str) -> bool:
+    """Whether the symbolic link `path` could lead out of the tree.
+
+    The folder of a link is a real one, so leading ".." parts are counted against its depth; one
+    behind a name is taken back from wherever that name leads, which may be another link, and
+    counts as a way out.
+    """
+    parts = target.split("/")
+    if not parts[0] or ".." not in parts:
+        return not parts[0]
+    steps = [part for part in parts if part not in ("", ".")]
+    ups = next((at for at, part in enumerate(steps) if part != ".."), len(steps))
+    return ups > path.count("/") or ".." in steps[ups:]
+
+
+def name_some(paths: Sequence[str], most: int = 5) -> str:
+    """A few of these names for a sentence, and how many there are besides."""
+    rest = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return ", ".join(repr(path) for path in paths[:most]) + rest
 
 
 def to_row(entry: Entry) -> list[object]:

@@ -22,6 +22,8 @@ from protocol.tree import (
     encode_entry,
     first_clash,
     in_order,
+    leads_out,
+    name_some,
     order_key,
 )
 from protocol.tree_diff import Difference, change_to_row, merge
@@ -52,6 +54,32 @@ def test_changes_put_back_into_the_old_tree_give_the_new_one(pair: tuple[Tree, T
 def test_paths_that_could_lead_out_are_refused(path: object) -> None:
     with pytest.raises(BadManifest):
         check_path(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "target", "out"),
+    [
+        ("latest", "9.0", False),
+        ("latest", "./9.0/", False),
+        ("a/b/link", "../../c/d", False),
+        ("a/b/link", "../..", False),
+        ("a/b/link", "../../..", True),
+        ("link", "..", True),
+        ("link", "/etc/passwd", True),
+        ("link", "//etc", True),
+        ("a/link", ".././../etc", True),
+        # `a/b` may be a link to a folder that lies higher than it seems.
+        ("c/link", "../a/b/../../x", True),
+        ("link", "..x/...", False),
+    ],
+)
+def test_links_that_could_lead_out_are_known(path: str, target: str, out: bool) -> None:
+    assert leads_out(path, target) is out
+
+
+def test_names_in_a_sentence_are_few() -> None:
+    assert name_some(["a", "b"]) == "'a', 'b'"
+    assert name_some([str(number) for number in range(7)]).endswith("'4' and 2 more")
 
 
 @pytest.mark.parametrize(

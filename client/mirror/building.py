@@ -18,7 +18,7 @@ from protocol.batch import Header, Update, UpdateWriter
 from protocol.batch_apply import Application
 from protocol.channel import Edge
 from protocol.errors import BadManifest
-from protocol.tree import Entry, first_clash
+from protocol.tree import Entry, first_clash, name_some
 
 
 class Builder:
@@ -88,6 +88,13 @@ class Builder:
         try:
             with next_manifest.open("wb") as lines:
                 application.build(lines.write)
+            if stage.leading_out:
+                raise MirrorProblem(
+                    "links-out",
+                    "The origin published links that lead out of the tree: "
+                    f"{name_some(stage.leading_out)}. The mirror keeps its version; "
+                    "tell the publisher.",
+                )
             for entry in application.missing:
                 self._fill(stage, entry)
             application.finish()

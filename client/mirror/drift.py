@@ -16,7 +16,7 @@ from random import Random
 from client.mirror.place import Place
 from client.mirror.stage import LiveDisk, stamp_of
 from protocol.errors import BadManifest
-from protocol.tree import Entry, decode_entry
+from protocol.tree import KEPT_MODE, Entry, decode_entry
 from protocol.tree_diff import pair_up
 from protocol.tree_scan import GRAIN_NS, Cached, Seen, decode_cached, encode_cached, scan
 
@@ -100,7 +100,9 @@ def _find_drift(place: Place, now: float, *, paranoid: bool) -> Drift:
             seen=seen,
         )
         for expected, found in pair_up(ManifestFile(place.manifest), actual):
-            if expected == found:
+            if expected == found or (
+                expected is not None and expected._replace(mode=expected.mode & KEPT_MODE) == found
+            ):
                 continue
             differs = expected or found
             assert differs is not None

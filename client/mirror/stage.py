@@ -12,7 +12,7 @@ from pathlib import Path
 
 from protocol.batch_group import Part
 from protocol.errors import BadManifest
-from protocol.tree import Entry
+from protocol.tree import KEPT_MODE, Entry, leads_out
 from protocol.tree_scan import Found, Stamp
 
 #: ioctl(2) FICLONE: share the extents of another file (btrfs, XFS, bcachefs).
@@ -41,6 +41,8 @@ class DiskStage:
         self._lost = lost
         self._touched = touched
         self._straight: dict[str, bool] = {}
+        #: Symbolic links of the new tree that lead out of it, so that it must not go live.
+        self.leading_out: list[str] = []
 
     def _at(self, path: str) -> str:
         return f"{self._new}/{path}" if path else self._new
@@ -67,6 +69,8 @@ class DiskStage:
         os.mkdir(self._at(path), 0o700)
 
     def make_symlink(self, path: str, target: str) -> None:
+        if leads_out(path, target):
+            self.leading_out.append(path)
         os.symlink(target, self._at(path))
 
     def share_old(self, entry: Entry) -> bool:
@@ -162,7 +166,7 @@ class DiskStage:
     def set_attributes(self, entry: Entry) -> None:
         path = self._at(entry.path)
         if entry.kind != "l":
-            os.chmod(path, entry.mode)
+            os.chmod(path, entry.mode & KEPT_MODE)
         os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
 
 

@@ -20,7 +20,15 @@ from protocol.batch import Header
 from protocol.batch_generate import Generated, generate
 from protocol.channel import Edge, Index, Version, check_channel, prune
 from protocol.errors import BadManifest
-from protocol.tree import EMPTY_DIGEST, Entry, decode_entry, encode_entry
+from protocol.tree import (
+    EMPTY_DIGEST,
+    KEPT_MODE,
+    Entry,
+    decode_entry,
+    encode_entry,
+    leads_out,
+    name_some,
+)
 from protocol.tree_scan import Cached, Seen, decode_cached, encode_cached, scan
 from server.mirror.durable import replacing
 from server.mirror.objects import ObjectError, ObjectStore, PublishedDisk
@@ -57,13 +65,18 @@ class PublishSettings:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a publish did: `version` is the channel's latest now, `updates` what was written."""
+    """What a publish did: `version` is the channel's latest now, `updates` what was written.
+
+    `skipped` names what is neither file, directory nor link; `stripped`, files whose set-user-id,
+    set-group-id or sticky bit was left out.
+    """
 
     version: int
     changed: bool
     files: int
     read_files: int
     skipped: tuple[str, ...]
+    stripped: tuple[str, ...]
     updates: tuple[tuple[Edge, Generated], ...]
 
 
@@ -128,22 +141,30 @@ class Publisher:
         thorough = unfinished.exists() or self.settings.paranoid
         unfinished.touch()
         skipped: list[str] = []
+        stripped: list[str] = []
         seen = Seen()
-        manifest, digest = self._scan(tree, now, seen, skipped, report)
+        manifest, digest = self._scan(tree, now, seen, skipped, stripped, report)
+        updates: list[tuple[Edge, Generated]] = []
+
+        def published(number: int, *, changed: bool) -> Published:
+            left_out = tuple(skipped), tuple(stripped)
+            return Published(
+                number, changed, seen.files, seen.read_files, *left_out, tuple(updates)
+            )
+
         latest = index.latest
         if latest is not None and latest.manifest_sha256 == digest:
             self._repository.commit({}, set(), utc(now))
             manifest.unlink()
             if not thorough:
                 unfinished.unlink()
-            return Published(latest.version, False, seen.files, seen.read_files, tuple(skipped), ())
+            return published(latest.version, changed=False)
         number = latest.version + 1 if latest is not None else 1
         target = self._manifest_path(number)
         os.replace(manifest, target)
         new = ManifestFile(target)
         version = Version(number, digest, seen.files, seen.bytes, int(now))
         added: dict[str, tuple[str, int]] = {}
-        updates: list[tuple[Edge, Generated]] = []
 
         def write(start: int, before: str, old: Iterable[Entry]) -> None:
             edge, done = self._generate(start, before, old, version, new, report)
@@ -162,18 +183,25 @@ class Publisher:
         self._repository.commit_index(kept, added, utc(now))
         self._sweep(number, old, thorough=thorough)
         unfinished.unlink()
-        return Published(number, True, seen.files, seen.read_files, tuple(skipped), tuple(updates))
+        return published(number, changed=True)
 
     def _manifest_path(self, number: int) -> Path:
         return self._state / f"{number}.manifest"
 
     def _scan(
-        self, tree: Path, now: float, seen: Seen, skipped: list[str], report: Progress
+        self,
+        tree: Path,
+        now: float,
+        seen: Seen,
+        skipped: list[str],
+        stripped: list[str],
+        report: Progress,
     ) -> tuple[Path, str]:
         cache_path = self._state / "cache"
         hasher = hashlib.sha256()
         inside = self._inside(tree)
         manifest = self._state / "next.manifest"
+        leading: list[str] = []
         with manifest.open("wb") as out, replacing(cache_path) as cache_out:
             entries = scan(
                 PublishedDisk(tree, self._store),
@@ -184,12 +212,24 @@ class Publisher:
                 special=skipped.append,
                 seen=seen,
             )
-            for entry in entries:
+            for found in entries:
+                entry = found
+                if entry.mode & ~KEPT_MODE and entry.kind != "l":
+                    entry = entry._replace(mode=entry.mode & KEPT_MODE)
+                    if entry.kind == "f":
+                        stripped.append(entry.path)
+                elif entry.kind == "l" and leads_out(entry.path, entry.target):
+                    leading.append(entry.path)
                 line = encode_entry(entry)
                 hasher.update(line)
                 out.write(line)
                 if entry.kind == "f":
                     report("reading", seen.files, 0)
+        if leading:
+            raise RepositoryProblem(
+                f"Links lead out of {tree}: {name_some(leading)}. Mirrors would serve what they "
+                "have there; make them relative without '..' behind a name, or remove them."
+            )
         return manifest, hasher.hexdigest()
 
     def _inside(self, tree: Path) -> str | None:

@@ -158,6 +158,10 @@ def publish(
     done = _said(work)
     for path in done.skipped:
         click.echo(f"left out (not a file, directory or link): {path}", err=True)
+    for path in done.stripped:
+        click.echo(
+            f"published without its set-user-id, set-group-id or sticky bit: {path}", err=True
+        )
     if not done.changed:
         click.echo(f"{channel}: nothing changed; version {done.version} signed anew.")
         return
