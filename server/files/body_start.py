@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from server.files.openfile import OpenFile
+from server.files.openfile import OpenFile, Unreadable
 from server.files.pacer import Pacer
 from server.files.sender import BodySender, Piece
 from server.files.transfer import BodyPlan, Transfer, TransferListener
@@ -76,7 +76,10 @@ class FileStart:
 
     def _send_at_once(self, listener: TransferListener, headers: Sequence[Header]) -> Transfer:
         """A short body goes with its header in one write: cheaper than any sender."""
-        body = self._file.read_pieces(self._pieces)
+        try:
+            body = self._file.read_pieces(self._pieces)
+        except Unreadable as error:
+            return self._give_up(listener, error)
         if body is None:
             return self._give_up(listener)
         self._request.respond(self._plan.status, (*self._plan.headers, *headers), body)
@@ -84,10 +87,16 @@ class FileStart:
         listener.transfer_done(transfer, True)
         return transfer
 
-    def _give_up(self, listener: TransferListener) -> Transfer:
+    def _give_up(
+        self, listener: TransferListener, unreadable: Unreadable | None = None
+    ) -> Transfer:
         """It waited, and was written over in place meanwhile: what was planned is gone."""
         if self._request.dripped:
             self._request.abort()
+        elif unreadable is not None:
+            self._request.refuse(
+                unreadable.status, unreadable.code, str(unreadable), [(b"Retry-After", b"60")]
+            )
         else:
             self._request.refuse(
                 503,

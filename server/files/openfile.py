@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Sequence
 
+from twisted.logger import Logger
+
+from protocol.errors import ProtocolError
 from server.files.transfer import FileKey, Representation
+
+_log = Logger()
+
+
+class Unreadable(ProtocolError):
+    """The file is there, but its disk does not give its bytes."""
+
+    status = 503
+    code = "unreadable"
 
 
 def key_of(status: os.stat_result) -> FileKey:
@@ -27,7 +40,7 @@ class OpenFile:
     object any more; so a plan, a queue or a sender keeps it open by having it.
     """
 
-    __slots__ = ("_mtime_ns", "_size_bytes", "fd", "memo", "rep")
+    __slots__ = ("_mtime_ns", "_size_bytes", "_told", "fd", "memo", "rep")
 
     def __init__(self, fd: int, rep: Representation) -> None:
         self.fd = fd
@@ -36,6 +49,8 @@ class OpenFile:
         self.memo: tuple[int, object, list[tuple[bytes, bytes]]] | None = None
         self._size_bytes = rep.size_bytes
         self._mtime_ns = rep.key.mtime_ns
+        #: Whether the log has it that the disk fails here.
+        self._told = False
 
     def __del__(self) -> None:
         os.close(self.fd)
@@ -48,14 +63,40 @@ class OpenFile:
         now = os.fstat(self.fd)
         return now.st_mtime_ns == self._mtime_ns and now.st_size == self._size_bytes
 
+    def read_at(self, offset: int, count: int) -> bytes:
+        """So many bytes from there; fewer only where the file ends. Raises Unreadable."""
+        parts: list[bytes] = []
+        while count:
+            try:
+                part = os.pread(self.fd, count, offset)
+            except OSError as error:
+                raise self.unreadable(error) from error
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            count -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def unreadable(self, error: OSError) -> Unreadable:
+        """What a failed read means, told to the operator once."""
+        if not self._told:
+            self._told = True
+            _log.error(
+                "{path} cannot be read: {reason}. Downloads of it are cut; is its disk failing?",
+                path=self.rep.url_path,
+                reason=os.strerror(error.errno or errno.EIO),
+            )
+        return Unreadable("The server cannot read this file; its operator was told.")
+
     def read_all(self) -> bytes | None:
-        """The whole content; None when it changed meanwhile."""
+        """The whole content; None when it changed meanwhile. Raises Unreadable."""
         return self.read_pieces([(0, self._size_bytes)])
 
     def read_pieces(self, pieces: Sequence[bytes | tuple[int, int]]) -> bytes | None:
         """Byte ranges of the content, with bytes that stand for themselves between them.
 
-        None when the file changed meanwhile.
+        None when the file changed meanwhile. Raises Unreadable.
         """
         out: list[bytes] = []
         for piece in pieces:
@@ -63,10 +104,8 @@ class OpenFile:
                 out.append(piece)
                 continue
             offset, end = piece
-            while offset < end:
-                data = os.pread(self.fd, end - offset, offset)
-                if not data:
-                    return None
-                out.append(data)
-                offset += len(data)
+            data = self.read_at(offset, end - offset)
+            if len(data) < end - offset:
+                return None
+            out.append(data)
         return b"".join(out) if self.unchanged() else None

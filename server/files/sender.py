@@ -11,6 +11,7 @@ ends its transfer with a reset.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import socket
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 
 from twisted.logger import Logger
 
-from server.files.openfile import OpenFile
+from server.files.openfile import OpenFile, Unreadable
 from server.files.pacer import Pacer, Share
 from server.files.transfer import TransferListener
 from server.http.connection import BLOCKED
@@ -327,7 +328,9 @@ class BodySender:
                 asked, sent = self._send_piece(piece, most_bytes - total)
             except BLOCKED:
                 return total
-            except OSError:
+            except (OSError, Unreadable) as error:
+                if isinstance(error, OSError) and error.errno == errno.EIO:
+                    self._file.unreadable(error)
                 self._request.abort()
                 self._end(False)
                 return total
@@ -359,7 +362,7 @@ class BodySender:
         if isinstance(piece, bytes):
             chunk = piece[self._position : self._position + asked]
         else:
-            chunk = os.pread(self._file.fd, asked, piece[0] + self._position)
+            chunk = self._file.read_at(piece[0] + self._position, asked)
             if not self._check_file():
                 return 0, 0
             if len(chunk) < asked:

@@ -1,0 +1,164 @@
+"""A disk that reads short, fails or answers late, under a real server: tree and state."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import sqlite3
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faulty_disk import FaultyDisk
+from tests.running import RunningServer, journal, make_release, serving, sha256, wait_for
+
+pytestmark = pytest.mark.e2e
+
+#: One slot for large files, and so slow a line that everybody else waits.
+ONE_SLOT = ("--policy", "ticket", "--slots", "2", "--reserve-small", "1", "--bandwidth", "4Mbit")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[FaultyDisk]:
+    made = FaultyDisk(tmp_path)
+    yield made
+    made.close()
+
+
+def fetch(url: str) -> tuple[int, bytes]:
+    """Status and as much of the body as came."""
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            try:
+                return answer.status, answer.read()
+            except http.client.IncompleteRead as cut:
+                return answer.status, cut.partial
+            except ConnectionResetError:
+                return answer.status, b""
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def ask(server: RunningServer, client: str) -> int:
+    """A newcomer that takes a ticket rather than wait."""
+    headers = {"Tidegate-Client": client, "Tidegate-Wait": "ticket"}
+    request = urllib.request.Request(f"{server.url}/big.iso", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+def no_traceback(server: RunningServer) -> None:
+    assert not [line for line in server.errors if "Traceback" in line], server.errors
+
+
+def test_a_bad_sector_cuts_the_downloads_that_need_it_and_no_other(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    release = tmp_path / "release"
+    digests = make_release(release, bad_iso=8_000_000, good_iso=3_000_000, bad_txt=9_000)
+    with serving(release, tmp_path / "state", **disk.environ) as server:
+        disk.set(f"read eio 3000000 {release}/bad.iso", f"read eio 0 {release}/bad.txt")
+        whole = (release / "bad.iso").read_bytes()
+        for _ in range(3):
+            status, got = fetch(f"{server.url}/bad.iso")
+            assert status == 200
+            assert len(got) < len(whole)
+            assert whole.startswith(got)
+        assert fetch(f"{server.url}/bad.txt")[0] == 503
+        status, got = fetch(f"{server.url}/good.iso")
+        assert (status, len(got)) == (200, 3_000_000)
+        wait_for(lambda: any("bad.iso" in line for line in server.errors))
+        assert any("bad.iso" in line and "Input/output error" in line for line in server.errors)
+        disk.heal()
+        for name, digest in digests.items():
+            status, got = fetch(f"{server.url}/{name}")
+            (tmp_path / name).write_bytes(got)
+            assert (status, sha256(tmp_path / name)) == (200, digest)
+        no_traceback(server)
+
+
+def test_short_reads_cost_nobody_a_byte(tmp_path: Path, disk: FaultyDisk) -> None:
+    release = tmp_path / "release"
+    digests = make_release(release, big_iso=3_000_000, small_txt=9_000)
+    with serving(release, tmp_path / "state", **disk.environ) as server:
+        disk.set(f"read short 777 {release}/")
+        for name, digest in digests.items():
+            status, got = fetch(f"{server.url}/{name}")
+            (tmp_path / name).write_bytes(got)
+            assert (status, sha256(tmp_path / name)) == (200, digest)
+        sums = fetch(f"{server.url}/SHA256SUMS")[1].decode()
+        assert all(digest in sums for digest in digests.values())
+        no_traceback(server)
+
+
+@pytest.mark.parametrize("fault", ["write enospc", "write eio"])
+def test_a_state_disk_that_fails_stops_no_download_and_loses_no_place(
+    tmp_path: Path, disk: FaultyDisk, fault: str
+) -> None:
+    release, state = tmp_path / "release", tmp_path / "state"
+    make_release(release, big_iso=1)
+    os.truncate(release / "big.iso", 100_000_000)
+    with serving(release, state, *ONE_SLOT, **disk.environ) as server:
+        with urllib.request.urlopen(f"{server.url}/big.iso", timeout=60) as running:
+            assert ask(server, "early") == 503
+            wait_for(lambda: "waiting" in "".join(journal(state).values()))
+            disk.set(f"{fault} 0 {state}/tidegate.db")
+            assert ask(server, "late") == 503
+            wait_for(lambda: b"takes no writes" in fetch(f"{server.url}/-/ready")[1], 60)
+            assert b"takes no writes" in fetch(f"{server.url}/-/ready")[1]
+            assert len(running.read(100_000)) == 100_000
+            disk.heal()
+            wait_for(lambda: fetch(f"{server.url}/-/ready")[1] == b"ready\n", 60)
+            assert fetch(f"{server.url}/-/ready")[1] == b"ready\n"
+            assert len(journal(state)) >= 2
+        no_traceback(server)
+    with sqlite3.connect(state / "tidegate.db") as found:
+        assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_state_disk_that_hangs_holds_up_no_answer_for_good(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    release, state = tmp_path / "release", tmp_path / "state"
+    make_release(release, big_iso=1)
+    os.truncate(release / "big.iso", 100_000_000)
+    with (
+        serving(release, state, *ONE_SLOT, **disk.environ) as server,
+        urllib.request.urlopen(f"{server.url}/big.iso", timeout=60) as running,
+    ):
+        # Longer than this test may last: an answer that waited for the disk would never come.
+        disk.set(f"sync delay 3000000 {state}/", f"write delay 3000000 {state}/")
+        for number in range(5):
+            assert ask(server, f"client {number}") == 503
+        assert len(running.read(100_000)) == 100_000
+        wait_for(lambda: b"takes no writes" in fetch(f"{server.url}/-/ready")[1], 60)
+        assert b"takes no writes" in fetch(f"{server.url}/-/ready")[1]
+        no_traceback(server)
+        server.kill()
+
+
+def test_a_state_that_cannot_be_read_stops_the_start_in_one_sentence(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    release, state = tmp_path / "release", tmp_path / "state"
+    make_release(release, big_iso=1_000)
+    with serving(release, state):
+        pass
+    for fault in ("read eio 0", "open eio 0"):
+        for name in ("tidegate.db", "keys.json"):
+            disk.set(f"{fault} {state}/{name}")
+            with pytest.raises(AssertionError, match="did not start") as told:
+                RunningServer(release, state, **disk.environ)
+            assert "Traceback" not in str(told.value)
+            assert name in str(told.value)
+    disk.heal()
+    with serving(release, state, **disk.environ) as server:
+        assert fetch(f"{server.url}/big.iso")[0] == 200
