@@ -20,6 +20,8 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
+from server.store.cluster import check_epoch
+
 MIGRATIONS = Path(__file__).with_name("migrations")
 
 
@@ -36,10 +38,24 @@ _POSTGRES: dict[str, Any] = {
     "options": f"-c statement_timeout={_ANSWER_S}s -c tcp_keepalives_idle=10 "
     "-c tcp_keepalives_interval=5 -c tcp_keepalives_count=3",
 }
-#: Held in PostgreSQL while a server runs: two queues must not share one table.
+#: Held in PostgreSQL while a server runs: two queues must not share one table. The machines of a
+#: cluster, which have one queue, share it.
 _LOCK = text("SELECT pg_try_advisory_lock(1953064037, hashtext(current_schema()))")
+_SHARED_LOCK = text("SELECT pg_try_advisory_lock_shared(1953064037, hashtext(current_schema()))")
+#: Machines that start together bring the tables up to date one after the other.
+_MIGRATION_LOCK = text("SELECT pg_advisory_xact_lock(1953064038, hashtext(current_schema()))")
+#: PostgreSQL ends a leader's transaction that says nothing for so long: its process was stopped,
+#: and a successor waits for its lock.
+_STOPPED_MS = 1500
 #: A server that was killed holds its lock until PostgreSQL notices; so long we wait for it.
 _LOCK_WAIT_S = 10.0
+_TAKEN = (
+    "another Tidegate server uses it; stop that one, or give each server a database or schema of "
+    "its own"
+)
+_CLUSTERED = (
+    "another Tidegate server uses it without `cluster`; stop that one, or start all with `cluster`"
+)
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 
 
@@ -67,15 +83,23 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 
 class Database:
-    """One engine and its sessions; every method blocks."""
+    """One engine and its sessions; every method blocks.
 
-    def __init__(self, url: str) -> None:
+    `clustered` says that other machines use it as well. Once this one leads, `epoch` is what
+    `writing` is fenced by.
+    """
+
+    def __init__(self, url: str, *, clustered: bool = False) -> None:
+        self._clustered = clustered
+        self.epoch: int | None = None
         if url.startswith("postgresql://"):
             url = "postgresql+psycopg://" + url.removeprefix("postgresql://")
         try:
             parsed = make_url(url)
             sqlite = parsed.get_backend_name() == "sqlite"
             limits = {} if sqlite else {k: v for k, v in _POSTGRES.items() if k not in parsed.query}
+            if clustered and "options" in limits:
+                limits["options"] += f" -c idle_in_transaction_session_timeout={_STOPPED_MS}"
             self.engine: Engine = create_engine(
                 parsed, pool_pre_ping=not sqlite, pool_timeout=_ANSWER_S, connect_args=limits
             )
@@ -112,6 +136,14 @@ class Database:
         except SQLAlchemyError as error:
             raise StoreUnavailable(str(error).splitlines()[0]) from error
 
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Session]:
+        """One transaction of the server that has the queue. Raises Fenced if another one leads."""
+        with self.session.begin() as session:
+            if self.epoch is not None:
+                check_epoch(session, self.epoch)
+            yield session
+
     def migrate(self) -> None:
         """Bring the tables up to date; raises StoreUnavailable with the fault, in a line."""
         config = Config()
@@ -120,6 +152,7 @@ class Database:
             with self.engine.begin() as connection:
                 if self.dialect == "postgresql":
                     connection.execute(text("SET LOCAL statement_timeout = 0"))
+                    connection.execute(_MIGRATION_LOCK)
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
         except CommandError as error:
@@ -144,13 +177,10 @@ class Database:
         end_s = time.monotonic() + wait_s
         try:
             connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-            while not connection.scalar(_LOCK):
+            while not connection.scalar(_SHARED_LOCK if self._clustered else _LOCK):
                 if time.monotonic() >= end_s:
                     connection.close()
-                    raise StoreUnavailable(
-                        "another Tidegate server uses it; stop that one, or give each server a "
-                        "database or schema of its own"
-                    )
+                    raise StoreUnavailable(_CLUSTERED if self._clustered else _TAKEN)
                 time.sleep(0.2)
         except SQLAlchemyError as error:
             raise StoreUnavailable(str(error).splitlines()[0]) from error

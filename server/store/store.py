@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from policies.contract import TicketRow
+from server.store.cluster import Fenced
 from server.store.database import Database
 from server.store.journal import write_tickets
 
@@ -54,7 +55,8 @@ class StoreState:
 class Store:
     """Batches writes to one database and runs reads beside them.
 
-    `memory` gives the writes that bring what the server knows into a database that was lost.
+    `memory` gives the writes that bring what the server knows into a database that was lost;
+    `fenced` hears that another machine leads, before anybody is told that something is safe.
     """
 
     log = Logger()
@@ -67,8 +69,10 @@ class Store:
         read_in_thread: Callable[[Callable[[], object]], Deferred[object]],
         now: Callable[[], float],
         memory: Callable[[], list[Work[None]]] = list,
+        fenced: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
+        self._fenced = fenced
         self._memory = memory
         self._reactor: Any = reactor
         self._write_in_thread = write_in_thread
@@ -212,7 +216,7 @@ class Store:
         def in_thread() -> None:
             if renew:
                 self._database.renew()
-            with self._database.session.begin() as session:
+            with self._database.writing() as session:
                 write_tickets(session, tickets.values())
                 for work in musts:
                     work(session)
@@ -252,6 +256,8 @@ class Store:
                 self._schedule(BATCH_S)
 
         def failed(failure: Failure) -> None:
+            if isinstance(failure.value, Fenced):
+                self._fenced()
             landed()
             self.failures_total += 1
             self._renew = self._renew or renew

@@ -1,0 +1,73 @@
+"""Who leads: a machine's view of the lease in the database, as a state that answers change.
+
+The database alone says who leads (`store.cluster`); here stands what a machine makes of its
+answers, and of its silence. A leader whose lease cannot be renewed does not know whether the
+database is away for everybody, who then can elect nobody, or only for itself. It asks its company:
+had another been elected, the nodes of the others would have gone there. So it goes on while it has
+more than half of the machines that it had when the lease was renewed last, and retires else.
+Retiring is for good: the process ends, and begins anew as one that follows.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+from server.store.cluster import Seat
+
+#: Before anybody has led.
+NOBODY = Seat()
+
+
+class Standing(enum.StrEnum):
+    """What a machine is in the cluster."""
+
+    FOLLOWS = "follows"
+    LEADS = "leads"
+    RETIRED = "retired"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidacy:
+    """One machine's standing.
+
+    `leader` is who leads as far as it knows (epoch 0: nobody has yet), `sure_until_s` when the
+    lease of a leader runs out on its own clock, and `company` how many machines were there when it
+    was renewed last, itself included.
+    """
+
+    standing: Standing = Standing.FOLLOWS
+    leader: Seat = NOBODY
+    sure_until_s: float = 0.0
+    company: int = 1
+
+
+def answered(
+    state: Candidacy, me: str, seen: Seat, asked_s: float, lease_s: float, company: int = 1
+) -> Candidacy:
+    """The database said who leads; it was asked at `asked_s`, so the lease ends no earlier."""
+    if state.standing is Standing.RETIRED:
+        return state
+    if state.standing is Standing.LEADS:
+        if seen.epoch != state.leader.epoch:
+            return replace(state, standing=Standing.RETIRED, leader=seen)
+        return replace(state, sure_until_s=asked_s + lease_s, company=company)
+    if seen.epoch < state.leader.epoch:
+        return state
+    if seen.holder == me and seen.epoch > state.leader.epoch:
+        return Candidacy(Standing.LEADS, seen, asked_s + lease_s, 1)
+    return replace(state, leader=seen)
+
+
+def passed(state: Candidacy, now: float, company: int) -> Candidacy:
+    """Time has passed; `company` is how many machines are connected, itself included."""
+    if state.standing is not Standing.LEADS or now < state.sure_until_s:
+        return state
+    if 2 * company > state.company:
+        return state
+    return replace(state, standing=Standing.RETIRED)
+
+
+def is_sure(state: Candidacy, now: float) -> bool:
+    """Whether a leader knows that it is the only one."""
+    return state.standing is Standing.LEADS and now < state.sure_until_s

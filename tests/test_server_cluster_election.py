@@ -1,0 +1,198 @@
+"""One machine leads: the real lease table under machines that stop, are cut off, and die."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+from server.cluster.election import Candidacy, Standing, answered, is_sure, passed
+from server.store.cluster import (
+    Fenced,
+    LeaseRow,
+    Secret,
+    campaign,
+    check_epoch,
+    drop_node,
+    keep_node,
+    read_nodes,
+    read_seat,
+    read_secrets,
+    release,
+    renew,
+    write_secrets,
+)
+from server.store.models import Base
+
+LEASE_S = 2.0
+MACHINES = ("a", "b", "c")
+machines = st.sampled_from(MACHINES)
+
+
+def open_table() -> Session:
+    engine = create_engine("sqlite://")
+    Base.metadata.create_all(engine)
+    session = Session(engine)
+    session.add(LeaseRow(id=1, epoch=0, holder="", place="", expires_s=0.0))
+    session.commit()
+    return session
+
+
+class Cluster(RuleBasedStateMachine):
+    """Three machines, one table; every machine has a clock of its own, which may stand still."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = open_table()
+        self.now = 1000.0
+        self.states = dict.fromkeys(MACHINES, Candidacy())
+        self.cut: set[str] = set()
+        #: Machines whose nodes are with the machine.
+        self.commits: list[tuple[int, str]] = []
+        self.leaders: dict[int, str] = {}
+
+    def teardown(self) -> None:
+        self.table.close()
+        self.table.get_bind().dispose()  # type: ignore[union-attr]
+
+    def company(self, name: str) -> int:
+        """Machines that have heard of no later leader than this one stay with it."""
+        epoch = self.states[name].leader.epoch
+        others = [one for one in MACHINES if one != name and one not in self.cut]
+        if name in self.cut:
+            others = []
+        return 1 + sum(self.states[one].leader.epoch <= epoch for one in others)
+
+    @rule(name=machines, late_s=st.floats(0, 5))
+    def ask(self, name: str, late_s: float) -> None:
+        """A machine asks the database, and hears the answer some time later."""
+        if name in self.cut:
+            return
+        state, asked_s = self.states[name], self.now
+        if state.standing is Standing.RETIRED:
+            return
+        if state.standing is Standing.LEADS:
+            seen = renew(self.table, state.leader.epoch, LEASE_S, self.now)
+        else:
+            seen = campaign(self.table, name, f"{name}:1", LEASE_S, self.now)
+        self.table.commit()
+        self.now += late_s
+        self.states[name] = answered(state, name, seen, asked_s, LEASE_S, self.company(name))
+        if self.states[name].standing is Standing.LEADS:
+            assert self.leaders.setdefault(seen.epoch, name) == name
+
+    @rule(name=machines)
+    def write(self, name: str) -> None:
+        """A leader, or one that still takes itself for it, writes a batch of the journal."""
+        state = self.states[name]
+        if state.standing is not Standing.LEADS or name in self.cut:
+            return
+        try:
+            check_epoch(self.table, state.leader.epoch)
+        except Fenced:
+            self.states[name] = answered(state, name, read_seat(self.table), self.now, LEASE_S)
+            assert self.states[name].standing is Standing.RETIRED
+            return
+        self.commits.append((state.leader.epoch, name))
+
+    @rule(seconds=st.floats(0, 6))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        for name, state in self.states.items():
+            self.states[name] = passed(state, self.now, self.company(name))
+
+    @rule(name=machines)
+    def cut_off(self, name: str) -> None:
+        self.cut.add(name)
+
+    @rule(name=machines)
+    def join_again(self, name: str) -> None:
+        self.cut.discard(name)
+
+    @rule(name=machines)
+    def die(self, name: str) -> None:
+        """Its process is killed, or has retired; the next one begins by following."""
+        self.states[name] = Candidacy()
+
+    @precondition(lambda self: any(s.standing is Standing.LEADS for s in self.states.values()))
+    @rule()
+    def hand_over(self) -> None:
+        for name, state in self.states.items():
+            if state.standing is Standing.LEADS and name not in self.cut:
+                release(self.table, state.leader.epoch)
+                self.table.commit()
+                self.states[name] = Candidacy(leader=state.leader)
+
+    @invariant()
+    def epochs_never_go_back_and_have_one_leader(self) -> None:
+        epochs = [epoch for epoch, _ in self.commits]
+        assert epochs == sorted(epochs)
+        assert len({epoch for epoch, _ in self.commits}) == len(set(self.commits))
+
+    @invariant()
+    def at_most_one_is_sure(self) -> None:
+        sure = [name for name, state in self.states.items() if is_sure(state, self.now)]
+        assert len(sure) <= 1, sure
+
+
+TestCluster = Cluster.TestCase
+TestCluster.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+
+def lead(state: Candidacy, company: int) -> Candidacy:
+    return answered(state, "a", state.leader, 10.0, LEASE_S, company)
+
+
+def test_a_leader_goes_on_without_the_database_while_it_has_company() -> None:
+    table = open_table()
+    seat = campaign(table, "a", "a:1", LEASE_S, 10.0)
+    state = lead(answered(Candidacy(), "a", seat, 10.0, LEASE_S), 3)
+    assert passed(state, 11.9, 1).standing is Standing.LEADS
+    assert passed(state, 50.0, 2).standing is Standing.LEADS
+    assert not is_sure(passed(state, 50.0, 2), 50.0)
+    assert passed(state, 50.0, 1).standing is Standing.RETIRED
+    table.close()
+
+
+def test_one_of_two_machines_is_not_more_than_half() -> None:
+    state = lead(Candidacy(Standing.LEADS, sure_until_s=12.0), 2)
+    assert passed(state, 50.0, 1).standing is Standing.RETIRED
+    alone = lead(state, 1)
+    assert passed(alone, 50.0, 1).standing is Standing.LEADS
+
+
+def test_the_lease_is_taken_when_it_has_run_out_or_was_ours_or_was_given_back() -> None:
+    table = open_table()
+    assert campaign(table, "a", "a:1", LEASE_S, 10.0).epoch == 1
+    assert campaign(table, "b", "b:1", LEASE_S, 11.9).holder == "a"
+    again = campaign(table, "a", "a:2", LEASE_S, 11.0)
+    assert (again.epoch, again.place) == (2, "a:2")
+    assert renew(table, 2, LEASE_S, 12.9).epoch == 2
+    assert campaign(table, "b", "b:1", LEASE_S, 13.5).holder == "a"
+    release(table, 2)
+    assert campaign(table, "b", "b:1", LEASE_S, 13.6).epoch == 3
+    # The old one is told who leads, and may write nothing.
+    assert renew(table, 2, LEASE_S, 14.0).holder == "b"
+    with pytest.raises(Fenced, match="epoch 3 instead of 2"):
+        check_epoch(table, 2)
+    check_epoch(table, 3)
+    table.close()
+
+
+def test_secrets_and_nodes_are_kept() -> None:
+    table = open_table()
+    write_secrets(table, "ticket", [Secret("new", "n", 2.0), Secret("old", "o", 1.0)])
+    write_secrets(table, "link", [Secret("only", "x", 1.0)])
+    assert [one.name for one in read_secrets(table, "ticket")] == ["new", "old"]
+    write_secrets(table, "ticket", [Secret("newest", "m", 3.0)])
+    assert [one.name for one in read_secrets(table, "ticket")] == ["newest"]
+    assert read_secrets(table, "link")[0].text == "x"
+    keep_node(table, "a/node-0", "a", 1.0)
+    keep_node(table, "a/node-0", "a", 2.0)
+    keep_node(table, "b/node-0", "b", 2.0)
+    drop_node(table, "b/node-0")
+    assert read_nodes(table) == {"a/node-0": "a"}
+    table.close()
