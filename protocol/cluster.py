@@ -261,12 +261,15 @@ class Cut(msgspec.Struct, frozen=True, array_like=True, tag="cut"):
 class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     """Start the planned body, with these fields added to its header.
 
-    Bodies of one download bear the same number as their `share` of the line.
+    Bodies of one download bear the same number as their `share` of the line. For the access log:
+    how long it waited, and as which priority class.
     """
 
     number: int
     headers: Fields
     share: int = 0
+    waited_s: float = 0.0
+    priority_class: str = ""
 
 
 class Pause(msgspec.Struct, frozen=True, array_like=True, tag="pause"):

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from server.files.transfer import AdmitAll, Representation
-from server.http.accesslog import AccessLog
 from server.http.limits import HttpLimits
 from server.http.ready import Ready, ReadyTable
 from server.http.request import Request
@@ -290,19 +289,9 @@ def test_a_digest_that_became_known_is_said(tmp_path: Path) -> None:
     assert said[-1] is not None
 
 
-def test_draining_and_an_access_log_leave_nothing_to_the_fast_path(
-    bench: Bench, counting: Counting, tmp_path: Path
-) -> None:
+def test_draining_leaves_nothing_to_the_fast_path(bench: Bench) -> None:
     client = Dialled(bench)
     warm(client)
-    with (tmp_path / "log").open("w") as stream:
-        bench.factory.access_log = AccessLog(stream)
-        fresh = Dialled(bench)
-        asked = counting.small
-        fresh.get("/x")
-        fresh.get("/x")
-        assert counting.small == asked + 2
-        bench.factory.access_log = None
     bench.factory.drain()
     assert client.taken() == b""
     assert client.closed

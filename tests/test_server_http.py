@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.http.accesslog import AccessLog
 from server.http.answers import header_block
 from server.http.limits import HttpLimits
 from server.http.request import Request
@@ -499,16 +496,3 @@ def test_draining_closes_idle_connections_and_the_others_after_their_answer(
     seen.requests[0].respond(200, [], b"last")
     assert Answer(busy.taken()).body == b"last"
     assert busy.wire.disconnecting
-
-
-def test_the_access_log_is_structured_and_batched(make: Callable[..., Bench]) -> None:
-    stream = io.StringIO()
-    bench = make(access_log=AccessLog(stream))
-    client = bench.connect()
-    client.get("/a%0a?b")
-    assert stream.getvalue() == ""
-    bench.tick(2)
-    (line,) = stream.getvalue().splitlines()
-    entry: dict[str, Any] = json.loads(line)
-    assert entry["target"] == "/a%0a?b"
-    assert (entry["status"], entry["client"], entry["complete"]) == (200, "192.0.2.1", True)

@@ -105,10 +105,14 @@ class Download:
         "started_s",
         "ticket",
         "token",
+        "waited_s",
         "wanted_bytes",
     )
 
-    def __init__(self, admit: Admit, job: Job, rep: Representation, now: float) -> None:
+    def __init__(
+        self, admit: Admit, job: Job, rep: Representation, now: float, waited_s: float = 0.0
+    ) -> None:
+        self.waited_s = waited_s
         #: The token that its answers carry, and the ticket and class that it was signed for.
         self.token = b""
         self.signed: tuple[int, str] | None = None

@@ -411,9 +411,14 @@ class Gate:
         rep, job = visit.rep, visit.job
         download = self.downloads.get(admit.lease)
         if download is None:
-            download = self.leases.begin(Download(admit, job, rep, self.now()))
+            now = self.now()
+            row = self.policy.ticket(admit.ticket) if admit.ticket is not None else None
+            waited_s = max(0.0, now - row.issued_s) if row is not None else 0.0
+            download = self.leases.begin(Download(admit, job, rep, now, waited_s))
         else:
             download.renew(rep, job.remaining_bytes)
+        visit.request.waited_s = download.waited_s
+        visit.request.priority_class = visit.proof.preference
         headers: list[Header] = [
             (b"Tidegate-Lease-Connections", b"%d" % self.settings.connections_per_lease)
         ]
@@ -461,6 +466,7 @@ class Gate:
         if wait.ticket is not None:
             token, issued_s = self._token(wait.ticket, visit)
             waited_s = max(0.0, self.parts.wall() - issued_s)
+            visit.request.waited_s = waited_s
         slowly_s = wait.answer_after_s if self._slowed < _MOST_SLOWED else 0.0
         if slowly_s > 0.0:
             # What it is told counts from the moment it hears it.

@@ -5,8 +5,6 @@ Each fault is a `CannotServe` that names the remedy.
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +13,8 @@ from server.app.config import LoadedConfig
 from server.app.settings import ServerConfig
 from server.files.tree import Tree
 from server.http.accesslog import AccessLog
+from server.http.log_format import parse_format
+from server.http.log_outlets import BackgroundWriter, LineWriter, open_outlet
 from server.mirror.durable import write_whole
 from server.store.database import Database, StoreUnavailable, sqlite_url
 from server.store.journal import JournalState, read_journal
@@ -133,14 +133,13 @@ def same_policy(one: RevisionRecord, other: RevisionRecord) -> bool:
 
 def open_access_log(config: ServerConfig) -> AccessLog | None:
     """The access log, or None. Raises CannotServe."""
-    if config.access_log is None:
+    place = config.access_log
+    if place is None:
         return None
-    if config.access_log == "-":
-        return AccessLog(sys.stderr)
-    path = Path(config.access_log)
     try:
-        return AccessLog(
-            os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640), "a")
-        )
-    except OSError as fault:
-        raise CannotServe(f"The access log {path} cannot be opened: {fault.strerror}.") from fault
+        outlet = open_outlet(place)
+    except (OSError, ValueError) as fault:
+        reason = fault.strerror if isinstance(fault, OSError) else fault
+        raise CannotServe(f"The access log {place} cannot be opened: {reason}.") from fault
+    form = parse_format(config.access_log_format)
+    return AccessLog(BackgroundWriter(LineWriter(outlet, form, config.access_log_most)))

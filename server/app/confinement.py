@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server.app.settings import ServerConfig
+from server.http.log_outlets import log_file
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION = 1
@@ -52,8 +53,13 @@ def writable(config: ServerConfig) -> list[Writable]:
     found = [Writable(config.state, _IN_FOLDER | meeting)]
     if config.database is not None and config.database.startswith("sqlite:///"):
         found.append(Writable(Path(config.database.removeprefix("sqlite:///")).parent, _IN_FOLDER))
-    if config.access_log not in (None, "-"):
-        found.append(Writable(Path(str(config.access_log)), _WRITE_FILE))
+    log = log_file(config.access_log)
+    if log is not None:
+        found.append(Writable(log, _WRITE_FILE))
+        folder = log.absolute().parent.resolve()
+        if not config.directory.resolve().is_relative_to(folder):
+            # A file that was renamed is made anew.
+            found.append(Writable(folder, _WRITE_FILE | _MAKE_REGULAR))
     found += [
         Writable(Path(place.removeprefix("unix:")).parent, _MAKE_SOCKET | _REMOVE_FILE)
         for place in config.listen
@@ -103,6 +109,7 @@ def prepare(config: ServerConfig) -> None:
     """Make what must be there before a right can be given on it; faults are told by who uses it."""
     with contextlib.suppress(OSError):
         config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if config.access_log not in (None, "-"):
+    log = log_file(config.access_log)
+    if log is not None:
         with contextlib.suppress(OSError):
-            os.close(os.open(str(config.access_log), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640))
+            os.close(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640))

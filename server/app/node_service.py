@@ -137,10 +137,16 @@ class NodeService:
         """
         old, new = self.config, loaded.config
         self.loaded, self.config = loaded, new
+        self.reopen_logs()
         self.factory.limits = self._limits(new)
         self.site.said.mirrors = configured_mirrors(new)
         self.site.forget_all()
         return [name for name in FIXED if getattr(old, name) != getattr(new, name)]
+
+    def reopen_logs(self) -> None:
+        """The access log was renamed: begin a new one."""
+        if self.factory.access_log is not None:
+            self.factory.access_log.reopen()
 
     async def stop(self) -> None:
         """Close everything; answers that were given get out."""
@@ -150,6 +156,8 @@ class NodeService:
         await self.factory.parted(_PARTING_S)
         self.factory.abort_all()
         self.admission.stop()
+        if self.factory.access_log is not None:
+            self.factory.access_log.close()
         await defer.maybeDeferred(self._client.stopService)
         self.catalog.stop()
         self.tree.close()

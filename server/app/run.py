@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -101,7 +102,8 @@ def _serve(
     faults: list[str] = []
     again = child is not None and child.fleet.epoch > 1
     supervisor = _Supervisor(service, reactor, load, faults, again)
-    _run(reactor, supervisor.begin, supervisor.terminate, supervisor.reload, child)
+    signals = _Signals(supervisor.terminate, supervisor.reload, service.reopen_logs)
+    _run(reactor, supervisor.begin, signals, child)
     if service.hung:
         # A thread waits for a database that does not answer, and Python would wait for it.
         for text in faults:
@@ -148,7 +150,7 @@ def _serve_node(
         node = NodeService(loaded, reactor, child.fleet, child.name, child.sockets, stop)
     except (CannotServe, OSError) as fault:
         return [str(fault)], 1
-    _run(reactor, begin, stop, reload, child)
+    _run(reactor, begin, _Signals(stop, reload, node.reopen_logs), child)
     return faults, 1 if faults else 0
 
 
@@ -175,20 +177,32 @@ def _reactor(loaded: LoadedConfig) -> Any:
     return reactor
 
 
+@dataclass(frozen=True, slots=True)
+class _Signals:
+    """What each signal asks for."""
+
+    terminate: Callable[[], None]
+    reload: Callable[[], None]
+    reopen_logs: Callable[[], None]
+
+
 def _run(
     reactor: Any,
     begin: Callable[[], None],
-    terminate: Callable[[], None],
-    reload: Callable[[], None],
+    signals: _Signals,
     child: Child | None,
 ) -> None:
     """Run the reactor until somebody stops it; answer signals, or the end of the parent."""
     reactor.callWhenRunning(begin)
-    actions = [(signal.SIGTERM, terminate), (signal.SIGHUP, reload)]
+    actions = [
+        (signal.SIGTERM, signals.terminate),
+        (signal.SIGHUP, signals.reload),
+        (signal.SIGUSR1, signals.reopen_logs),
+    ]
     if child is None:
-        actions.append((signal.SIGINT, terminate))
+        actions.append((signal.SIGINT, signals.terminate))
     else:
-        reactor.addReader(_Lifeline(child.lifeline, reactor, terminate))
+        reactor.addReader(_Lifeline(child.lifeline, reactor, signals.terminate))
     for number, action in actions:
         signal.signal(number, lambda *_, act=action: reactor.callFromThread(act))
     reactor.run(installSignalHandlers=False)

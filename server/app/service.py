@@ -294,6 +294,7 @@ class Service:
         """Take over a new configuration; the names of settings that need a restart."""
         old, new = self.config, loaded.config
         self.loaded, self.config = loaded, new
+        self.reopen_logs()
         parts = self.gate.parts
         self.admin.server.rules.configure(new.rules)
         parts.tools = ToolTable(new.holding.tools, new.holding.unknown)
@@ -322,6 +323,11 @@ class Service:
             )
         self.survey.start()
         return [name for name in FIXED if getattr(old, name) != getattr(new, name)]
+
+    def reopen_logs(self) -> None:
+        """The access log was renamed: begin a new one."""
+        if self.factory.access_log is not None:
+            self.factory.access_log.reopen()
 
     def note_event(self, kind: str, text: str, level: str = "info", **data: Any) -> None:
         """Add a line to the operator's log."""
@@ -375,7 +381,7 @@ class Service:
         self.prequeue.save()
         self.factory.abort_all()
         if self.factory.access_log is not None:
-            self.factory.access_log.flush()
+            self.factory.access_log.close()
         self.hung = not await self.store.close()
         self.catalog.stop()
         self.database.interrupt()

@@ -15,6 +15,7 @@ from policies.settings import PolicySettings
 from server.admission.client_programs import Manner, ToolRule
 from server.admission.rules import Rule
 from server.http.limits import HttpLimits
+from server.http.log_format import parse_format
 from server.http.proxies import ProxyHeader
 from server.http.tls import INTERMEDIATE, TlsVersion
 from server.multicast.settings import MulticastSettings
@@ -164,7 +165,22 @@ class ServerConfig(_Section):
     )
     show_hidden: bool = Field(False, description="Also serve files whose name starts with a dot.")
     access_log: str | None = Field(
-        None, description="File for the access log, one JSON object a line; - is standard error."
+        None,
+        description="Where the access log goes: a file, - for standard error, journal, syslog, "
+        "syslog:PATH or syslog:HOST:PORT. SIGUSR1 and SIGHUP open the file anew.",
+    )
+    access_log_format: str = Field(
+        "combined",
+        max_length=2000,
+        description="How its lines are written: combined, json, or a pattern with {fields}, which "
+        "docs/operations.md lists.",
+    )
+    access_log_most: int = Field(
+        6000,
+        ge=0,
+        le=1_000_000_000,
+        description="Lines that one address has in a minute; what is beyond is counted in the "
+        "operator's log. 0: no bound.",
     )
     log_format: Literal["text", "json"] = Field(
         "text", description="How the operator's log is written to standard error."
@@ -280,6 +296,12 @@ class ServerConfig(_Section):
             split_address(admin)
         return admin
 
+    @field_validator("access_log_format")
+    @classmethod
+    def _access_log_format(cls, text: str) -> str:
+        parse_format(text)
+        return text
+
     @field_validator("trusted_proxies", "metrics_from")
     @classmethod
     def _networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
@@ -339,6 +361,8 @@ FIXED = (
     "database",
     "show_hidden",
     "access_log",
+    "access_log_format",
+    "access_log_most",
     "log_format",
     "tls_cert",
     "tls_key",

@@ -32,7 +32,8 @@ _YOUNG_S, _PAUSE_S = 3.0, 1.0
 _LAST_S = 5.0
 #: A child's exit status that says: it cannot be done, and trying again will not help.
 CANNOT = 78
-_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD})
+_PASSED_ON = frozenset({signal.SIGHUP, signal.SIGUSR1})
+_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}) | _PASSED_ON
 LEADER = "leader"
 
 
@@ -112,8 +113,8 @@ class Workers:
                 self._stopping_since_s = now
         elif got.si_signo in (signal.SIGTERM, signal.SIGINT):
             self._terminate()
-        elif got.si_signo == signal.SIGHUP:
-            self._send_all(signal.SIGHUP)
+        elif got.si_signo in _PASSED_ON:
+            self._send_all(signal.Signals(got.si_signo))
 
     def _terminate(self) -> None:
         """The leader drains; the nodes go on until it says that all is finished."""

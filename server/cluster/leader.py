@@ -498,8 +498,9 @@ class Leader:
         node, number, plan = remote.node, remote.number, body_plan(message.plan)
 
         def start(listener: TransferListener, headers: Sequence[Header] = ()) -> RemoteTransfer:
-            share = listener.share
-            node.send(Start(number, tuple(headers), id(share) if share is not None else 0))
+            share = id(listener.share) if listener.share is not None else 0
+            asked = remote.request
+            node.send(Start(number, tuple(headers), share, asked.waited_s, asked.priority_class))
             remote.transfer = RemoteTransfer(
                 node, number, listener, plan.body_bytes, message.delivered_bytes
             )

@@ -459,6 +459,8 @@ class RemoteAdmission:
             asked.share = self._shares.get(message.share)
             if asked.share is None:
                 asked.share = self._shares[message.share] = Share()
+        asked.request.waited_s = message.waited_s
+        asked.request.priority_class = message.priority_class
         asked.transfer = asked.start(asked, message.headers)
 
     def _do_running(

@@ -1,64 +1,107 @@
-"""A structured access log: one JSON object a line, written in batches off the hot path."""
+"""The access log: what each request was and what became of it, off the hot path.
+
+A request costs the loop one small tuple; lines are written once a second and when many have
+gathered, by a thread (`log_outlets`), so that a slow disk stops nobody. Tickets, passes and
+cookies are never written: they open doors to whoever reads them.
+"""
 
 from __future__ import annotations
 
-import json
-import re
-from typing import IO
-from urllib.parse import unquote_plus
+from typing import Protocol
 
+from server.http.access_entry import AccessEntry, AccessRecord
 from server.http.request import Request
 
-#: A ticket, visitor cookie or pass (`protocol.ticket`), wherever it stands.
-_TOKEN = re.compile(r"\b([tvp][12])\.[A-Za-z0-9_-]{1,32}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
-_HIDDEN = "..."
+_LONGEST_TARGET, _LONGEST_FIELD = 2048, 512
+_BATCH = 512
 
 
-def without_tokens(target: bytes) -> str:
-    """A request target as it may be kept: tickets and passes open doors to whoever reads them."""
-    path, mark, query = target.decode("latin-1").partition("?")
-    pairs = []
-    for pair in query.split("&"):
-        name, equals, _ = pair.partition("=")
-        if equals and unquote_plus(name).startswith("tidegate-"):
-            pair = f"{name}={_HIDDEN}"
-        pairs.append(pair)
-    return _TOKEN.sub(rf"\1.{_HIDDEN}", path + mark + "&".join(pairs))
+class EntryWriter(Protocol):
+    """Takes entries to where they are kept."""
+
+    def write(self, entries: list[AccessEntry]) -> None:
+        """Keep these."""
+        ...
+
+    def reopen(self) -> None:
+        """The file was renamed: begin a new one of the old name."""
+        ...
+
+    def close(self) -> None:
+        """Everything given so far is written, as far as it can be."""
+        ...
 
 
 class AccessLog:
-    """Collects lines and writes them once a second (and when 512 have gathered).
+    """Collects entries for a writer."""
 
-    Without one, requests cost nothing here. `stream` is a text stream; it is not closed.
-    """
+    def __init__(self, writer: EntryWriter) -> None:
+        self._writer = writer
+        self._entries: list[AccessEntry] = []
 
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-        self._lines: list[str] = []
+    def begin(self, request: Request, now: float) -> None:
+        """A request has arrived: remember what is let go of before its end."""
+        request.record = _record(request, now)
 
-    def note(self, request: Request, complete: bool, now: float) -> None:
-        """Remember one request; `now` is Unix time in seconds."""
-        self._lines.append(
-            json.dumps(
-                {
-                    "time": round(now, 3),
-                    "client": request.connection.peer_address,
-                    "method": request.method.decode("latin-1"),
-                    "target": without_tokens(request.target),
-                    "status": request.status,
-                    "bytes": request.bytes_out,
-                    "complete": complete,
-                    "tls": request.connection.is_tls,
-                },
-                separators=(",", ":"),
+    def note(self, request: Request, complete: bool, now: float, wall_s: float) -> None:
+        """A request is over; `now` is of the clock that `begin` had, `wall_s` Unix time."""
+        record = request.record
+        if record is None:
+            record = _record(request, now)
+        self._add(
+            AccessEntry(
+                record,
+                record.client or request.connection.peer_address,
+                wall_s,
+                now - record.started_s,
+                request.status,
+                request.bytes_out,
+                complete,
+                request.waited_s,
+                request.priority_class,
             )
         )
-        if len(self._lines) >= 512:
+
+    def again(
+        self, record: AccessRecord, peer_address: str, wall_s: float, status: int, body_bytes: int
+    ) -> None:
+        """The same bytes as those of `record` came again, and were answered at once."""
+        client = record.client or peer_address
+        self._add(AccessEntry(record, client, wall_s, 0.0, status, body_bytes, True))
+
+    def _add(self, entry: AccessEntry) -> None:
+        self._entries.append(entry)
+        if len(self._entries) >= _BATCH:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has gathered."""
-        if self._lines:
-            lines, self._lines = self._lines, []
-            self._stream.write("\n".join(lines) + "\n")
-            self._stream.flush()
+        """Give away what has gathered."""
+        if self._entries:
+            entries, self._entries = self._entries, []
+            self._writer.write(entries)
+
+    def reopen(self) -> None:
+        """The file was renamed: begin a new one of the old name."""
+        self.flush()
+        self._writer.reopen()
+
+    def close(self) -> None:
+        """Everything noted so far is written, as far as it can be."""
+        self.flush()
+        self._writer.close()
+
+
+def _record(request: Request, now: float) -> AccessRecord:
+    connection, headers = request.connection, request.headers
+    client = request.client_address
+    return AccessRecord(
+        "" if client == connection.peer_address else client,
+        request.method,
+        request.target[:_LONGEST_TARGET],
+        "HTTP/1.0" if request.http10 else "HTTP/1.1",
+        headers.get(b"user-agent", b"")[:_LONGEST_FIELD],
+        headers.get(b"referer", b"")[:_LONGEST_TARGET],
+        headers.get(b"range", b"")[:_LONGEST_FIELD],
+        request.is_tls,
+        now,
+    )

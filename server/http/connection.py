@@ -414,6 +414,9 @@ class HttpConnection:
     def _dispatch(self, request: Request) -> None:
         self._current = request
         self.deadline = _NEVER
+        access_log = self.factory.access_log
+        if access_log is not None:
+            access_log.begin(request, self.factory.reactor.seconds())
         try:
             self.factory.handler(request)
         except ProtocolError as error:
@@ -574,7 +577,7 @@ class HttpConnection:
             close = not request.keep_alive
             data = ready.header(self.date_line, close=close) + ready.body
             if again and self._raw is not None and self.ready is not None and not request.body:
-                self.ready.remember(self._raw, ready, close=close)
+                self.ready.remember(self._raw, ready, close=close, record=request.record)
         request.status = ready.status
         request.bytes_out = len(ready.body)
         self.send(data)

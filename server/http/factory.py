@@ -162,7 +162,7 @@ class HttpFactory:
     def log(self, request: Request, *, complete: bool) -> None:
         """Note an answered (or abandoned) request, where somebody asked for a log."""
         if self.access_log is not None:
-            self.access_log.note(request, complete, self.wall())
+            self.access_log.note(request, complete, self.reactor.seconds(), self.wall())
 
     def drain(self) -> None:
         """Close idle connections now, and every other one after the answer it is giving."""

@@ -21,7 +21,7 @@ from zope.interface import implementer
 
 from server.http.connection import BLOCKED, HttpConnection
 from server.http.outbox import PIECE_BYTES
-from server.http.ready import Ready, ReadyTable
+from server.http.ready import Known, ReadyTable
 
 if TYPE_CHECKING:
     from server.http.factory import HttpFactory
@@ -258,15 +258,19 @@ class Front:
         connection: HttpConnection,
         table: ReadyTable,
         raw: bytes,
-        found: tuple[Ready, bool],
+        found: Known,
     ) -> bool:
         """Give the answer that these bytes were given before; False: go the strict way."""
-        ready, close = found
+        ready, close, record = found
         factory = self._factory
         parts = ready.again(factory.turns, connection.date_line, close)
         if parts is None:
             table.forget(raw)
             return False
+        if record is not None and factory.access_log is not None:
+            factory.access_log.again(
+                record, connection.peer_address, factory.wall(), ready.status, len(ready.body)
+            )
         data, body = parts
         try:
             if not body:

@@ -4,8 +4,8 @@ Its laws, which the differential test holds against a server without it:
 
 - *What it may answer*: bytes that arrived alone and whole on an idle connection, equal to bytes
   that the strict path parsed, found free of faults and answered from memory with a `Ready`. A
-  request that is split, pipelined, has a body or speaks HTTP/1.0 goes the strict way, and so does
-  every request while an access log is kept.
+  request that is split, pipelined, has a body or speaks HTTP/1.0 goes the strict way. An access
+  log hears of each repetition.
 - *What an answer may depend on*: the request's bytes, whether the connection is encrypted, and
   whether its peer is a trusted proxy (each combination has its own table); and on what `current`
   asks about. An answer that depends on anything else (who asks, a ticket, a pass, a rule, the
@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from server.http.access_entry import AccessRecord
 from server.http.answers import status_line
 
 if TYPE_CHECKING:
@@ -161,26 +162,31 @@ class Ready:
         return uses * (len(self.head) + len(self.body) + 96)
 
 
+#: An answer, whether the connection ends with it, and the access log's record of the request.
+Known = tuple[Ready, bool, AccessRecord | None]
+
+
 class ReadyTable:
     """Answers by the bytes of whole requests."""
 
     def __init__(self, factory: HttpFactory) -> None:
         self._factory = factory
-        self._known: dict[bytes, tuple[Ready, bool]] = {}
+        self._known: dict[bytes, Known] = {}
         self._bytes = 0
         #: The way to look a request up, without a call of ours in between.
-        self.get: Callable[[bytes], tuple[Ready, bool] | None] = self._known.get
+        self.get: Callable[[bytes], Known | None] = self._known.get
 
-    def remember(self, raw: bytes, ready: Ready, *, close: bool) -> None:
-        """These bytes were answered with `ready`."""
-        factory = self._factory
-        if len(raw) > _LONGEST_BYTES or factory.draining or factory.access_log is not None:
+    def remember(
+        self, raw: bytes, ready: Ready, *, close: bool, record: AccessRecord | None = None
+    ) -> None:
+        """These bytes were answered with `ready`; `record` is what the access log says of them."""
+        if len(raw) > _LONGEST_BYTES or self._factory.draining:
             return
         if len(self._known) >= _MOST_READY or self._bytes >= _MOST_READY_BYTES:
             self.forget_all()
         if raw not in self._known:
             self._bytes += len(raw)
-        self._known[raw] = (ready, close)
+        self._known[raw] = (ready, close, record)
 
     def forget(self, raw: bytes) -> None:
         """This one is not true any more."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from protocol import problems
+from server.http.access_entry import AccessRecord
 from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html, problem_page
 
 if TYPE_CHECKING:
@@ -39,9 +40,12 @@ class Request:
         "keep_alive",
         "method",
         "path",
+        "priority_class",
         "query",
+        "record",
         "status",
         "target",
+        "waited_s",
     )
 
     def __init__(
@@ -67,6 +71,10 @@ class Request:
         self.dripped = 0
         self.status = 0
         self.bytes_out = 0
+        #: For the access log: what it remembers, how long the download waited, and as what.
+        self.record: AccessRecord | None = None
+        self.waited_s = 0.0
+        self.priority_class = ""
         self._gone: list[Callable[[], None]] | None = None
 
     def header(self, name: bytes) -> bytes | None:

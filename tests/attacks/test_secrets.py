@@ -11,7 +11,7 @@ import requests
 from click.testing import CliRunner
 
 from server.app.cli.config import config as config_command
-from server.http.accesslog import without_tokens
+from server.http.log_format import without_tokens
 from tests.running import make_release, serving
 
 pytestmark = pytest.mark.e2e

@@ -1,0 +1,275 @@
+"""Where lines of the access log go: a file, standard error, syslog or the journal.
+
+A thread writes them. What it cannot take, and what one address has beyond its lines of a minute,
+is counted and said in the operator's log instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from twisted.logger import Logger
+
+from server.http.access_entry import AccessEntry
+from server.http.log_format import Format
+from server.http.proxies import prefixes_of
+
+_log = Logger()
+_WINDOW_S = 60.0
+#: A network (see `prefixes_of`) has as many lines as so many of its addresses.
+_NETWORK = 8
+#: Batches that may wait for a disk or a syslog that does not take them.
+_MOST_WAITING = 256
+_CLOSING_S = 5.0
+#: A syslog that takes nothing for so long loses the line.
+_PATIENCE_S = 2.0
+_JOURNAL = "/run/systemd/journal/socket"
+_SYSLOG = "/dev/log"
+#: RFC 5424: facility "daemon", severity "informational".
+_PRIORITY = 3 * 8 + 6
+
+
+class Outlet(Protocol):
+    """Takes lines away. Faults are OSError."""
+
+    def send(self, lines: list[str]) -> None:
+        """Write these lines."""
+        ...
+
+    def reopen(self) -> None:
+        """Begin anew under the same name."""
+        ...
+
+    def close(self) -> None:
+        """Write no more."""
+        ...
+
+
+def log_file(place: str | None) -> Path | None:
+    """The file that a place of the log names; None where it is none."""
+    if place is None or place in ("-", "journal") or place.partition(":")[0] == "syslog":
+        return None
+    return Path(place)
+
+
+def open_outlet(place: str) -> Outlet:
+    """`-`, `journal`, `syslog`, `syslog:HOST:PORT`, `syslog:PATH` or a file. Raises OSError."""
+    path = log_file(place)
+    if path is not None:
+        return _File(path)
+    if place == "-":
+        return _Stream()
+    if place == "journal":
+        return _Datagrams(_JOURNAL, _journal_entry)
+    _, _, address = place.partition(":")
+    return _Datagrams(address or _SYSLOG, _syslog_entry)
+
+
+class _File:
+    """Whole lines leave in one write, so that several processes may share a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._handle = self._open()
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+
+    def send(self, lines: list[str]) -> None:
+        left = memoryview(("\n".join(lines) + "\n").encode("ascii", "backslashreplace"))
+        while left:
+            left = left[os.write(self._handle, left) :]
+
+    def reopen(self) -> None:
+        fresh = self._open()
+        old, self._handle = self._handle, fresh
+        os.close(old)
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+
+class _Stream:
+    """Standard error, as it is at that moment."""
+
+    def send(self, lines: list[str]) -> None:
+        sys.stderr.write("\n".join(lines) + "\n")
+        sys.stderr.flush()
+
+    def reopen(self) -> None:
+        """Nothing is renamed here."""
+
+    def close(self) -> None:
+        """It is not ours."""
+
+
+class _Datagrams:
+    """A datagram a line, to a unix socket or HOST:PORT."""
+
+    def __init__(self, address: str, entry: Callable[[str], bytes]) -> None:
+        self._entry = entry
+        self._to: Any = address
+        family = socket.AF_UNIX
+        if not address.startswith("/"):
+            host, _, port = address.rpartition(":")
+            found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)
+            family, _, _, _, self._to = found[0]
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
+        self._socket.settimeout(_PATIENCE_S)
+        with contextlib.suppress(OSError):
+            self._socket.connect(self._to)
+
+    def send(self, lines: list[str]) -> None:
+        for line in lines:
+            data = self._entry(line)
+            try:
+                self._socket.send(data)
+            except OSError:
+                # The daemon was started again, and with it its socket.
+                self._socket.connect(self._to)
+                self._socket.send(data)
+
+    def reopen(self) -> None:
+        """Nothing is renamed here."""
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _syslog_entry(line: str) -> bytes:
+    """The form that every syslog daemon takes; it adds time and host itself (RFC 3164, 4.3)."""
+    return f"<{_PRIORITY}>tidegate[{os.getpid()}]: {line}".encode("ascii", "backslashreplace")
+
+
+def _journal_entry(line: str) -> bytes:
+    """systemd's native protocol: NAME=value lines."""
+    fields = {
+        "MESSAGE": line,
+        "PRIORITY": "6",
+        "SYSLOG_IDENTIFIER": "tidegate",
+        "TIDEGATE_LOG": "access",
+    }
+    return "".join(f"{name}={value}\n" for name, value in fields.items()).encode(
+        "ascii", "backslashreplace"
+    )
+
+
+class LineWriter:
+    """Writes entries at once; at most so many of one address in a minute, 0 for no bound."""
+
+    def __init__(self, outlet: Outlet, form: Format, most_per_minute: int = 0) -> None:
+        self._outlet = outlet
+        self._form = form
+        self._most = most_per_minute
+        self._window_s = 0.0
+        self._lines: dict[str, int] = {}
+        self._left_out = 0
+
+    def write(self, entries: list[AccessEntry]) -> None:
+        """See `accesslog.EntryWriter`."""
+        kept = [entry for entry in entries if self._may_stay(entry)] if self._most else entries
+        if not kept:
+            return
+        try:
+            self._outlet.send([self._form(entry) for entry in kept])
+        except OSError as fault:
+            _log.error(
+                "{count} lines of the access log are lost: {fault}",
+                count=len(kept),
+                fault=fault.strerror or fault,
+            )
+
+    def _may_stay(self, entry: AccessEntry) -> bool:
+        if not self._window_s <= entry.ended_s < self._window_s + _WINDOW_S:
+            self._say_what_was_left_out()
+            self._window_s = entry.ended_s
+            self._lines.clear()
+        networks = prefixes_of(entry.client)
+        address, widest = networks[0], networks[-1]
+        own = self._lines[address] = self._lines.get(address, 0) + 1
+        if widest != address:
+            together = self._lines[widest] = self._lines.get(widest, 0) + 1
+        else:
+            together = own
+        if own <= self._most and together <= _NETWORK * self._most:
+            return True
+        self._left_out += 1
+        return False
+
+    def _say_what_was_left_out(self) -> None:
+        count, self._left_out = self._left_out, 0
+        if count:
+            _log.warn(
+                "The access log left out {count} requests of addresses that had more than {most} "
+                "in a minute, or networks that had {times} times as many.",
+                count=count,
+                most=self._most,
+                times=_NETWORK,
+            )
+
+    def reopen(self) -> None:
+        """See `accesslog.EntryWriter`."""
+        try:
+            self._outlet.reopen()
+        except OSError as fault:
+            _log.error(
+                "The access log cannot be opened again, the old file goes on: {fault}. Keep it in "
+                "a folder of its own that the server may write to.",
+                fault=fault.strerror,
+            )
+
+    def close(self) -> None:
+        """See `accesslog.EntryWriter`."""
+        self._say_what_was_left_out()
+        self._outlet.close()
+
+
+class BackgroundWriter:
+    """Has another writer do it in a thread, which begins with the first entries."""
+
+    def __init__(self, writer: LineWriter) -> None:
+        self._writer = writer
+        self._work: queue.Queue[Callable[[], None] | None] = queue.Queue(_MOST_WAITING)
+        self._thread: threading.Thread | None = None
+        self._lost = 0
+
+    def write(self, entries: list[AccessEntry]) -> None:
+        """See `accesslog.EntryWriter`."""
+        if not self._put(lambda: self._writer.write(entries)):
+            self._lost += len(entries)
+        elif self._lost:
+            lost, self._lost = self._lost, 0
+            _log.error("{count} lines of the access log are lost: it was too slow.", count=lost)
+
+    def reopen(self) -> None:
+        """See `accesslog.EntryWriter`."""
+        self._put(self._writer.reopen)
+
+    def close(self) -> None:
+        """See `accesslog.EntryWriter`. One that does not take its lines is not waited for."""
+        if self._thread is None:
+            self._writer.close()
+        elif self._put(self._writer.close) and self._put(None):
+            self._thread.join(_CLOSING_S)
+
+    def _put(self, work: Callable[[], None] | None) -> bool:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
+            self._thread.start()
+        try:
+            self._work.put_nowait(work)
+        except queue.Full:
+            return False
+        return True
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
