@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import gevent
 from gevent import subprocess
 from locust import User, task
 
@@ -19,7 +18,7 @@ from loadtest import options
 from loadtest.catalogue import CATALOGUE
 from loadtest.content import files_of
 from loadtest.recorder import tally
-from loadtest.replay import SCHEDULE, Replay, population
+from loadtest.replay import ARRIVALS, Replay, population
 from loadtest.users import address_of
 
 __all__ = ["HotObject", "Receiver", "options"]
@@ -33,11 +32,8 @@ class Receiver(User):
     @task
     def receive(self) -> None:
         """Fetch the population's largest file, whatever the visitor would have wanted."""
-        arrival = SCHEDULE.take()
-        if arrival is None:
-            gevent.sleep(1.0)
-            return
         options = self.environment.parsed_options
+        number, _ = ARRIVALS.take(options)
         file = max(files_of(population(options)), key=lambda f: f.size_bytes)
         url = self.host + CATALOGUE.find(self.host, file).path
         tally().count("arrived")
@@ -46,7 +42,7 @@ class Receiver(User):
             out = Path(directory) / "file"
             command = [sys.executable, "-m", "tidegate", "get", url, "--multicast", "--json"]
             if options.addresses == "forwarded":
-                command += ["-H", f"X-Forwarded-For: {address_of(arrival[0])}"]
+                command += ["-H", f"X-Forwarded-For: {address_of(number)}"]
             # Receivers with one identity would be one client to the server.
             identity = {"TIDEGATE_DATA": directory}
             try:

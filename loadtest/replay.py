@@ -1,4 +1,4 @@
-"""Replays a population in real time: each process takes its share, at the planned moments.
+"""Replays a population in real time: the processes take its arrivals at the planned moments.
 
 The arrivals are open: who comes does not depend on who has left. Locust's users are only the hands
 that carry arrivals out; when all hands are busy an arrival starts late and is counted as late.
@@ -7,74 +7,65 @@ that carry arrivals out; when all hands are busy an arrival starts late and is c
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gevent
-import gevent.event
+import gevent.queue
 from locust import LoadTestShape, events
 from locust.env import Environment
-from locust.runners import MasterRunner, WorkerRunner
+from locust.runners import HEARTBEAT_LIVENESS, MasterRunner, Runner, WorkerRunner
 
 from loadtest.population import scaled
 from loadtest.recorder import tally, total
 from loadtest.workloads import Visitor, Workload, make_workload, with_rude
 
-_SHARE = "tidegate-share"
+_ARRIVALS = "tidegate-arrivals"
 #: Between "start" and the first arrival: the users must be up by then.
 _LEAD_S = 1.5
+#: How long before its moment an arrival is handed to a process, and how often that is done. What a
+#: process that dies holds is lost, so it is handed no more than this.
+_AHEAD_S, _EVERY_S = 1.0, 0.25
 
 
-class Schedule:
-    """The arrivals of this process, taken one by one; `start` may come after the first `take`."""
+class Arrivals:
+    """The arrivals that were handed to this process, taken one by one at their moments."""
 
     def __init__(self) -> None:
-        self._ready = gevent.event.Event()
-        self._visitors: list[tuple[int, Visitor]] = []
-        self._next = 0
-        self._epoch_s = 0.0
-        self._again = False
-        self.workload: Workload | None = None
+        self._queue: gevent.queue.Queue[tuple[int, float]] = gevent.queue.Queue()
+        self._workload: Workload | None = None
 
-    def start(
-        self, workload: Workload, epoch_s: float, index: int, of: int, *, again: bool
-    ) -> None:
-        """Take every `of`-th arrival from `index` on; time 0 is the wall clock's `epoch_s`.
-
-        `again`: when the last one has come, the whole population comes once more.
-        """
-        self._again = again
-        self.workload = workload
-        self._visitors = list(enumerate(workload.visitors))[index::of]
-        self._next = 0
-        self._epoch_s = epoch_s
-        self._ready.set()
+    def begin(self) -> None:
+        """A new test: forget the last one's population and whatever was left of it."""
+        self._workload = None
+        self.stop()
 
     def stop(self) -> None:
-        """Nothing more is handed out until the next `start`."""
-        self._ready.clear()
-        self._visitors = []
+        """Nobody comes any more."""
+        while not self._queue.empty():
+            self._queue.get_nowait()
 
-    def take(self) -> tuple[int, Visitor] | None:
-        """The next arrival, at its time (this sleeps until then); None when there are no more."""
-        self._ready.wait()
-        if self._next >= len(self._visitors):
-            if not self._again or self.workload is None:
-                return None
-            self._next = 0
-            self._epoch_s += self.workload.visitors[-1].arrival_s + 1.0
-        number, visitor = self._visitors[self._next]
-        self._next += 1
-        early_s = self._epoch_s + visitor.arrival_s - time.time()
+    def hand(self, arrivals: Sequence[tuple[int, float]]) -> None:
+        """Visitors by their number in the population, each with its moment by the wall clock."""
+        for number, at_s in arrivals:
+            self._queue.put((number, at_s))
+
+    def take(self, options: Any) -> tuple[int, Visitor]:
+        """The next arrival, at its moment (this sleeps until then)."""
+        number, at_s = self._queue.get()
+        if self._workload is None:
+            self._workload = population(options)
+        early_s = at_s - time.time()
         if early_s > 0:
             gevent.sleep(early_s)
         else:
             tally().observe("lateness", -early_s)
             if early_s < -1.0:
                 tally().count("late_arrivals")
-        return number, visitor
+        return number, self._workload.visitors[number]
 
 
-SCHEDULE = Schedule()
+ARRIVALS = Arrivals()
 
 
 def population(options: Any) -> Workload:
@@ -85,37 +76,96 @@ def population(options: Any) -> Workload:
     return scaled(workload, time_scale=options.time_scale, thin=options.thin)
 
 
+def moments(workload: Workload, epoch_s: float, *, again: bool) -> Iterator[tuple[int, float]]:
+    """Every visitor's number and moment, in order.
+
+    Time 0 is `epoch_s`. `again`: when the last one has come, all come once more.
+    """
+    while True:
+        for number, visitor in enumerate(workload.visitors):
+            yield number, epoch_s + visitor.arrival_s
+        if not again:
+            return
+        epoch_s += workload.visitors[-1].arrival_s + 1.0
+
+
+class Dealer:
+    """Hands the arrivals out, shortly before their moments, to the processes that have users.
+
+    A process that is not there, or was given no users, is handed nothing: what it held would
+    never come.
+    """
+
+    def __init__(self) -> None:
+        self._greenlet: gevent.Greenlet[..., None] | None = None
+
+    def start(self, environment: Environment) -> None:
+        """Hand out this environment's population from now on."""
+        self.stop()
+        again = bool(getattr(environment.shape_class, "again", False))
+        arrivals = moments(
+            population(environment.parsed_options), time.time() + _LEAD_S, again=again
+        )
+        self._greenlet = gevent.spawn(self._run, environment.runner, arrivals)
+
+    def stop(self) -> None:
+        """Hand out nothing more."""
+        if self._greenlet is not None:
+            self._greenlet.kill()
+            self._greenlet = None
+
+    def _run(self, runner: Runner, arrivals: Iterator[tuple[int, float]]) -> None:
+        following = next(arrivals, None)
+        turn = 0
+        while following is not None:
+            workers = busy_workers(runner) if isinstance(runner, MasterRunner) else [None]
+            shares: list[list[tuple[int, float]]] = [[] for _ in workers]
+            soon_s = time.time() + _AHEAD_S
+            while workers and following is not None and following[1] <= soon_s:
+                shares[turn % len(workers)].append(following)
+                turn += 1
+                following = next(arrivals, None)
+            for worker, share in zip(workers, shares, strict=True):
+                if worker is None:
+                    ARRIVALS.hand(share)
+                elif share:
+                    runner.send_message(_ARRIVALS, share, worker)
+            gevent.sleep(_EVERY_S)
+
+
+DEALER = Dealer()
+
+
+def busy_workers(runner: MasterRunner) -> list[str]:
+    """The ids of the workers that run users and were heard of within the last two seconds."""
+    there = [*runner.clients.spawning, *runner.clients.running]
+    return sorted(
+        worker.id
+        for worker in there
+        if worker.user_count and worker.heartbeat >= HEARTBEAT_LIVENESS - 1
+    )
+
+
 @events.test_start.add_listener
-def _share_out(environment: Environment, **_: Any) -> None:
-    runner = environment.runner
-    epoch_s = time.time() + _LEAD_S
-    if isinstance(runner, WorkerRunner):
-        return
-    again = bool(getattr(environment.shape_class, "again", False))
-    if isinstance(runner, MasterRunner):
-        workers = list(runner.clients)
-        for index, worker in enumerate(workers):
-            share = {"index": index, "of": len(workers), "epoch_s": epoch_s, "again": again}
-            runner.send_message(_SHARE, share, worker)
-    else:
-        SCHEDULE.start(population(environment.parsed_options), epoch_s, 0, 1, again=again)
+def _begin(environment: Environment, **_: Any) -> None:
+    ARRIVALS.begin()
+    if not isinstance(environment.runner, WorkerRunner):
+        DEALER.start(environment)
 
 
 @events.init.add_listener
 def _listen(environment: Environment, **_: Any) -> None:
-    def take_share(environment: Environment, msg: Any, **_: Any) -> None:
-        share = msg.data
-        workload = population(environment.parsed_options)
-        place = share["index"], share["of"]
-        SCHEDULE.start(workload, share["epoch_s"], *place, again=share["again"])
+    def take_arrivals(environment: Environment, msg: Any, **_: Any) -> None:
+        ARRIVALS.hand([(number, at_s) for number, at_s in msg.data])
 
     if isinstance(environment.runner, WorkerRunner):
-        environment.runner.register_message(_SHARE, take_share)
+        environment.runner.register_message(_ARRIVALS, take_arrivals)
 
 
 @events.test_stop.add_listener
 def _stop(**_: Any) -> None:
-    SCHEDULE.stop()
+    DEALER.stop()
+    ARRIVALS.stop()
 
 
 class Replay(LoadTestShape):

@@ -32,7 +32,7 @@ from client.net.retry import (
 from loadtest.body import NarrowPool, receive
 from loadtest.catalogue import CATALOGUE
 from loadtest.recorder import tally
-from loadtest.replay import SCHEDULE
+from loadtest.replay import ARRIVALS
 from loadtest.workloads import File, Visitor
 
 _EXPLANATION_BYTES = 16 * 1024
@@ -69,11 +69,7 @@ class Downloader(FastHttpUser):
     @task
     def next_visitor(self) -> None:
         """One arrival from beginning to end."""
-        arrival = SCHEDULE.take()
-        if arrival is None:
-            gevent.sleep(1.0)
-            return
-        self.number, visitor = arrival
+        self.number, visitor = ARRIVALS.take(self._options)
         began_s = time.monotonic()
         try:
             for file in visitor.files:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from loadtest.population import scaled
@@ -33,14 +34,19 @@ FAST = {
 }
 
 
-def run(folder: Path, profile: str, *locust: str, serve: tuple[str, ...] = ()) -> Any:
-    """One profile on a fresh site; the finished process."""
+def staging(folder: Path, profile: str, *locust: str, serve: tuple[str, ...] = ()) -> list[str]:
+    """The command that runs one profile on a fresh site."""
     command = [sys.executable, "-m", "bench.staging", str(folder), "--workload", "exp2"]
     command += ["--profile", f"loadtest/{profile}.conf"]
     command += [f"--locust={option}" for option in ("--workload", "exp2", *QUICK, *locust)]
     if serve:
         command += ["--", *serve]
-    return finished(command)
+    return command
+
+
+def run(folder: Path, profile: str, *locust: str, serve: tuple[str, ...] = ()) -> Any:
+    """One profile on a fresh site; the finished process."""
+    return finished(staging(folder, profile, *locust, serve=serve))
 
 
 def finished(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -109,6 +115,24 @@ def test_workers_report_to_their_master(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert figures(tmp_path)["finished"] == figures(tmp_path)["arrived"] > 50
+
+
+def test_a_worker_that_dies_takes_few_arrivals_with_it(tmp_path: Path) -> None:
+    """What it was handed is lost; all that had not been handed out yet comes at the other one."""
+    told = tmp_path / "figures.json"
+    command = staging(
+        tmp_path, "ci", "--processes", "2", "--run-time", "30s", "--figures-json", str(told)
+    )
+    with subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | FAST, stderr=subprocess.STDOUT, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert any(b"Sending spawn jobs" in line for line in process.stdout)
+        below = psutil.Process(process.pid).children(recursive=True)
+        locust = [child for child in below if "locust" in child.cmdline()]
+        max(locust, key=lambda child: (child.create_time(), child.pid)).kill()
+        process.communicate(timeout=100)
+    assert figures(tmp_path)["finished"] == figures(tmp_path)["arrived"] > 55
 
 
 @pytest.mark.parametrize("profile", ["browser", "mirror_fanout"])
