@@ -202,6 +202,13 @@ def representation(url_path: str = "/big.iso", size_bytes: int = BIG) -> Represe
     )
 
 
+def admits(
+    admission: Admission, request: Request, rep: Representation, part_bytes: int = 0
+) -> bool:
+    """Whether a body of one write may go without a lease."""
+    return admission.admit_small(request, rep, part_bytes or rep.size_bytes)
+
+
 class House:
     """A gate with everything around it faked, and short ways to ask it."""
 

@@ -79,6 +79,9 @@ class Wire:
         self._taken += data
         return len(data)
 
+    def sendmsg(self, parts: tuple[bytes, ...]) -> int:
+        return self.send(b"".join(parts))
+
     def setsockopt(self, level: int, name: int, value: bytes) -> None:
         self.aborted = name == socket.SO_LINGER
 
@@ -264,6 +267,7 @@ class Bench:
             proxies=TrustedProxies(options.get("proxies", ())),
             access_log=options.get("access_log"),
             charge=options.get("charge"),
+            denylist=options.get("denylist"),
             wall=self.clock.seconds,
         )
         self.front = Front(self.clock, self.factory, known=options.get("known", True))

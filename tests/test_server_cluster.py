@@ -19,7 +19,7 @@ from server.cluster.link import Link
 from server.cluster.node import PATIENCE_S, RemoteDigests
 from server.http.request import Request
 from tests.cluster_house import FleetHouse, MemoryTransport, join
-from tests.fakes import BIG, FakeConnection, House, representation
+from tests.fakes import BIG, FakeConnection, House, admits, representation
 
 CURL = "curl/8.0"
 
@@ -150,18 +150,18 @@ def test_small_files_are_served_without_asking_on_the_leaders_terms() -> None:
     node = house.fleet[0]
     request = Request(FakeConnection(), b"GET", b"/small.txt", {})  # type: ignore[arg-type]
     small = representation("/small.txt", 10)
-    assert node.admit_small(request, small)
-    assert node.admit_small(request, small)
+    assert admits(node, request, small)
+    assert admits(node, request, small)
     house.wait(1)
     assert house.gate.policy.snapshot(house.clock.seconds()).admitted_small_total == 2
-    assert node.admit_small(request, representation("/brief.bin", 5_000))
+    assert admits(node, request, representation("/brief.bin", 5_000))
     house.ask("192.0.2.1")
     house.ask("192.0.2.2")
     house.wait(0.5)
-    assert not node.admit_small(request, representation("/brief.bin", 5_000))
+    assert not admits(node, request, representation("/brief.bin", 5_000))
     house.gate.drain()
     house.wait(0.5)
-    assert not node.admit_small(request, small)
+    assert not admits(node, request, small)
 
 
 def test_rules_reach_the_nodes() -> None:
@@ -170,8 +170,8 @@ def test_rules_reach_the_nodes() -> None:
     )
     node = house.fleet[0]
     request = Request(FakeConnection(), b"GET", b"/gold/a", {})  # type: ignore[arg-type]
-    assert not node.admit_small(request, representation("/gold/a", 10))
-    assert node.admit_small(request, representation("/iron/a", 10))
+    assert not admits(node, request, representation("/gold/a", 10))
+    assert admits(node, request, representation("/iron/a", 10))
     refused = house.ask("192.0.2.1", file="/gold/a")
     assert refused.connection.status == 403
 
@@ -205,7 +205,7 @@ def test_somebody_who_is_blocked_is_turned_away_by_every_node() -> None:
         bad, good = FakeConnection("192.0.2.66"), FakeConnection("192.0.2.1")
         for connection in (bad, good):
             request = Request(connection, b"GET", b"/small.txt", {})  # type: ignore[arg-type]
-            assert not node.admit_small(request, representation("/small.txt", 10))
+            assert not admits(node, request, representation("/small.txt", 10))
             assert node.turned_away(request, "/small.txt")
         house.wait(0.25)
         assert (bad.status, good.status) == (403, 0)

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from server.files.cache import SmallFiles
 from server.files.transfer import AdmitAll, Representation
+from server.http.denylist import BlockList
 from server.http.limits import HttpLimits
-from server.http.ready import Ready, ReadyTable
+from server.http.ready import Plainly, Ready, ReadyTable
 from server.http.request import Request
 from tests.http_bench import OLD_S, Answer, Bench, Dialled
 from tests.test_server_http import ACCEPTED, REFUSED
@@ -66,6 +68,12 @@ SITE = [
     request("/a.bin", "GET", "Connection: close"),
     request("/a.bin", "GET", "Range: bytes=10-99"),
     request("/a.bin", "GET", "Range: bytes=99999-"),
+    request("/a.bin", "GET", "Range: bytes=0-0,9-20"),
+    request("/a.bin", "GET", "Range: bytes=-7", "If-Range: x"),
+    request("/a.bin", "GET", "Range: bytes=-7", "Tidegate-Pass: x"),
+    request("/big.bin", "GET", "Range: bytes=70000-170000"),
+    request("/big.bin", "GET", "Range: bytes=1-"),
+    request("/a.bin", "HEAD", "Range: bytes=1-7"),
     request("/a.bin", "GET", "If-None-Match: *"),
     request("/a.bin", "GET", "If-Modified-Since: Fri, 01 Jan 2038 00:00:00 GMT"),
     request("/a.bin", "GET", 'If-Match: "other"'),
@@ -163,18 +171,18 @@ class Counting(AdmitAll):
         self.counted: dict[str, int] = {}
         self.small = self.again = 0
 
-    def admit_small(self, request: Request, rep: Representation) -> bool:
+    def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
         self.small += 1
         return self.open and self.plain
 
     def is_plain(self, rep: Representation) -> bool:
         return self.plain
 
-    def admit_again(self, rep: Representation) -> bool:
+    def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         self.again += self.open
         return self.open
 
-    def count_again(self, rep: Representation, times: int) -> None:
+    def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         self.counted[rep.url_path] = self.counted.get(rep.url_path, 0) + times
 
 
@@ -284,9 +292,12 @@ def test_a_digest_that_became_known_is_said(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.write("late.bin", BODY)
     client = Dialled(bench)
-    said = [Answer(client.get("/late.bin")).text("repr-digest") for _ in range(5)]
-    assert said[0] is None
-    assert said[-1] is not None
+    ask, bench.catalog.ask = bench.catalog.ask, lambda file, hits=1: None  # type: ignore[method-assign]
+    said = [Answer(client.get("/late.bin")).text("repr-digest") for _ in range(3)]
+    assert said == [None] * 3
+    bench.catalog.ask = ask  # type: ignore[method-assign]
+    client.get("/late.bin", If_None_Match='"x"')
+    assert Answer(client.get("/late.bin")).text("repr-digest") is not None
 
 
 def test_draining_leaves_nothing_to_the_fast_path(bench: Bench) -> None:
@@ -298,6 +309,51 @@ def test_draining_leaves_nothing_to_the_fast_path(bench: Bench) -> None:
     last = Dialled(bench)
     assert Answer(last.get("/a.bin")).status == 200
     assert last.closed
+
+
+def test_who_is_blocked_goes_the_strict_way_and_all_others_do_not(
+    tmp_path: Path, counting: Counting
+) -> None:
+    blocked = BlockList(lambda: 0.0)
+    bench = fill(Bench(tmp_path, admission=counting, denylist=blocked))
+    one, other = Dialled(bench, "192.0.2.1"), Dialled(bench, "192.0.2.2")
+    warm(one)
+    blocked.add("192.0.2.1")
+    for client in (one, Dialled(bench, "192.0.2.1")):
+        asked = counting.small
+        for _ in range(3):
+            client.get("/a.bin")
+        assert counting.small == asked + 3
+    warm(other)
+    asked = counting.small
+    other.get("/a.bin")
+    assert counting.small == asked
+
+
+def test_parts_and_files_beyond_the_cache_are_repeated_from_the_disk(
+    bench: Bench, counting: Counting
+) -> None:
+    bench.site._small = SmallFiles(6_000, bench.site._whole_answer)
+    client = Dialled(bench)
+    fields = {"Range": "bytes=100-4195"}
+    assert Answer(client.get("/big.bin", **fields)).body == (BODY * 40)[100:4196]
+    warm(client)
+    warm(client, "/x")
+    warm(client, "/sub/x.txt")
+    bench.tick(1)
+    assert bench.site._small.get(b"/a.bin").ready.body is None  # type: ignore[union-attr]
+    asked = counting.small
+    for _ in range(40):
+        answer = Answer(client.get("/big.bin", **fields))
+        assert (answer.status, answer.body) == (206, (BODY * 40)[100:4196])
+        assert Answer(client.get("/a.bin")).body == BODY
+    assert counting.small == asked, "the strict path was not entered"
+    bench.tick(1)
+    assert bench.site._small.get(b"/a.bin").ready.body is None  # type: ignore[union-attr]
+    bench.write("big.bin", b"new" * 100_000, OLD_S + 5)
+    bench.write("a.bin", b"new", OLD_S + 5)
+    assert Answer(client.get("/big.bin", **fields)).body == (b"new" * 2000)[100:4196]
+    assert Answer(client.get("/a.bin")).body == b"new"
 
 
 def test_who_proves_something_is_judged_each_time(bench: Bench, counting: Counting) -> None:
@@ -363,13 +419,15 @@ def test_an_idle_connection_is_closed_in_time_also_after_repeated_answers(tmp_pa
     assert bench.factory.per_address == {}
 
 
-def test_what_is_known_is_bounded(bench: Bench) -> None:
+def test_what_is_known_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     client = Dialled(bench)
     table = bench.factory.ready_table("192.0.2.1", is_tls=False)
-    for number in range(9000):
+    assert table is not None
+    monkeypatch.setattr("server.http.ready._MOST_READY", 100)
+    for number in range(130):
         client.send(request("/a.bin", "GET", f"X: {number}"))
         client.taken()
-    assert 0 < len(table._known) <= 8192
+    assert 0 < len(table._known) <= 100
     assert table._bytes == sum(len(raw) for raw in table._known)
     client.send(request("/x", "GET", "X: " + "y" * 2100))
     assert all(len(raw) <= 2048 for raw in table._known)
@@ -450,7 +508,7 @@ def test_a_listening_socket_waits_when_no_descriptor_is_left(
 
 def test_a_ready_answer_that_is_not_asked_for_gives_its_memory_back(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    ready = Ready(200, b"Content-Length: 2\r\n", b"ok", lambda: True)
+    ready = Ready(200, b"Content-Length: 2\r\n", b"ok", Plainly(lambda: True))
     turns, date = bench.factory.turns, bench.factory.date_line
     for _ in range(16):
         joined = ready.again(turns, date, False)

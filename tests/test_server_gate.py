@@ -18,7 +18,7 @@ from server.admission.actions import QueueActions
 from server.admission.client_programs import ToolRule
 from server.admission.rules import Rule
 from server.http.request import Request
-from tests.fakes import BIG, START_S, House, representation
+from tests.fakes import BIG, START_S, House, admits, representation
 
 COMES_BACK = ToolRule(agent="^wrk", manner="come-back")
 CURL = "curl/8.0"
@@ -418,11 +418,11 @@ def test_small_files_pass_the_fast_way_unless_something_speaks_against_it() -> N
     house = House(rules=[Rule(path="/secret/*", require_class="gold")], slots=2, reserve_small=1)
     asked = house.ask()
     small = representation("/SHA256SUMS", 100)
-    assert house.gate.admit_small(asked.request, small)
-    assert not house.gate.admit_small(asked.request, representation("/big", BIG))
-    assert not house.gate.admit_small(asked.request, representation("/secret/x", 100))
+    assert admits(house.gate, asked.request, small)
+    assert not admits(house.gate, asked.request, representation("/big", BIG))
+    assert not admits(house.gate, asked.request, representation("/secret/x", 100))
     house.gate.drain()
-    assert not house.gate.admit_small(asked.request, small)
+    assert not admits(house.gate, asked.request, small)
 
 
 def test_a_body_of_one_write_needs_no_lease_while_nobody_waits_and_a_slot_is_free() -> None:
@@ -430,11 +430,11 @@ def test_a_body_of_one_write_needs_no_lease_while_nobody_waits_and_a_slot_is_fre
     wheel = representation("/wheel.whl", 30_000)
     first = house.ask(file="/wheel.whl", size_bytes=30_000)
     assert first.started, "the only slot for large ones"
-    assert not house.gate.admit_small(first.request, wheel), "no slot is free"
+    assert not admits(house.gate, first.request, wheel), "no slot is free"
     first.transfer.finish()
     house.wait(0.5)
     counted = house.gate.policy.snapshot(house.clock.seconds())
-    assert house.gate.admit_small(first.request, wheel)
+    assert admits(house.gate, first.request, wheel)
     after = house.gate.policy.snapshot(house.clock.seconds())
     assert after.admitted_large_total == counted.admitted_large_total + 1
     assert after.large_active == 0
@@ -444,7 +444,7 @@ def test_a_body_of_one_write_needs_no_lease_while_nobody_waits_and_a_slot_is_fre
     assert waiting.connection.status == 503
     running.transfer.finish()
     house.wait(0.5)
-    assert not house.gate.admit_small(first.request, wheel), "nobody overtakes one who waits"
+    assert not admits(house.gate, first.request, wheel), "nobody overtakes one who waits"
 
 
 def test_a_ticket_or_pass_is_judged_also_where_a_body_of_one_write_could_go() -> None:
@@ -460,9 +460,35 @@ def test_a_ticket_or_pass_is_judged_also_where_a_body_of_one_write_could_go() ->
         asked.transfer.finish()
         house.wait(0.5)
         plain = asked.request
-        assert house.gate.admit_small(plain, wheel)
+        assert admits(house.gate, plain, wheel)
         proving = Request(plain.connection, b"GET", b"/wheel.whl" + query, headers)
-        assert not house.gate.admit_small(proving, wheel)
+        assert not admits(house.gate, proving, wheel)
+
+
+def test_a_part_needs_no_lease_while_nobody_is_held_back_for_others() -> None:
+    house = House(slots=3, reserve_small=1)
+    asked = house.ask(file="/other")
+    big, other = representation("/big", BIG), representation("/other", BIG)
+    assert admits(house.gate, asked.request, big, 4096)
+    assert not admits(house.gate, asked.request, other, 4096), "it may be a part of what runs"
+    (download,) = house.gate.downloads.values()
+    house.gate.leases.pause(download.lease, house.clock.seconds())
+    assert not admits(house.gate, asked.request, big, 4096), "one is paused, so the line is full"
+    house.gate.leases.resume(download.lease, house.clock.seconds())
+    assert admits(house.gate, asked.request, big, 4096)
+    asked.transfer.finish()
+    house.wait(0.5)
+    assert admits(house.gate, asked.request, other, 4096)
+    assert house.gate.parts.popularity.pending("/big") == (0, 2 * 4096), "a part is no download"
+
+
+def test_only_the_blocked_are_judged_and_nobody_else_is_slower() -> None:
+    house = House(slots=3, reserve_small=1)
+    small = representation("/SHA256SUMS", 100)
+    here, there = house.ask("192.0.2.1"), house.ask("192.0.2.2")
+    house.gate.reception.blocked.add("192.0.2.1/32")
+    assert not admits(house.gate, here.request, small)
+    assert admits(house.gate, there.request, small)
 
 
 def test_rules_hide_require_a_class_and_count_sizes() -> None:

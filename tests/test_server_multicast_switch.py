@@ -87,7 +87,7 @@ class Inner:
     def __init__(self) -> None:
         self.entered: list[Request] = []
 
-    def admit_small(self, request: Request, rep: Representation) -> bool:
+    def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
         return False
 
     def enter(self, request: Request, rep: Any, plan: Any, start: Any) -> None:

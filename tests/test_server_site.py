@@ -440,7 +440,7 @@ class Gatekeeper:
         self.waiting: list[tuple[Request, Representation, BodyPlan, Start]] = []
         self.ended: list[tuple[Transfer, bool]] = []
 
-    def admit_small(self, request: Request, rep: Representation) -> bool:
+    def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
         return False
 
     def enter(self, request: Request, rep: Representation, plan: BodyPlan, start: Start) -> None:

@@ -172,35 +172,40 @@ class Gate:
 
     # -- Admission ---------------------------------------------------------------------------
 
-    def admit_small(self, request: Request, rep: Representation) -> bool:
+    def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`."""
-        if not self.is_plain(rep):
+        if not self.is_plain(rep) or self.reception.is_blocked(request):
             return False
         if rep.size_bytes >= self._small_below and proves_something(request):
             return False
-        if not self.admit_again(rep):
+        if not self.admit_again(rep, body_bytes):
             return False
-        self.count_again(rep, 1)
+        self.count_again(rep, body_bytes, 1)
         return True
 
     def is_plain(self, rep: Representation) -> bool:
         """See `transfer.Admission`."""
-        if self.draining or self.reception.blocked:
+        if self.draining:
             return False
         rules = self.parts.rules
         return not rules or rules.verdict(rep.url_path) is NOTHING
 
-    def admit_again(self, rep: Representation) -> bool:
+    def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`."""
         if self.draining:
             return False
+        leases = self.leases
         if rep.size_bytes < self._small_below:
-            return self.leases.admit_small(self.now())
-        return self.leases.admit_brief(self.now())
+            return leases.admit_small(self.now())
+        # Part by part a large file would go past its turn, where anybody has to wait for one.
+        if body_bytes < rep.size_bytes and not leases.has_room_for_parts(rep.url_path):
+            return False
+        return leases.admit_brief(self.now())
 
-    def count_again(self, rep: Representation, times: int) -> None:
-        """See `transfer.Admission`."""
-        self.parts.popularity.count(rep.url_path, times, times * rep.size_bytes)
+    def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
+        """See `transfer.Admission`; a part is no download."""
+        begun = times if body_bytes == rep.size_bytes else 0
+        self.parts.popularity.count(rep.url_path, begun, times * body_bytes)
 
     def small_terms(self) -> SmallTerms:
         """What may be served elsewhere without asking here, as things are now."""

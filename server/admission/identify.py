@@ -116,7 +116,7 @@ class Reception:
         opens_s = verdict.hidden_until_s
         if opens_s is None or not verdict.registers(now):
             return False
-        if self._is_blocked(request):
+        if self.is_blocked(request):
             return False
         rule = parts.tools.rule_for(request.header(b"user-agent"))
         browser = self._is_browser(rule, request.headers)
@@ -137,11 +137,12 @@ class Reception:
         parts.waiting.answer(request, notice)
         return True
 
-    def _is_blocked(self, request: Request) -> bool:
+    def is_blocked(self, request: Request) -> bool:
+        """Whether the operator has blocked who asks."""
         return bool(self.blocked) and block_of(request.client_address) in self.blocked
 
     def _refuses_blocked(self, request: Request) -> bool:
-        if not self._is_blocked(request):
+        if not self.is_blocked(request):
             return False
         request.refuse(403, "blocked", "The operator has blocked this address.")
         return True

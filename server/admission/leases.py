@@ -8,6 +8,7 @@ module nobody calls the policy; `LeaseManager.policy` is there to be looked at.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
@@ -63,6 +64,9 @@ class LeaseManager:
         self.downloads: dict[int, Download] = {}
         #: The same by client and file, of which one client has at most one lease.
         self._by_job: dict[tuple[str, str], Download] = {}
+        #: How many there are of each file, and which of all are paused.
+        self._of_file: Counter[str] = Counter()
+        self._paused: set[int] = set()
         self.now: Callable[[], float] = parts.now
         self._parts = parts
         self._rng: random.Random = parts.rng
@@ -144,9 +148,17 @@ class LeaseManager:
         """The running download of this client for this file."""
         return self._by_job.get((client, file))
 
+    def has_room_for_parts(self, file: str) -> bool:
+        """Whether parts of a large file may go without a lease: nobody is held back for others.
+
+        Nor while it is downloaded: the parts may be that client's, whose lease has to count them.
+        """
+        return not (self._paused or file in self._of_file or self._parts.line.busy)
+
     def begin(self, download: Download) -> Download:
         """A lease was granted."""
         self.downloads[download.lease] = download
+        self._of_file[download.file] += 1
         self._by_job[download.client, download.file] = download
         self._parts.popularity.count(download.file, 1, 0)
         return download
@@ -181,7 +193,13 @@ class LeaseManager:
 
     def _drop(self, lease: int) -> Download | None:
         download = self.downloads.pop(lease, None)
-        if download is not None and self.find(download.client, download.file) is download:
+        if download is None:
+            return None
+        self._paused.discard(lease)
+        self._of_file[download.file] -= 1
+        if not self._of_file[download.file]:
+            del self._of_file[download.file]
+        if self.find(download.client, download.file) is download:
             del self._by_job[download.client, download.file]
         return download
 
@@ -302,12 +320,14 @@ class LeaseManager:
         """Stop the transfers of this lease."""
         download = self.downloads.get(lease)
         if download is not None:
+            self._paused.add(lease)
             download.pause()
 
     def resume(self, lease: int, now: float) -> None:
         """Let them go on."""
         download = self.downloads.get(lease)
         if download is not None:
+            self._paused.discard(lease)
             download.resume(now)
 
     def idled_out(self, lease: int, now: float) -> None:

@@ -232,6 +232,7 @@ class Service:
             hsts_s=config.tls_hsts_s,
             access_log=open_access_log(config),
             charge=self.pacer.charge,
+            denylist=self.gate.reception.blocked,
         )
         self.front = Front(reactor, self.factory)
         self.certificate: CertificateWatch | None = None

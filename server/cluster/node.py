@@ -182,15 +182,15 @@ class RemoteAdmission:
 
     # -- Admission ---------------------------------------------------------------------------
 
-    def admit_small(self, request: Request, rep: Representation) -> bool:
+    def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`: on the leader's last terms."""
         if not self.is_plain(rep):
             return False
         if rep.size_bytes >= self._small_below and proves_something(request):
             return False
-        if not self.admit_again(rep):
+        if not self.admit_again(rep, body_bytes):
             return False
-        self.count_again(rep, 1)
+        self.count_again(rep, body_bytes, 1)
         return True
 
     def is_plain(self, rep: Representation) -> bool:
@@ -199,15 +199,17 @@ class RemoteAdmission:
             return False
         return not self.rules or self.rules.verdict(rep.url_path) is NOTHING
 
-    def admit_again(self, rep: Representation) -> bool:
-        """See `transfer.Admission`."""
-        return self._small_free if rep.size_bytes < self._small_below else self._brief_free
+    def admit_again(self, rep: Representation, body_bytes: int) -> bool:
+        """See `transfer.Admission`; whether a part may go, only the leader knows."""
+        if rep.size_bytes < self._small_below:
+            return self._small_free
+        return self._brief_free and body_bytes == rep.size_bytes
 
-    def count_again(self, rep: Representation, times: int) -> None:
+    def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         """See `transfer.Admission`."""
         count = self._small.setdefault(rep.url_path, [0, 0])
         count[0] += times
-        count[1] += times * rep.size_bytes
+        count[1] += times * body_bytes
 
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody

@@ -11,8 +11,8 @@ from server.files.transfer import BodyPlan, Transfer, TransferListener
 from server.http.answers import Header
 from server.http.request import Request
 
-#: Bodies up to this size leave with their header in one write.
-SMALL_BYTES = 64 * 1024
+#: Bodies up to this size leave with their header in one write: what a socket takes at once.
+BRIEF_BYTES = 128 * 1024
 
 
 class WholeTransfer:
@@ -65,7 +65,7 @@ class FileStart:
         plan = self._plan
         if not self._file.unchanged():
             return self._give_up(listener)
-        if plan.body_bytes <= SMALL_BYTES:
+        if plan.body_bytes <= BRIEF_BYTES:
             return self._send_at_once(listener, headers)
         self._request.begin(plan.status, (*plan.headers, *headers), plan.body_bytes)
         sender = BodySender(
@@ -106,22 +106,4 @@ class FileStart:
             )
         transfer = WholeTransfer(0)
         listener.transfer_done(transfer, False)
-        return transfer
-
-
-class BytesStart:
-    """Starts a body that lies in memory; see `transfer.Start`."""
-
-    __slots__ = ("_body", "_plan", "_request")
-
-    def __init__(self, request: Request, plan: BodyPlan, body: bytes) -> None:
-        self._request = request
-        self._plan = plan
-        self._body = body
-
-    def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
-        """Send all in one write."""
-        self._request.respond(self._plan.status, (*self._plan.headers, *headers), self._body)
-        transfer = WholeTransfer(len(self._body))
-        listener.transfer_done(transfer, True)
         return transfer

@@ -21,37 +21,51 @@ class SmallFile:
 
 
 class SmallFiles:
-    """Answers by request target; the oldest make room. `answer` makes one of a file's bytes.
+    """Answers by request target. `answer` makes one of a file's bytes, or of None for a body that
+    is read when it is needed.
 
-    Whoever takes one compares it with the file first: nothing here notices a change.
+    Bodies make room before answers do: what is read again costs less than what is found again. The
+    oldest go first. Whoever takes one compares it with the file first: nothing here notices a
+    change.
     """
 
-    def __init__(self, most_bytes: int, answer: Callable[[Representation, bytes], Ready]) -> None:
+    def __init__(
+        self, most_bytes: int, answer: Callable[[Representation, bytes | None], Ready]
+    ) -> None:
         self._most_bytes = most_bytes
         self._answer = answer
         self._ready: OrderedDict[bytes, SmallFile] = OrderedDict()
+        #: Those that have their body here, by age.
+        self._bodies: OrderedDict[bytes, int] = OrderedDict()
         self._bytes = 0
         self._targets: dict[FileKey, set[bytes]] = {}
         #: The way to look a target up, without a call of ours in between.
         self.get: Callable[[bytes], SmallFile | None] = self._ready.get
 
-    def keep(self, target: bytes, rep: Representation, body: bytes) -> None:
-        """Have the answer ready from now on, unless it would take too much of the room."""
-        if len(body) > self._most_bytes // 8:
-            return
+    def keep(self, target: bytes, rep: Representation, body: bytes) -> SmallFile:
+        """Have the answer ready from now on."""
         self.forget(target)
-        self._ready[target] = SmallFile(rep, self._answer(rep, body))
+        small = self._ready[target] = SmallFile(rep, self._answer(rep, body))
         self._targets.setdefault(rep.key, set()).add(target)
+        self._bodies[target] = len(body)
         self._bytes += len(body) + len(target) + _OVERHEAD_BYTES
         while self._bytes > self._most_bytes:
-            self.forget(next(iter(self._ready)))
+            if self._bodies:
+                self._drop_body(next(iter(self._bodies)))
+            else:
+                self.forget(next(iter(self._ready)))
+        return small
+
+    def _drop_body(self, target: bytes) -> None:
+        self._bytes -= self._bodies.pop(target)
+        self._ready[target].ready.drop_body()
 
     def forget(self, target: bytes) -> None:
         """The file has changed."""
         small = self._ready.pop(target, None)
         if small is None:
             return
-        self._bytes -= len(small.ready.body) + len(target) + _OVERHEAD_BYTES
+        self._bytes -= self._bodies.pop(target, 0) + len(target) + _OVERHEAD_BYTES
         targets = self._targets[small.rep.key]
         targets.discard(target)
         if not targets:
@@ -60,6 +74,7 @@ class SmallFiles:
     def forget_all(self) -> None:
         """What is said of files has changed."""
         self._ready.clear()
+        self._bodies.clear()
         self._targets.clear()
         self._bytes = 0
 
@@ -67,4 +82,5 @@ class SmallFiles:
         """What is said of one content has changed (its digest became known)."""
         for target in self._targets.get(key, ()):
             small = self._ready[target]
-            small.ready = self._answer(small.rep, small.ready.body)
+            body = small.ready.body if target in self._bodies else None
+            small.ready = self._answer(small.rep, body)

@@ -13,7 +13,7 @@ from protocol.errors import BadRange
 from protocol.headers import EntityTag
 from protocol.manifest import FileDigests, Source
 from protocol.ranges import ContentRange
-from server.files.body_start import SMALL_BYTES, BytesStart, FileStart
+from server.files.body_start import BRIEF_BYTES, FileStart
 from server.files.cache import SmallFiles
 from server.files.conditions import verdict
 from server.files.digests import Catalog
@@ -23,10 +23,11 @@ from server.files.openfile import OpenFile
 from server.files.pacer import Pacer
 from server.files.paths import may_be_generated, split_path, url_of
 from server.files.response_plans import plan_body
+from server.files.sender import Piece
 from server.files.transfer import Admission, BodyPlan, Representation
 from server.files.tree import IsDirectory, NotHere, Tree
 from server.http.answers import Header, header_block
-from server.http.ready import Ready
+from server.http.ready import Plainly, Ready
 from server.http.request import Request
 
 #: Fields that make an answer depend on more than the file.
@@ -122,21 +123,24 @@ class Site:
             and request.method == b"GET"
             and _CONDITIONAL.isdisjoint(request.headers)
         ):
-            if self._is_current(small.rep):
-                if self.admission.admit_small(request, small.rep):
-                    proves = (
-                        not _PROOFS.isdisjoint(request.headers) or b"tidegate-" in request.query
-                    )
-                    request.connection.answer_ready(request, small.ready, again=not proves)
-                    return
-            else:
+            rep, ready = small.rep, small.ready
+            body = ready.body
+            if body is None:
+                body = ready.subject.read()
+            elif not self.is_current(rep):
+                body = None
+            if body is None:
                 self._small.forget(request.target)
+            elif self.admission.admit_small(request, rep, rep.size_bytes):
+                again = not _may_prove(request)
+                request.connection.answer_ready(request, ready, body, again=again)
+                return
         path = request.path
         if path.startswith(b"/-/"):
             self._route(request)
         elif request.method == b"GET" or request.method == b"HEAD":
             file = self._opened.get(request.target)
-            if file is not None and self._is_current(file.rep):
+            if file is not None and self.is_current(file.rep):
                 self._serve_visible(request, file)
             elif path.startswith(b"/"):
                 self._find(request)
@@ -278,55 +282,57 @@ class Site:
             if current is not None and not request.dripped:
                 head = header_block([self._server, *plan.headers])
                 head += b"Content-Length: %d\r\n" % plan.body_bytes
-                request.connection.answer_ready(request, Ready(plan.status, head, b"", current))
+                ready = Ready(plan.status, head, b"", Plainly(current))
+                request.connection.answer_ready(request, ready, b"")
             else:
                 request.begin(plan.status, plan.headers, plan.body_bytes, more=False)
                 request.finish()
-        elif plan.status == 200 and rep.size_bytes <= SMALL_BYTES:
-            self._serve_small(request, file, plan)
+        elif plan.body_bytes <= BRIEF_BYTES and self.admission.admit_small(
+            request, rep, plan.body_bytes
+        ):
+            self._send_at_once(request, file, plan, pieces)
         else:
             self.admission.enter(
                 request, rep, plan, FileStart(self.pacer, request, file, plan, pieces)
             )
 
-    # -- small files ------------------------------------------------------------------------
+    # -- bodies that leave in one write -----------------------------------------------------
 
-    def _serve_small(self, request: Request, file: OpenFile, plan: BodyPlan) -> None:
-        rep = file.rep
-        kept = self._small.get(request.target)
-        body: bytes | None
-        if kept is not None and kept.rep.key == rep.key:
-            body = kept.ready.body
-        else:
-            body = file.read_all()
-            if body is None:
-                request.refuse(
-                    503,
-                    "file-changing",
-                    "The file is being written; ask again.",
-                    [(b"Retry-After", b"1")],
-                )
-                return
-            if self._is_settled(rep):
-                self._small.keep(request.target, rep, body)
-        if self.admission.admit_small(request, rep):
+    def _send_at_once(
+        self, request: Request, file: OpenFile, plan: BodyPlan, pieces: list[Piece]
+    ) -> None:
+        """A short body that was admitted; the same request is answered the same from now on."""
+        body = file.read_pieces(pieces)
+        if body is None:
+            request.refuse(
+                503,
+                "file-changing",
+                "The file is being written; ask again.",
+                [(b"Retry-After", b"1")],
+            )
+            return
+        rep, conditional = file.rep, _CONDITIONAL & request.headers.keys()
+        ready = None
+        if not conditional and self._is_settled(rep):
+            ready = self._small.keep(request.target, rep, body).ready
+        elif conditional == {b"range"} and len(plan.ranges) == 1 and self._is_settled(rep):
+            head = header_block([self._server, *plan.headers])
+            head += b"Content-Length: %d\r\n" % len(body)
+            about = _FileAnswer(self, rep, self.catalog.known(rep.key), plan.ranges[0])
+            ready = Ready(plan.status, head, None, about, len(body))
+        if ready is None:
             request.respond(plan.status, plan.headers, body)
         else:
-            self.admission.enter(request, rep, plan, BytesStart(request, plan, body))
+            again = not _may_prove(request)
+            request.connection.answer_ready(request, ready, body, again=again)
 
-    def _whole_answer(self, rep: Representation, body: bytes) -> Ready:
+    def _whole_answer(self, rep: Representation, body: bytes | None) -> Ready:
         """The answer that has a small file whole."""
         digests = self.catalog.known(rep.key)
         fields = self.said.fields(rep, int(rep.mtime_s // 1), digests)
-        said = self.said.version
-        return Ready(
-            200,
-            b"%bContent-Length: %d\r\n" % (header_block([self._server, *fields]), len(body)),
-            body,
-            lambda: self._is_same(rep, digests, said),
-            lambda: self.admission.admit_again(rep),
-            lambda uses: self.admission.count_again(rep, uses),
-        )
+        size = rep.size_bytes
+        head = header_block([self._server, *fields]) + b"Content-Length: %d\r\n" % size
+        return Ready(200, head, body, _FileAnswer(self, rep, digests, (0, size)), size)
 
     def _while_same(
         self, rep: Representation, digests: FileDigests | None
@@ -334,24 +340,15 @@ class Site:
         """What says whether all that is said of a file still holds; None where nobody can say."""
         if digests is None or not self._is_settled(rep) or not self.admission.is_plain(rep):
             return None
-        said = self.said.version
-        return lambda: self._is_same(rep, digests, said)
-
-    def _is_same(self, rep: Representation, digests: FileDigests | None, said: int) -> bool:
-        return (
-            self._is_current(rep)
-            and self.catalog.known(rep.key) is digests
-            and self.said.version == said
-            and self.admission.is_plain(rep)
-            and not self.hidden(rep.url_path)
-        )
+        return _FileAnswer(self, rep, digests, (0, 0)).current
 
     def _is_settled(self, rep: Representation) -> bool:
         """Whether a write now would show: one within the same timestamp would not."""
         settled_ns = int(self.wall() * 1e9) - _UNSETTLED_NS
         return max(rep.key.mtime_ns, rep.key.ctime_ns) <= settled_ns
 
-    def _is_current(self, rep: Representation) -> bool:
+    def is_current(self, rep: Representation) -> bool:
+        """Whether the file is still the one that was described."""
         status = self.tree.status_of(rep.path)
         if status is None:
             return False
@@ -368,3 +365,58 @@ class Site:
         self.said.forget()
         self.folders.forget()
         self._small.forget_all()
+
+
+class _FileAnswer:
+    """What an answer about a file, or the part of it in `span`, depends on; a `ready.Subject`."""
+
+    __slots__ = ("_digests", "_rep", "_said", "_site", "_span")
+
+    def __init__(
+        self,
+        site: Site,
+        rep: Representation,
+        digests: FileDigests | None,
+        span: tuple[int, int],
+    ) -> None:
+        self._site = site
+        self._rep = rep
+        self._digests = digests
+        self._said = site.said.version
+        self._span = span
+
+    def current(self) -> bool:
+        """See `Subject`."""
+        return self._site.is_current(self._rep) and self._is_said_so()
+
+    def admit(self) -> bool:
+        """See `Subject`."""
+        start, stop = self._span
+        return self._site.admission.admit_again(self._rep, stop - start)
+
+    def used(self, times: int) -> None:
+        """See `Subject`."""
+        start, stop = self._span
+        self._site.admission.count_again(self._rep, stop - start, times)
+
+    def read(self) -> bytes | None:
+        """See `Subject`."""
+        rep = self._rep
+        if not self._is_said_so():
+            return None
+        return self._site.tree.read_again(rep.path, rep.key, *self._span)
+
+    def _is_said_so(self) -> bool:
+        """Whether all that is said of the file beside its bytes still holds."""
+        site, rep = self._site, self._rep
+        return (
+            site.catalog.known(rep.key) is self._digests
+            and site.said.version == self._said
+            and site.admission.is_plain(rep)
+            and not site.hidden(rep.url_path)
+        )
+
+
+def _may_prove(request: Request) -> bool:
+    """Whether a request may say who asks, so that its answer is for no other."""
+    return not _PROOFS.isdisjoint(request.headers) or b"tidegate-" in request.query

@@ -123,8 +123,8 @@ class Start(Protocol):
 class Admission(Protocol):
     """Decides when a planned body may be sent."""
 
-    def admit_small(self, request: Request, rep: Representation) -> bool:
-        """Whether a whole file that leaves in one write may go now, whatever its size counts as.
+    def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
+        """Whether a body that leaves in one write may go now: the whole file, or a part of it.
 
         Makes no lease, so it says no whenever there is more to judge: call `enter` then.
         """
@@ -134,12 +134,12 @@ class Admission(Protocol):
         """Whether nothing but slots stands between anybody and this file: no rule, no block."""
         ...
 
-    def admit_again(self, rep: Representation) -> bool:
+    def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         """`admit_small` for a request like one that was admitted, of a file that `is_plain`."""
         ...
 
-    def count_again(self, rep: Representation, times: int) -> None:
-        """A file was sent so many times after `admit_again`."""
+    def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
+        """So much of a file was sent so many times after `admit_again`."""
         ...
 
     def enter(self, request: Request, rep: Representation, plan: BodyPlan, start: Start) -> None:
@@ -165,7 +165,7 @@ class AdmitAll:
     def __init__(self, started: Callable[[Transfer], None] | None = None) -> None:
         self._started = started
 
-    def admit_small(self, request: Request, rep: Representation) -> bool:
+    def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
         """Always."""
         return True
 
@@ -173,11 +173,11 @@ class AdmitAll:
         """Always."""
         return True
 
-    def admit_again(self, rep: Representation) -> bool:
+    def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         """Always."""
         return True
 
-    def count_again(self, rep: Representation, times: int) -> None:
+    def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         """Nobody counts."""
 
     def enter(self, request: Request, rep: Representation, plan: BodyPlan, start: Start) -> None:

@@ -19,6 +19,11 @@ class BlockList:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._until: dict[Network, float | None] = {}
+        self._added: list[Callable[[], None]] = []
+
+    def on_added(self, callback: Callable[[], None]) -> None:
+        """Call back each time that a network was added."""
+        self._added.append(callback)
 
     def __bool__(self) -> bool:
         return bool(self._until)
@@ -38,6 +43,8 @@ class BlockList:
     def add(self, network: str, until_s: float | None = None) -> None:
         """Block from now on. Raises ValueError for what is not a network."""
         self._until[ipaddress.ip_network(network, strict=False)] = until_s
+        for callback in self._added:
+            callback()
 
     def discard(self, network: str) -> bool:
         """Lift a block; False when there was none of exactly this network."""

@@ -14,6 +14,7 @@ from twisted.internet.task import deferLater
 from protocol.errors import ProtocolError
 from server.http.accesslog import AccessLog
 from server.http.connection import HttpConnection
+from server.http.denylist import BlockList
 from server.http.limits import HttpLimits
 from server.http.proxies import TrustedProxies, block_of, prefixes_of
 from server.http.ready import ReadyTable, Turns
@@ -40,6 +41,7 @@ class HttpFactory:
         proxies: TrustedProxies | None = None,
         access_log: AccessLog | None = None,
         charge: Callable[[int], None] | None = None,
+        denylist: BlockList | None = None,
         server_name: str = "Tidegate",
         hsts_s: float = 0.0,
         wall: Callable[[], float] = time.time,
@@ -51,6 +53,9 @@ class HttpFactory:
         self.proxies = proxies if proxies is not None else TrustedProxies()
         self.access_log = access_log
         self.charge = charge
+        self._denylist = denylist
+        if denylist is not None:
+            denylist.on_added(self._one_more_is_blocked)
         self.server_line = b"Server: %b\r\n" % server_name.encode("ascii")
         self.connections: set[HttpConnection] = set()
         self.per_address: dict[str, int] = {}
@@ -70,13 +75,27 @@ class HttpFactory:
         self._sweeper: Any = None
         self._tell_time()
 
-    def ready_table(self, peer_address: str, *, is_tls: bool) -> ReadyTable:
-        """The answers that are ready for peers like this one."""
+    def ready_table(self, peer_address: str, *, is_tls: bool) -> ReadyTable | None:
+        """The answers that are ready for peers like this one; None for one that is blocked."""
+        if self._denylist and block_of(peer_address) in self._denylist:
+            return None
         kind = is_tls, self.proxies.trusts(peer_address)
         table = self._ready.get(kind)
         if table is None:
             table = self._ready[kind] = ReadyTable(self)
         return table
+
+    def _one_more_is_blocked(self) -> None:
+        """Judge all anew: what was known may have been asked by whom nobody answers any more."""
+        self._forget_all()
+        for connection in self.connections:
+            if connection.ready is not None:
+                peer = connection.peer_address
+                connection.ready = self.ready_table(peer, is_tls=connection.is_tls)
+
+    def _forget_all(self) -> None:
+        for table in self._ready.values():
+            table.forget_all()
 
     def takes(self, peer_address: str) -> bool:
         """Whether a new connection from here can be taken, be it to refuse it in words."""
@@ -167,8 +186,7 @@ class HttpFactory:
     def drain(self) -> None:
         """Close idle connections now, and every other one after the answer it is giving."""
         self.draining = True
-        for table in self._ready.values():
-            table.forget_all()
+        self._forget_all()
         for connection in tuple(self.connections):
             connection.close_if_idle()
 

@@ -269,7 +269,7 @@ class Front:
             return False
         if record is not None and factory.access_log is not None:
             factory.access_log.again(
-                record, connection.peer_address, factory.wall(), ready.status, len(ready.body)
+                record, connection.peer_address, factory.wall(), ready.status, ready.body_bytes
             )
         data, body = parts
         try:
@@ -289,7 +289,7 @@ class Front:
         if sent == len(data) + len(body):
             connection.deadline = factory.now + factory.limits.idle_timeout_s
         else:
-            connection.keep(data + body, sent)
+            connection.keep(data, body, sent)
         if close:
             connection.close()
         return True

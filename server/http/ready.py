@@ -3,24 +3,27 @@
 Its laws, which the differential test holds against a server without it:
 
 - *What it may answer*: bytes that arrived alone and whole on an idle connection, equal to bytes
-  that the strict path parsed, found free of faults and answered from memory with a `Ready`. A
-  request that is split, pipelined, has a body or speaks HTTP/1.0 goes the strict way. An access
-  log hears of each repetition.
+  that the strict path parsed, found free of faults and answered with a `Ready`. A request that is
+  split, pipelined, has a body or speaks HTTP/1.0 goes the strict way. An access log hears of each
+  repetition.
 - *What an answer may depend on*: the request's bytes, whether the connection is encrypted, and
-  whether its peer is a trusted proxy (each combination has its own table); and on what `current`
-  asks about. An answer that depends on anything else (who asks, a ticket, a pass, a rule, the
-  queue) is never made a `Ready`.
-- *It is never stale*: `current` is asked before an answer is given, but for one that was asked for
-  more than sixteen times within the same 20 ms: that one is as old as 20 ms at the most.
-- *It is never forbidden*: `admit`, where there is one, is asked every single time. A server that
-  drains forgets all that is known.
-- *It is bounded*: by requests and by their bytes; what is full is emptied.
+  whether its peer is a trusted proxy (each combination has its own table); and on what its subject
+  is asked. An answer that depends on anything else (who asks, a ticket, a pass, a rule, the queue)
+  is never made a `Ready`.
+- *It is never stale*: `current` is asked before an answer is given (or `read`, which opens the file
+  anew), but for one that was asked for more than sixteen times within the same 20 ms: that one is
+  as old as 20 ms at the most.
+- *It is never forbidden*: `admit` is asked every single time. A peer that the operator has blocked
+  has no table, and all that is known is forgotten when one more is blocked. A server that drains
+  forgets it, too.
+- *It is bounded*: by requests and by their bytes; what is full is emptied. Bodies are kept by their
+  subject's cache, or for 20 ms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from server.http.access_entry import AccessRecord
 from server.http.answers import status_line
@@ -30,9 +33,11 @@ if TYPE_CHECKING:
 
 _TURN_S = 0.02
 _LOOKS_PER_TURN = 16
-_MOST_READY = 8192
-_MOST_READY_BYTES = 4 * 1024 * 1024
+_MOST_READY = 32_768
+_MOST_READY_BYTES = 8 * 1024 * 1024
 _LONGEST_BYTES = 2048
+#: Bodies that were read for one answer are held for others of the same moment up to this much.
+_MOST_HELD_BYTES = 8 * 1024 * 1024
 #: A body up to this size is joined with its header while it is hot; else it is sent beside it.
 _JOINED_BYTES = 16 * 1024
 
@@ -45,6 +50,7 @@ class Turns:
 
     def __init__(self, reactor: Any, ended: Callable[[int], None]) -> None:
         self.number = 0
+        self._held_bytes = 0
         self._reactor = reactor
         self._ended = ended
         self._asked: list[Ready] = []
@@ -56,8 +62,16 @@ class Turns:
         if self._call is None:
             self._call = self._reactor.callLater(_TURN_S, self._end)
 
+    def may_hold(self, body_bytes: int) -> bool:
+        """Whether there is room to hold a body of this size until the turn is over."""
+        if self._held_bytes + body_bytes > _MOST_HELD_BYTES:
+            return False
+        self._held_bytes += body_bytes
+        return True
+
     def _end(self) -> None:
         self._call = None
+        self._held_bytes = 0
         self.number += 1
         asked, self._asked = self._asked, []
         sent_bytes = 0
@@ -66,44 +80,78 @@ class Turns:
         self._ended(sent_bytes)
 
 
+class Subject(Protocol):
+    """What an answer says something of."""
+
+    def current(self) -> bool:
+        """Whether the answer is still true."""
+        ...
+
+    def admit(self) -> bool:
+        """Whether it may be given once more; asked before each repetition."""
+        ...
+
+    def used(self, times: int) -> None:
+        """So many repetitions were given."""
+        ...
+
+    def read(self) -> bytes | None:
+        """The body of an answer that has none in memory; None: the answer is not true any more."""
+        ...
+
+
+class Plainly:
+    """What may be said to anybody as long as `current` says so."""
+
+    __slots__ = ("current",)
+
+    def __init__(self, current: Callable[[], bool]) -> None:
+        self.current = current
+
+    def admit(self) -> bool:
+        """Always."""
+        return True
+
+    def used(self, times: int) -> None:
+        """Nobody counts."""
+
+    def read(self) -> bytes | None:
+        """It has its body in memory."""
+        return None
+
+
 class Ready:
     """An answer that may be given again to the same request; see the laws above.
 
-    `head` holds all fields but Date and Connection, Content-Length among them. `current` says
-    whether it is still true. `admit` is asked before each repetition; `used` hears how many there
-    were.
+    `head` holds all fields but Date and Connection, Content-Length among them. A `body` of None is
+    read when it is needed.
     """
 
     __slots__ = (
-        "_admit",
         "_close",
-        "_current",
         "_date",
+        "_holds",
         "_keep",
         "_looks",
         "_turn",
-        "_used",
         "_uses",
         "body",
+        "body_bytes",
         "head",
         "status",
+        "subject",
     )
 
     def __init__(
-        self,
-        status: int,
-        head: bytes,
-        body: bytes,
-        current: Callable[[], bool],
-        admit: Callable[[], bool] | None = None,
-        used: Callable[[int], None] | None = None,
+        self, status: int, head: bytes, body: bytes | None, subject: Subject, body_bytes: int = 0
     ) -> None:
         self.status = status
         self.head = head
         self.body = body
-        self._current = current
-        self._admit = admit
-        self._used = used
+        self.body_bytes = body_bytes if body is None else len(body)
+        self.subject = subject
+        #: Whether the body is here until the turn is over.
+        self._holds = False
         #: What is sent to who stays and to who leaves: header and body, joined while it is hot.
         self._keep: tuple[bytes, bytes] | None = None
         self._close: tuple[bytes, bytes] | None = None
@@ -121,12 +169,25 @@ class Ready:
             b"Connection: close\r\n\r\n" if close else b"\r\n",
         )
 
+    def drop_body(self) -> None:
+        """Somebody else needs the room: read the body from now on."""
+        self.body = self._keep = self._close = None
+
     def again(self, turns: Turns, date_line: bytes, close: bool) -> tuple[bytes, bytes] | None:
         """The answer in two parts (the second may be empty); None: ask the strict way."""
-        if self._turn != turns.number or self._looks < _LOOKS_PER_TURN:
-            if not self._current():
-                return None
-            if self._turn != turns.number:
+        body = self.body
+        first = self._turn != turns.number
+        if first or self._looks < _LOOKS_PER_TURN or body is None:
+            if body is not None:
+                if not self.subject.current():
+                    return None
+            else:
+                body = self.subject.read()
+                if body is None:
+                    return None
+                if not first and turns.may_hold(len(body)):
+                    self.body, self._holds = body, True
+            if first:
                 self._turn = turns.number
                 self._looks = 0
                 turns.asked(self)
@@ -136,30 +197,34 @@ class Ready:
             self._looks += 1
             if self._looks == _LOOKS_PER_TURN:
                 self._keep = self._close = None
-        if self._admit is not None and not self._admit():
+        if not self.subject.admit():
             return None
         self._uses += 1
         parts = self._close if close else self._keep
         if parts is None:
             head = self.header(self._date, close=close)
-            if self._looks >= _LOOKS_PER_TURN and len(self.body) <= _JOINED_BYTES:
-                parts = head + self.body, b""
+            if self._looks >= _LOOKS_PER_TURN and len(body) <= _JOINED_BYTES:
+                parts = head + body, b""
             else:
-                parts = head, self.body
-            if close:
-                self._close = parts
-            else:
-                self._keep = parts
+                parts = head, body
+            if self.body is not None:
+                if close:
+                    self._close = parts
+                else:
+                    self._keep = parts
         return parts
 
     def close_books(self) -> int:
         """The turn is over: report how often it was used; returns the bytes that left."""
         uses, self._uses = self._uses, 0
-        if uses and self._used is not None:
-            self._used(uses)
-        if self._looks < _LOOKS_PER_TURN:
+        if uses:
+            self.subject.used(uses)
+        if self._holds:
+            self._holds = False
+            self.drop_body()
+        elif self._looks < _LOOKS_PER_TURN:
             self._keep = self._close = None
-        return uses * (len(self.head) + len(self.body) + 96)
+        return uses * (len(self.head) + self.body_bytes + 96)
 
 
 #: An answer, whether the connection ends with it, and the access log's record of the request.

@@ -77,21 +77,21 @@ class MulticastSwitch:
 
     # --- Admission ----------------------------------------------------------------------------
 
-    def admit_small(self, request: Request, rep: Representation) -> bool:
+    def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`."""
-        return self.inner.admit_small(request, rep)
+        return self.inner.admit_small(request, rep, body_bytes)
 
     def is_plain(self, rep: Representation) -> bool:
         """See `transfer.Admission`."""
         return self.inner.is_plain(rep)
 
-    def admit_again(self, rep: Representation) -> bool:
+    def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`."""
-        return self.inner.admit_again(rep)
+        return self.inner.admit_again(rep, body_bytes)
 
-    def count_again(self, rep: Representation, times: int) -> None:
+    def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         """See `transfer.Admission`."""
-        self.inner.count_again(rep, times)
+        self.inner.count_again(rep, body_bytes, times)
 
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
