@@ -11,7 +11,8 @@ and how much room there is. Nothing else is decided twice:
   push past an absent one that is due any moment. A slot that stood idle while all whose turn it was
   stayed away goes to the first that asks.
 - Small jobs that found every slot taken come before all large ones.
-- Visits before the promised return are counted, soon start nothing and only move the return.
+- Visits before the promised return are counted and only move the return; they soon start nothing
+  but what would take a slot that stands idle.
 - Use it or lose it: while others wait, a download that takes hardly any of its slot's share goes on
   without one (`policies.leases`).
 
@@ -297,7 +298,7 @@ class Admission:
             self._tally.early_polls += 1
             table.early[row] = min(table.early[row] + 1, MOST_POLLS)
             extra = table.early[row] - settings.early_polls_free
-            if extra > 0:
+            if extra > 0 and not (table.state[row] == READY and self._stood_idle(now)):
                 if extra * settings.early_penalty_s <= settings.early_penalty_max_s:
                     table.promise_s[row] += settings.early_penalty_s
                 return self.advice.slowly(self._wait_on(row, now), extra)
@@ -330,11 +331,15 @@ class Admission:
 
     def _nobody_comes(self, row: int, now: float) -> bool:
         """Whether a slot stood idle, as all whose turn it was are away, until this one asked."""
-        idle_since_s = self._idle_since_s
-        if idle_since_s is None or now - idle_since_s < _DUE_S:
+        if not self._stood_idle(now):
             return False
         table = self.queue.table
         return bool(table.present[row]) or not table.polls[row] or now >= table.promise_s[row]
+
+    def _stood_idle(self, now: float) -> bool:
+        """Whether a slot has stood idle for a while although tickets wait."""
+        idle_since_s = self._idle_since_s
+        return idle_since_s is not None and now - idle_since_s >= _DUE_S
 
     def _start(self, job: Job, now: float, row: int | None) -> Admit:
         table = self.queue.table
@@ -790,6 +795,7 @@ class Admission:
                 len(self.queue.line),
                 self.queue.line.total_bytes,
                 self._least_rate_bytes_s(),
+                2.0 * _USE_S if self.settings.slot_use_fraction > 0.0 else math.inf,
             )
 
     def _ahead(self, now: float) -> Iterator[tuple[float, float]]:

@@ -55,6 +55,54 @@ def test_stalled_readers_hold_no_slot_while_others_wait(bandwidth: float | None)
     assert seen.large_active == 3, "their downloads go on"
 
 
+@pytest.mark.parametrize("bandwidth", [None, 20e6])
+def test_stalled_readers_spoil_nobodys_told_time(bandwidth: float | None) -> None:
+    policy = make(bandwidth_bytes_s=bandwidth)
+    stalled = {}
+    for client in "abc":
+        answer = policy.offer(job(client, 8 * BIG), 0.0)
+        assert isinstance(answer, Admit)
+        stalled[answer.lease] = 1e6
+    for second in range(1, 19):
+        # What is smoothed falls by seven eighths in a second.
+        stalled = dict.fromkeys(stalled, max(1e-9, 1e6 * 0.125**second))
+        run(policy, stalled, float(second), second + 1.0)
+        told = policy.offer(job(f"new{second}", 8 * BIG), second + 1.0)
+        if isinstance(told, Admit):
+            assert second > 10, "they have lost their slots"
+            return
+        assert isinstance(told, Wait)
+        assert told.estimate is not None
+        if second >= 8:
+            # Their slots are free in 20 s; those before it need 400 s at an unknown pace.
+            assert told.place == second
+            assert told.estimate.expected_s < 40.0 + 800.0 * ((second - 1) // 3), second
+
+
+@pytest.mark.parametrize("knocks", [1, 10])
+def test_slots_of_stalled_readers_that_left_go_to_the_first_that_knock(knocks: int) -> None:
+    policy = make()
+    stalled = {}
+    for client in "abc":
+        answer = policy.offer(job(client), 0.0)
+        assert isinstance(answer, Admit)
+        stalled[answer.lease] = 1e-9
+    waiting = {}
+    for second in range(1, 10):
+        run(policy, stalled, float(second), second + 1.0)
+        told = policy.offer(job(f"new{second}"), second + 1.0)
+        assert isinstance(told, Wait)
+        waiting[f"new{second}"] = told.ticket
+    for _ in range(knocks):
+        assert isinstance(policy.offer(job("new1"), 10.0, waiting["new1"]), Wait)
+    for lease in stalled:
+        policy.release(lease, 10.0, False)
+    run(policy, {}, 10.0, 11.0)
+    assert isinstance(policy.offer(job("new1"), 11.0, waiting["new1"]), Admit)
+    assert isinstance(policy.offer(job("new2"), 11.0, waiting["new2"]), Admit)
+    assert isinstance(policy.offer(job("newcomer"), 11.0), Admit), "the others stay away"
+
+
 def test_a_download_that_takes_its_share_keeps_its_slot() -> None:
     policy = make(bandwidth_bytes_s=3e6)
     used = {}

@@ -167,12 +167,14 @@ class Estimator:
         count: int,
         total_bytes: float,
         least_bytes_s: float,
+        loses_s: float = math.inf,
     ) -> None:
         """Lay out the queue.
 
         `ahead` are the tickets in the order of turn: their bytes, and how likely their owner is
         still there. `count` and `total_bytes` are of all of them. A lease that takes less than
-        `least_bytes_s` will lose its slot: it holds nobody up for longer than that rate would.
+        `least_bytes_s` will have lost its slot in `loses_s`; it tells nothing of the pace of those
+        after it.
         """
         leases = list(leases)
         least = max(1.0, least_bytes_s)
@@ -180,8 +182,10 @@ class Estimator:
         pace = self._full_s_per_byte or self._s_per_byte
         overhead = self._overhead_s
         frees = [
-            lease.remaining_bytes / max(least, lease.rate_bytes_s)
-            if lease.rate_bytes_s > 0.0
+            lease.remaining_bytes / lease.rate_bytes_s
+            if lease.rate_bytes_s >= least
+            else min(loses_s, lease.remaining_bytes / least)
+            if lease.rate_bytes_s > 0.0 or now - lease.started_s > _SHORT_S
             else lease.remaining_bytes * pace
             for lease in leases
         ]
@@ -206,8 +210,11 @@ class Estimator:
 
     def _measure_pace(self, now: float, slots: int, leases: list[Lease], least: float) -> None:
         """What a byte costs a slot while all are taken: their seconds by what they all carry."""
-        rates = [max(least, lease.rate_bytes_s) for lease in leases if lease.rate_bytes_s > 0.0]
+        rates = [lease.rate_bytes_s for lease in leases if lease.rate_bytes_s >= least]
         if len(rates) < _FULL_PART * slots:
+            if len(leases) >= max(_FULL_PART * slots, 2 * len(rates)):
+                # Who stands still now was slow on the way there: that must not be kept.
+                self._full_s_per_byte = None
             return
         pace = len(rates) / sum(rates)
         if self._full_s_per_byte is None:
