@@ -34,7 +34,7 @@ class Visitor:
 
     `rate_bytes_s` is the speed of its line. `patience_s` is how long it waits for the first byte
     of a file before it leaves for good. A `rude` visitor asks again every second, whatever it is
-    told.
+    told. `network` holds the prefixes around its address, as a policy is told them.
     """
 
     key: str
@@ -43,6 +43,7 @@ class Visitor:
     files: tuple[File, ...]
     patience_s: float = math.inf
     rude: bool = False
+    network: tuple[str, ...] = ()
 
     @property
     def total_bytes(self) -> int:

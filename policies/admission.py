@@ -53,6 +53,7 @@ from policies.queue.table import MOST_POLLS
 from policies.queue.tickets import READY, WAITING, TicketQueue
 from policies.reputation import Delivered, Reputation
 from policies.settings import PolicySettings
+from policies.sharing import Shares
 
 #: A download that took this much, or a tenth of what it wanted, has been used.
 _TAKEN_BYTES = 1 << 20
@@ -102,6 +103,7 @@ class AdmissionState:
     capacity: Capacity = field(default_factory=Capacity)
     reputation: Reputation = field(default_factory=Reputation)
     delivered: Delivered = field(default_factory=Delivered)
+    shares: Shares = field(default_factory=Shares)
     #: Nobody starts; who runs may finish, who asks gets a place.
     closed: bool = False
 
@@ -217,6 +219,7 @@ class Admission:
         lease = self.pool.find(job.client, job.file)
         if lease is not None:
             return self._join(lease, now)
+        self.state.shares.note(job, self.settings.network_shares)
         row = self.queue.find(job.client, job.file) if len(self.queue) else None
         if row is not None:
             return self._returning(row, job, now)

@@ -124,7 +124,8 @@ class FairPolicy(Policy):
         if not self._known or len(self._virtual) >= _TRACKED:
             return math.inf
         speed_bytes_s = min(speed_bytes_s, self._capacity.rate_bytes_s)
-        return self._virtual.add(client, max(1, size_bytes), speed_bytes_s)
+        share = self.admission.state.shares.of(client)
+        return self._virtual.add(client, max(1, size_bytes), speed_bytes_s, share)
 
     def _slack_s(self, client: str, mark: float, needs_s: float) -> tuple[float, float]:
         """How long a download may still stand back, and when it should be done, from now."""

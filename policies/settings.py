@@ -36,7 +36,7 @@ TICKETS = (
     "early_answer_s",
     "class_weights",
 )
-LINK = ("slots_max", "bandwidth_bytes_s", "max_pause_s", "min_run_s", "overbook")
+LINK = ("slots_max", "bandwidth_bytes_s", "max_pause_s", "min_run_s", "overbook", "network_shares")
 #: Settings of earlier versions: a stored configuration may still name them, nothing reads them.
 RETIRED = frozenset(
     {
@@ -112,6 +112,14 @@ class PolicySettings(BaseModel):
         "link (of what a typical client takes, while the link is unknown); one that takes less "
         "goes on, but its slot goes to the next. 0: never.",
         json_schema_extra=_about("fraction"),
+    )
+    network_shares: int = Field(
+        16,
+        ge=0,
+        le=1_000_000,
+        description="So many shares of the line those clients of one network (IPv4 /24, IPv6 /48) "
+        "have in all of whom nothing is known yet; who is known has one of its own. 0: everybody.",
+        json_schema_extra=_about("count"),
     )
     busy_retry_s: float = Field(
         15.0,

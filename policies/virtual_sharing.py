@@ -15,20 +15,24 @@ from policies.max_min import Flow, Link
 
 
 class VirtualSharing:
-    """Flows by client. Sizes are bytes, times seconds."""
+    """Flows by share (`policies.sharing`): mostly one client. Sizes are bytes, times seconds."""
 
-    __slots__ = ("_asked", "_flows", "_link", "_open")
+    __slots__ = ("_asked", "_clients", "_flows", "_link", "_open", "_share")
 
     def __init__(self) -> None:
         self._link: Link | None = None
         self._flows: dict[str, Flow] = {}
-        #: Bytes each client has asked for in all, and its downloads that are not over in truth;
+        #: Bytes each share has asked for in all, and its downloads that are not over in truth;
         #: forgotten once it has neither a flow nor such a download.
         self._asked: dict[str, float] = {}
         self._open: dict[str, int] = {}
+        #: The share of each client with a download that is not over, and how many it has.
+        self._share: dict[str, tuple[str, int]] = {}
+        #: The speeds of a share's clients.
+        self._clients: dict[str, dict[str, float]] = {}
 
     def __len__(self) -> int:
-        """Clients that are not done."""
+        """Shares that are not done."""
         return len(self._flows)
 
     def run_to(self, now: float, capacity_bytes_s: float) -> None:
@@ -47,55 +51,73 @@ class VirtualSharing:
         link.run_to(now)
         link.set_capacity(capacity_bytes_s)
 
-    def add(self, client: str, size_bytes: int, speed_bytes_s: float) -> float:
+    def add(
+        self, client: str, size_bytes: int, speed_bytes_s: float, share: str | None = None
+    ) -> float:
         """A client that takes `speed_bytes_s` asks for so much; returns the mark of its end.
 
+        It stays in the `share` it came with (None: one of its own) as long as it has downloads.
         Call `run_to` before, once at least.
         """
         assert self._link is not None
-        flow = self._flows.get(client)
+        share, downloads = self._share.get(client, (share or client, 0))
+        self._share[client] = share, downloads + 1
+        speeds = self._clients.setdefault(share, {})
+        speeds[client] = speed_bytes_s
+        flow = self._flows.get(share)
         if flow is None:
-            flow = self._flows[client] = Flow(speed_bytes_s, size_bytes, client)
+            flow = self._flows[share] = Flow(sum(speeds.values()), size_bytes, share)
             self._link.start(flow)
         else:
-            self._link.change(flow, size_bytes, speed_bytes_s)
-        self._open[client] = self._open.get(client, 0) + 1
-        mark = self._asked[client] = self._asked.get(client, 0.0) + size_bytes
+            self._link.change(flow, size_bytes, sum(speeds.values()))
+        self._open[share] = self._open.get(share, 0) + 1
+        mark = self._asked[share] = self._asked.get(share, 0.0) + size_bytes
         return mark
 
     def set_speed(self, client: str, speed_bytes_s: float) -> None:
         """The client is faster or slower than was thought."""
-        flow = self._flows.get(client)
-        if flow is not None and abs(flow.cap_bytes_s - speed_bytes_s) > 0.05 * speed_bytes_s:
-            assert self._link is not None
-            self._link.change(flow, 0.0, speed_bytes_s)
+        share, _ = self._share.get(client, (client, 0))
+        speeds, flow = self._clients.get(share, {}), self._flows.get(share)
+        known = speeds.get(client)
+        if flow is None or known is None or abs(known - speed_bytes_s) <= 0.05 * speed_bytes_s:
+            return
+        assert self._link is not None
+        speeds[client] = speed_bytes_s
+        self._link.change(flow, 0.0, sum(speeds.values()))
 
     def end(self, client: str, done: bool) -> None:
         """One of the client's downloads is over in truth; a finished one runs on here.
 
-        When the last one was given up, nothing would be sent to this client any more.
+        When the last one of a share was given up, nothing would be sent to it any more.
         """
-        left = self._open.get(client, 0) - 1
+        share, downloads = self._share.pop(client, (client, 1))
+        if downloads > 1:
+            self._share[client] = share, downloads - 1
+        left = self._open.get(share, 0) - 1
         if left > 0:
-            self._open[client] = left
+            self._open[share] = left
+            if downloads <= 1 and len(self._clients.get(share, ())) > 1:
+                del self._clients[share][client]
             return
-        self._open.pop(client, None)
-        if not done and client in self._flows:
+        self._open.pop(share, None)
+        if not done and share in self._flows:
             assert self._link is not None
-            self._link.stop(self._flows.pop(client))
-        self._forget(client)
+            self._link.stop(self._flows.pop(share))
+        self._forget(share)
 
-    def _forget(self, client: str) -> None:
-        if client not in self._flows and client not in self._open:
-            self._asked.pop(client, None)
+    def _forget(self, share: str) -> None:
+        if share not in self._flows and share not in self._open:
+            self._asked.pop(share, None)
+            self._clients.pop(share, None)
 
     def left_s(self, client: str, mark: float) -> float:
         """Seconds until the download that ends at this mark would be done; 0 if it would be now."""
-        flow = self._flows.get(client)
+        share, _ = self._share.get(client, (client, 0))
+        flow = self._flows.get(share)
         if flow is None:
             return 0.0
         assert self._link is not None
-        left = self._link.remaining(flow) - (self._asked[client] - mark)
+        left = self._link.remaining(flow) - (self._asked[share] - mark)
         if left <= 0.0:
             return 0.0
         rate = self._link.rate(flow)

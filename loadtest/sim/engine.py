@@ -211,7 +211,14 @@ class Engine:
         visit, now = client.visit, self.now
         assert visit is not None
         file = self._file_of(client)
-        job = Job(client.visitor.key, file.name, file.size_bytes, file.size_bytes, present=present)
+        job = Job(
+            client.visitor.key,
+            file.name,
+            file.size_bytes,
+            file.size_bytes,
+            present=present,
+            network=client.visitor.network,
+        )
         decision = self._driver.offer(job, now, ticket)
         if isinstance(decision, Admit):
             if self._chronicle is not None:
