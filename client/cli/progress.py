@@ -13,9 +13,9 @@ from rich.text import Text
 from client.cli.show import Quiet, summary
 from client.fetch.download import Download
 from client.fetch.options import Result
-from client.fetch.sources import Source
+from client.fetch.state import Mirror
 from client.net.errors import DownloadFailed
-from client.storage.output import UNKNOWN_SIZE
+from client.schedule.segments import UNKNOWN_SIZE
 from protocol.units import format_duration, format_size
 
 _COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "red")
@@ -67,8 +67,8 @@ def draw(download: Download) -> RenderableType:
     """The whole view as it stands now."""
     now = download.network.now()
     table = Table.grid(padding=(0, 2))
-    for source in download.sources:
-        table.add_row(*_row(download, source, now))
+    for mirror in download.state.mirrors:
+        table.add_row(*_row(download, mirror, now))
     sink, board = download.sink, download.board
     if sink is None or board is None:
         return table
@@ -87,22 +87,23 @@ def draw(download: Download) -> RenderableType:
     return Group(table, line)
 
 
-def _row(download: Download, source: Source, now: float) -> tuple[Text, Text, Text]:
-    colour = _COLOURS[source.number % len(_COLOURS)]
-    name = Text(source.url.authority, style=colour)
-    got = Text(format_size(source.received_bytes))
-    if source.dropped is not None:
-        return name, got, Text(source.dropped, style="red")
-    if source.wait_until is not None:
-        left = format_duration(max(0.0, source.wait_until - now))
-        if source.place is not None:
+def _row(download: Download, mirror: Mirror, now: float) -> tuple[Text, Text, Text]:
+    colour = _COLOURS[mirror.number % len(_COLOURS)]
+    name = Text(mirror.url.authority, style=colour)
+    got = Text(format_size(mirror.counts.received_bytes))
+    pause = mirror.pause
+    if mirror.dropped is not None:
+        return name, got, Text(mirror.dropped, style="red")
+    if pause is not None:
+        left = format_duration(max(0.0, pause.until - now))
+        if pause.place is not None:
             start = ""
-            if source.starts_at is not None:
-                start = f"starts in about {format_duration(max(0.0, source.starts_at - now))}, "
-            return name, got, Text(f"waiting, place {source.place}, {start}asks again in {left}")
-        return name, got, Text(f"{source.waiting_text}; again in {left}", style="yellow")
+            if pause.starts_at is not None:
+                start = f"starts in about {format_duration(max(0.0, pause.starts_at - now))}, "
+            return name, got, Text(f"waiting, place {pause.place}, {start}asks again in {left}")
+        return name, got, Text(f"{pause.text}; again in {left}", style="yellow")
     board = download.board
-    lanes = [board.lanes[n] for n in source.lanes if board and n in board.lanes]
+    lanes = [board.lanes[n] for n in mirror.lanes if board and n in board.lanes]
     if not any(lane.blocks for lane in lanes):
         return name, got, Text("connecting" if board is None else "ready", style="dim")
     return name, got, Text(f"{format_size(sum(lane.rate(now) or 0.0 for lane in lanes))}/s")

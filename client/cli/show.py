@@ -11,7 +11,7 @@ from typing import Protocol, TextIO
 from client.fetch.download import Download
 from client.fetch.options import Result
 from client.net.errors import DownloadFailed
-from client.storage.output import UNKNOWN_SIZE
+from client.schedule.segments import UNKNOWN_SIZE
 from protocol.units import format_duration, format_size
 
 
@@ -44,7 +44,7 @@ class Quiet:
 
     def news(self, event: str, data: Mapping[str, object]) -> str | None:
         """The event as a line, unless the end of the download will say the same."""
-        alone = self.download is not None and len(self.download.sources) == 1
+        alone = self.download is not None and len(self.download.state.mirrors) == 1
         return None if alone and event == "mirror" else words(event, data)
 
     def waits(self) -> bool:
@@ -52,8 +52,8 @@ class Quiet:
         download = self.download
         return (
             download is not None
-            and download.first_byte_s is None
-            and any(source.wait_until is not None for source in download.sources)
+            and download.state.first_byte_s is None
+            and any(mirror.pause is not None for mirror in download.state.mirrors)
         )
 
     def say(self, text: str) -> None:
@@ -190,10 +190,10 @@ def figures(download: Download) -> dict[str, object]:
         return {"bytes": 0, "size": None, "rate": 0}
     known = sink.size_bytes < UNKNOWN_SIZE
     rates = {}
-    for source in download.sources:
-        lanes = [board.lanes[n] for n in source.lanes if n in board.lanes]
+    for mirror in download.state.mirrors:
+        lanes = [board.lanes[n] for n in mirror.lanes if n in board.lanes]
         rate = sum(lane.rate(now) or 0.0 for lane in lanes if lane.blocks)
-        rates[source.url.text] = round(rate)
+        rates[mirror.url.text] = round(rate)
     if download.joining is not None and (rate := download.joining.rate_bytes_s(now)):
         rates["multicast"] = round(rate)
     total = sum(rates.values())

@@ -1,55 +1,81 @@
-"""One file from its mirrors: builds the parts and holds what they share.
+"""One file from its mirrors: tells `decide` what happens, and does what it says.
 
 The order of events: every mirror is asked at once (each for another part, in the hope that the
 file is that long); the first answer tells the size, which makes the sink and the board; from then
 on the board hands out blocks. When all is there it is checked, mended if need be, and named.
-What arrives goes through `receiver`, faults are judged in `faults`, time is watched in `watchdog`,
-the end is in `finaliser`, what the answers tell of other copies in `discovery`.
+What is known and decided stands in `state`; here are the connections, the file and the clock.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from client.fetch.discovery import Learning
-from client.fetch.faults import Troubles
-from client.fetch.finaliser import Ending
-from client.fetch.forecast import Forecast
-from client.fetch.metalink import Metalink
+from client.fetch import pacing, silence
+from client.fetch.actions import (
+    Accept,
+    Action,
+    AskAll,
+    CallAt,
+    Connect,
+    Distrust,
+    Fail,
+    FetchMetalink,
+    Finish,
+    HangUp,
+    LetGo,
+    Mend,
+    Sample,
+    Settle,
+    SetUp,
+    StartOver,
+    Steer,
+    Tell,
+    UseDigest,
+    Wake,
+)
+from client.fetch.content import Content
+from client.fetch.decide import decide
+from client.fetch.events import (
+    Doubted,
+    Due,
+    Event,
+    MirrorsFound,
+    Opened,
+    PiecesWrong,
+    Ready,
+    Silent,
+    Started,
+    Tick,
+    Vouched,
+    Whole,
+)
+from client.fetch.findings import Findings
+from client.fetch.metalink import LIMIT_BYTES, Metalink, read_metalink
 from client.fetch.options import Emit, Options, Result
-from client.fetch.planning import Planning
 from client.fetch.rates import Rates
 from client.fetch.receiver import Intake
-from client.fetch.sampling import SAMPLE_BYTES, Sampling
+from client.fetch.report import make_result, remember
 from client.fetch.sharing import make_board
-from client.fetch.sources import Source
-from client.fetch.streams import Streams
-from client.fetch.watchdog import Watch
-from client.fetch.widening import Widening
+from client.fetch.state import Phase, State
 from client.fetch.workers import Worker
-from client.net.errors import Corrupt, DownloadFailed, Interrupted
+from client.net.errors import Corrupt, DownloadFailed, Interrupted, UsageProblem
 from client.net.identity import client_secret, data_folder
 from client.net.network import Network
 from client.net.request_builder import Asking
-from client.net.retry import Manners
 from client.net.urls import Url
-from client.schedule.segments import Board
-from client.storage.journal import Identity
-from client.storage.output import UNKNOWN_SIZE, Target
-from client.storage.piece_writer import Pieces, Sink
+from client.schedule.segments import UNKNOWN_SIZE, Block, Board
+from client.storage.output import MemoryTarget, Target
+from client.storage.piece_writer import Sink
 
 if TYPE_CHECKING:
     from client.fetch.multicast_join import MulticastJoin
 
-#: What each of several mirrors is asked for before the size is known.
-_OPENING_BYTES = 128 << 10
-#: So many mirrors can tell which of them has another copy.
-_JURY = 3
-#: What strategies with a plan of their own ask for before they know the size.
-_PROBE_BYTES = 16 << 10
-_STRONG = ("sha256", "sha384", "sha512")
+TICK_S = 0.025
+_NOTE_S = 0.5
+_TELL_S = 0.1
 
 
 class Download:
@@ -66,10 +92,9 @@ class Download:
     ) -> None:
         self.network = network
         self.target = target
-        self.options = options
         self.emit = emit
         folder = options.data_folder or data_folder(options.environ)
-        self.rates = Rates(folder)
+        self._rates = Rates(folder)
         self.asking = Asking(
             options.environ,
             options.headers,
@@ -77,275 +102,57 @@ class Download:
             options.pass_token,
             None if options.client_id is not None else client_secret(folder),
         )
-        self.board: Board | None = None
-        self.sink: Sink | None = None
+        self.state = State(options, Random(options.seed), network.now(), self._rates.path)
+        self.state.in_order = target.path is None
+        self.content = Content(self.state, target, options.checksum, metalink)
+        self.intake: Intake | None = None
         self.over = False
         self.result: Result | None = None
         self.failure: DownloadFailed | None = None
-        self.workers: dict[int, Worker] = {}
-        self.sources: list[Source] = []
-        #: A small download beside this one (a Metalink).
-        self.aside: Download | None = None
-        self.overhead_bytes = self.resumed_bytes = 0
-        self.proposed_name: str | None = None
+        self.when_over: Callable[[], None] = lambda: None
         #: The caller named no file: a name the server proposes may be used.
         self.rename_freely = False
-        self.predicted_s: float | None = None
-        self.digest_from = "digest"
-        self.notes: list[str] = []
-        self.when_over: Callable[[], None] = lambda: None
-        self.began_s = network.now()
-        self.first_byte_s: float | None = None
-        self.random = Random(options.seed)
-        self._sample_at = self.random.randrange(_OPENING_BYTES - SAMPLE_BYTES)
-        self.troubles = Troubles(self)
-        self.watch = Watch(self)
-        self.intake = Intake(self)
-        self.ending = Ending(self)
-        self.learning = Learning(self)
-        self.sampling = Sampling(self)
-        self.forecast = Forecast(self)
-        self.streams = Streams(self)
-        self.widening = Widening(self)
-        self.planning = Planning(self)
+        self._metalink = metalink
+        self._workers: dict[int, Worker] = {}
+        #: A small download beside this one (a Metalink).
+        self._aside: Download | None = None
+        self._limit = pacing.RateLimit(network, options.limit_bytes_s, self._hold_all)
+        self._waking = False
+        self._noted_s = self.state.began_s
+        self._told_s = 0.0
+        for url in urls:
+            self.state.add(url, listed=True)
         #: Asks the first mirror for a multicast session and receives it; None: not wanted.
         self.joining: MulticastJoin | None = None
-        self._manners = Manners(
-            max_wait_s=options.max_wait_s, max_failures=max(1, options.max_failures)
-        )
-        self._metalink = metalink
-        self._waking = False
-        for url in urls:
-            self.add(url, listed=True)
         if options.multicast and target.path is not None and urls:
             from client.fetch.multicast_join import MulticastJoin
 
-            at = target.path.parent
-            self.joining = MulticastJoin(self, self.sources[0], at, self.set_up, emit)
+            self.joining = MulticastJoin(self, self.state.mirrors[0], target.path.parent)
 
-    # -- mirrors -------------------------------------------------------------------------------
+    @property
+    def board(self) -> Board | None:
+        """Which bytes are wanted and under way; None until the size is known."""
+        return self.state.board
 
-    def add(self, url: Url, *, listed: bool) -> Source | None:
-        """One more mirror, not yet connected; None when it is known. `listed`: the user named it,
-        so what it says of digests and mirrors is believed."""
-        if any(source.url == url for source in self.sources):
-            return None
-        number, now = len(self.sources), self.network.now()
-        source = Source.make(number, url, self._manners, self.random, now, listed)
-        self.sources.append(source)
-        self.lane(source)
-        return source
+    @property
+    def sink(self) -> Sink | None:
+        """Where the bytes go; None until the size is known."""
+        return self.intake.sink if self.intake is not None else None
 
-    def lane(self, source: Source) -> Worker:
-        """One more connection to a mirror, not yet open."""
-        worker = Worker(self, source, len(self.workers))
-        self.workers[worker.lane] = worker
-        source.lanes.append(worker.lane)
-        return worker
-
-    def others(self, source: Source) -> bool:
-        """Whether another mirror can serve parts of the file."""
-        return any(s is not source and s.dropped is None and s.parts for s in self.sources)
-
-    def expect(self) -> None:
-        """The number of mirrors changed: the strategy should know how many may come."""
-        if self.board is not None:
-            self.board.expected = sum(
-                len(s.lanes)
-                for s in self.sources
-                if s.dropped is None and not s.excluded and not s.standby
-            )
-
-    # -- starting ------------------------------------------------------------------------------
+    # -- starting and ending -------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin; returns at once."""
+        known = self._metalink.size_bytes if self._metalink is not None else None
         try:
-            self.planning.choose((self._metalink and self._metalink.size_bytes) or 0)
-            for worker in list(self.workers.values()):
-                worker.connect()
-            for source in list(self.sources):
-                for _ in range((self.options.connections or 1) - 1):
-                    self.lane(source)
-            self._resume()
+            self.hear(Started(known))
+            size_bytes = self.content.resume()
+            if size_bytes is not None:
+                self.set_up(size_bytes)
         except DownloadFailed as problem:
             self.fail(problem)
             return
-        self.watch.start()
-
-    def _resume(self) -> None:
-        left = self.target.resumable()
-        known = self._metalink
-        if left is not None:
-            digest = self._digest_text(self.options.checksum or (known.digest if known else None))
-            urls = {source.url.text for source in self.sources}
-            vouched = left.digest is not None and left.digest == digest
-            if vouched or urls & set(left.validators):
-                for source in self.sources:
-                    source.validator = left.validators.get(source.url.text)
-                self.set_up(left.size_bytes)
-                return
-        if known is not None and known.size_bytes is not None:
-            self.set_up(known.size_bytes)
-
-    @staticmethod
-    def _digest_text(digest: tuple[str, bytes] | None) -> str | None:
-        return f"{digest[0]}:{digest[1].hex()}" if digest is not None else None
-
-    @property
-    def size_limit(self) -> int:
-        """The size of the file, or what stands for an unknown one."""
-        return self.sink.size_bytes if self.sink is not None else UNKNOWN_SIZE
-
-    @property
-    def size_is_certain(self) -> bool:
-        """Whether the size comes from a Metalink rather than from a mirror."""
-        return self._metalink is not None and self._metalink.size_bytes is not None
-
-    def set_up(self, size_bytes: int) -> None:
-        """The size is known: make the sink and the board, and set everybody to work."""
-        known = self._metalink
-        digest = self.options.checksum or (known.digest if known else None)
-        self.digest_from = "checksum" if self.options.checksum else "digest"
-        pieces = known.pieces if known is not None else None
-        if pieces is not None and not pieces.fits(size_bytes):
-            pieces = None
-        identity = Identity(
-            size_bytes,
-            {s.url.text: s.validator for s in self.sources if s.validator is not None},
-            self._digest_text(digest),
-            pieces.digests[0].hex() if pieces is not None else None,
-        )
-        sink = self.target.open(identity)
-        checked = sorted(sink.checked)
-        if pieces is not None:
-            sink.use_pieces(pieces, checked)
-        if digest is not None and not self.pieces_vouch(pieces):
-            sink.use_digest(digest)
-        self.sink = sink
-        self.resumed_bytes = sink.have.total
-        hosts = {s.number: self.rates.rate(s.host) for s in self.sources}
-        self.board = make_board(sink, self.options, hosts)
-        self.board.limit = self.target.window_end()
-        self.emit(
-            "start",
-            {"size": None if size_bytes == UNKNOWN_SIZE else size_bytes, "have": sink.have.total},
-        )
-        if len(self.sources) > 1 and pieces is None:
-            self.sampling.choose(size_bytes)
-        for worker in list(self.workers.values()):
-            worker.connect()
-            if worker.connection is not None and worker.connection.open:
-                self.joined(worker)
-        for worker in self.workers.values():
-            worker.reserve(size_bytes)
-        self.expect()
-        self.forecast.at_start()
-
-    def pieces_vouch(self, pieces: Pieces | None) -> bool:
-        """Whether checked pieces make the digest of the whole superfluous: both come from one
-        Metalink, and the caller gave no checksum of his own."""
-        strong = pieces is not None and pieces.algorithm in _STRONG
-        return strong and self.options.checksum is None
-
-    def restart(self) -> None:
-        """Forget everything that arrived and ask all mirrors afresh."""
-        for worker in self.workers.values():
-            worker.hang_up()
-        if self.joining is not None:
-            self.joining.stop()
-        try:
-            self.target.restart()
-        except DownloadFailed as problem:
-            self.fail(problem)
-            return
-        self.board = self.sink = None
-        self.sampling = Sampling(self)
-        self.learning = Learning(self)
-        self.ending.restart()
-        self.streams.stop()
-        self.overhead_bytes += sum(s.received_bytes for s in self.sources)
-        for other in self.sources:
-            other.received_bytes = 0
-            other.validator, other.answered = None, False
-        for worker in list(self.workers.values()):
-            self.again(worker)
-
-    # -- heard from the workers ----------------------------------------------------------------
-
-    def joined(self, worker: Worker) -> None:
-        """A connection stands."""
-        if self.board is None or self.over:
-            return
-        source = worker.source
-        hint = self.rates.rate(source.host) if self.options.strategy != "single" else None
-        if hint is not None:
-            hint /= len(source.lanes)
-        self.board.join(
-            worker.lane,
-            self.network.now(),
-            mirror=source.number,
-            hint=hint,
-            rtt_s=worker.rtt_s,
-            most_bytes=source.most_bytes,
-            single=source.single,
-        )
-        self.sampling.ask(worker)
-
-    def unjoined(self, worker: Worker) -> None:
-        """A connection is gone: its blocks are free."""
-        if self.board is not None:
-            self.board.leave(worker.lane, self.network.now())
-
-    def again(self, worker: Worker) -> None:
-        """Open the connection anew, at once, unless nothing is left to do."""
-        if not self.over and worker.source.usable:
-            worker.connect()
-
-    def first_spans(self, worker: Worker) -> list[tuple[int, int] | tuple[None, None]]:
-        """What to ask a mirror for before the size is known; (None, None) is the whole file."""
-        count = 1 if worker.source.last_resort else sum(s.dropped is None for s in self.sources)
-        if count == 1:
-            return [(None, None)]
-        step = _OPENING_BYTES if self.options.strategy == "adaptive" else _PROBE_BYTES
-        step = self.options.block_bytes or step
-        opening = (worker.lane * step, (worker.lane + 1) * step)
-        if count < _JURY:
-            return [opening]
-        # These can tell which of them has another copy, so a sample comes before anything else.
-        return [(self._sample_at, self._sample_at + SAMPLE_BYTES), opening]
-
-    def broken_off(self, worker: Worker) -> None:
-        """What still comes on this connection is of no use: open another."""
-        worker.hang_up()
-        self.again(worker)
-
-    def break_stopped(self) -> None:
-        """Break off the transfers whose blocks were taken away."""
-        if self.board is not None:
-            for block in self.board.stopped():
-                self.broken_off(self.workers[block.lane])
-
-    def wake(self) -> None:
-        """Look after things before the next tick."""
-        if not self._waking:
-            self._waking = True
-            self.network.call_later(0.0, self._woken)
-
-    def _woken(self) -> None:
-        self._waking = False
-        if self.over or self.board is None:
-            return
-        if self.result is not None:
-            self.ending.part()
-            return
-        self.break_stopped()
-        for worker in list(self.workers.values()):
-            worker.pump()
-        if self.board is not None and self.board.done and not self.over:
-            self.ending.conclude()
-
-    # -- the end -------------------------------------------------------------------------------
+        self.network.call_later(TICK_S, self._tick)
 
     def stop(self) -> None:
         """The caller wants no more; what arrived is kept."""
@@ -356,14 +163,358 @@ class Download:
         if self.over:
             return
         self.over = True
+        self.state.phase = Phase.OVER
         if self.result is None:
             self.failure = problem
         if self.joining is not None:
             self.joining.stop()
-        for worker in self.workers.values():
+        for worker in self._workers.values():
             worker.hang_up()
-        if self.aside is not None:
-            self.aside.stop()
+        if self._aside is not None:
+            self._aside.stop()
         if self.result is None:
             self.target.close(discard=isinstance(problem, Corrupt))
         self.when_over()
+
+    # -- deciding and acting -------------------------------------------------------------------
+
+    def hear(self, event: Event) -> bool:
+        """Decide and act; True if an answer's bytes were accepted."""
+        accepted = False
+        for action in decide(self.state, event, self.network.now()):
+            if self.over:
+                return False
+            accepted = accepted or isinstance(action, Accept)
+            self._perform(action)
+        return accepted and not self.over
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case Connect(lane):
+                self._worker(lane).connect()
+            case HangUp(lane):
+                self._worker(lane).hang_up()
+            case LetGo(lane):
+                self._worker(lane).let_go()
+            case AskAll(lane):
+                self._worker(lane).ask_all()
+            case Sample(lane, start, end):
+                self._worker(lane).sample(start, end)
+            case Steer(lane, start):
+                whole = self._worker(lane).whole
+                if whole is not None:
+                    whole.steer(start)
+            case Wake():
+                self.wake()
+            case CallAt(mirror, until):
+                due = Due(mirror, until)
+                self.network.call_later(until - self.network.now(), lambda: self._due(due))
+            case Tell(event, data):
+                self.emit(event, data)
+            case Fail(problem):
+                self.fail(problem)
+            case _:
+                self._perform_on_file(action)
+
+    def _perform_on_file(self, action: Action) -> None:
+        intake, sink = self.intake, self.sink
+        match action:
+            case SetUp(size_bytes):
+                self._attempt(lambda: self.set_up(size_bytes))
+            case StartOver():
+                self._start_over()
+            case FetchMetalink(url):
+                self.network.call_later(0.0, lambda: self._fetch_metalink(url))
+            case Settle(size_bytes) if intake is not None:
+                intake.sink.settle(size_bytes)
+                intake.board.settle(size_bytes)
+            case UseDigest(digest) if sink is not None:
+                self.content.use_told_digest(sink, digest)
+            case Distrust(mirror) if intake is not None:
+                self.content.distrust(intake, mirror)
+            case Mend() if intake is not None:
+                if self.content.begin_repair(intake.sink):
+                    text = "the digest is wrong; looking for the culprit"
+                    self.emit("retry", {"text": text})
+                self.hear(Doubted(self.content.next_doubt(intake)))
+            case Finish():
+                self._attempt(self._finish)
+
+    def _attempt(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except DownloadFailed as problem:
+            self.fail(problem)
+
+    def _due(self, due: Due) -> None:
+        self.hear(due)
+
+    def _worker(self, lane: int) -> Worker:
+        worker = self._workers.get(lane)
+        if worker is None:
+            worker = self._workers[lane] = Worker(self, self.state.mirror_of(lane), lane)
+        return worker
+
+    # -- the file ------------------------------------------------------------------------------
+
+    def set_up(self, size_bytes: int) -> None:
+        """The size is known: make the sink and the board, and set everybody to work. Raises
+        DownloadFailed when there is no place for the file."""
+        state = self.state
+        sink = self.content.open(size_bytes)
+        hosts = {
+            mirror.number: mirror.remembered.rate_bytes_s if mirror.remembered else None
+            for mirror in state.mirrors
+        }
+        board = state.board = make_board(sink, state.options, hosts)
+        board.limit = self.target.window_end()
+        self.intake = Intake(state, sink, board, self)
+        told = None if size_bytes == UNKNOWN_SIZE else size_bytes
+        self.emit("start", {"size": told, "have": sink.have.total})
+        vouched = sink.digest is not None or sink.pieces is not None
+        self.hear(Ready(size_bytes, sink.have.total, sink.pieces is not None, vouched))
+        for worker in list(self._workers.values()):
+            if worker.connection is not None and worker.connection.open:
+                self.joined(worker)
+        for worker in list(self._workers.values()):
+            worker.reserve(size_bytes)
+
+    def _start_over(self) -> None:
+        for worker in self._workers.values():
+            worker.hang_up()
+        if self.joining is not None:
+            self.joining.stop()
+        self.intake = None
+        self._attempt(self.content.start_over)
+
+    def check(self) -> None:
+        """Hash what has become ready; wrong pieces are wanted again."""
+        sink = self.sink
+        if sink is not None and sink.checks_due:
+            bad = sink.check()
+            if bad or sink.culprits:
+                pieces = tuple((piece.index, piece.start, piece.end) for piece in bad)
+                self.hear(PiecesWrong(pieces, tuple(sorted(sink.culprits))))
+
+    def _conclude(self) -> None:
+        """Every byte is there, as it seems."""
+        intake = self.intake
+        while intake is not None and intake.sink.checks_due and not self.over:
+            self.check()
+        if self.over or intake is None:
+            return
+        sink = intake.sink
+        if not intake.board.done or not sink.complete:
+            self.wake()
+            return
+        working = frozenset(
+            worker.mirror.number
+            for worker in self._workers.values()
+            if worker.connection is not None and worker.connection.busy
+        )
+        wrong = None
+        if not sink.right():
+            wrong = sink.digest[0] if sink.digest is not None else "digest"
+        self.hear(Whole(wrong, self.target.drained(), working))
+
+    def _finish(self) -> None:
+        state, sink = self.state, self.sink
+        assert sink is not None
+        self.content.name_culprit()
+        for worker in self._workers.values():
+            worker.let_go()
+        note = self.target.finish(state.proposed_name if self.rename_freely else None)
+        if note is not None:
+            state.notes.append(note)
+        remember(state, self._rates)
+        self.result = make_result(state, self.content, sink, self.joining, self.network.now())
+        state.phase = Phase.CLOSING
+        self._part()
+
+    def _part(self) -> None:
+        """The file has its name; a multicast sender may still have to hear so."""
+        joining = self.joining
+        if self.over or (joining is not None and joining.closing(self.network.now())):
+            return
+        self.over = True
+        self.state.phase = Phase.OVER
+        if joining is not None:
+            joining.stop()
+        if self._aside is not None:
+            self._aside.stop()
+        self.when_over()
+
+    # -- heard from workers --------------------------------------------------------------------
+
+    def joined(self, worker: Worker) -> None:
+        """Its connection stands."""
+        board, state, mirror = self.state.board, self.state, worker.mirror
+        if board is None or state.ended:
+            return
+        hint = None
+        if mirror.remembered is not None and state.options.strategy != "single":
+            hint = mirror.remembered.rate_bytes_s / max(1, len(mirror.lanes))
+        board.join(
+            worker.lane,
+            self.network.now(),
+            mirror=mirror.number,
+            hint=hint,
+            rtt_s=worker.rtt_s,
+            most_bytes=mirror.most_bytes,
+            single=worker.one_at_a_time,
+        )
+        self.hear(Opened(worker.lane))
+
+    def has_session(self, worker: Worker) -> bool:
+        """Whether the lane is kept for multicast."""
+        return self.joining is not None and self.joining.takes(worker)
+
+    def break_off(self, worker: Worker) -> None:
+        """What still comes on this connection is of no use: open another."""
+        worker.hang_up()
+        worker.connect()
+
+    def break_stopped(self) -> None:
+        """Break off the transfers whose blocks were taken away."""
+        if self.state.board is not None:
+            for block in self.state.board.stopped():
+                self.break_off(self._worker(block.lane))
+
+    def took(self, lane: int, block: Block, count: int, now: float) -> None:
+        """So many bytes were read: keep within the user's limit and the reader's window."""
+        self._limit.spend(count, now)
+        board = self.state.board
+        if board is None or board.limit is None:
+            return
+        if pacing.runs_over(board, block):
+            self._worker(lane).hold(True)
+        self.target.checkpoint()
+
+    # -- time ----------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Look after things before the next tick."""
+        if not self._waking:
+            self._waking = True
+            self.network.call_later(0.0, self._woken)
+
+    def _woken(self) -> None:
+        self._waking = False
+        if self.over or self.intake is None:
+            return
+        if self.result is not None:
+            self._part()
+            return
+        self.break_stopped()
+        self._pump()
+        if self.intake is not None and self.intake.board.done and not self.over:
+            self._conclude()
+
+    def _pump(self) -> None:
+        for worker in list(self._workers.values()):
+            worker.pump()
+
+    def _tick(self) -> None:
+        if self.over:
+            return
+        if self.result is None:
+            self._look_after(self.network.now())
+        else:
+            self._part()
+        if not self.over:
+            self.network.call_later(TICK_S, self._tick)
+
+    def _look_after(self, now: float) -> None:
+        self._listen(now)
+        if self.intake is not None and not self.over:
+            self.hear(Tick())
+            self.check()
+            if not self.over:
+                self.break_stopped()
+                if self.joining is not None:
+                    self.joining.tick(now)
+                self._follow_reader()
+                self._pump()
+            if not self.over and now - self._noted_s >= _NOTE_S:
+                self._noted_s = now
+                self._attempt(self.target.checkpoint)
+        if not self.over and now - self._told_s >= _TELL_S:
+            self._told_s = now
+            self.emit("progress", {})
+        if not self.over and self.intake is not None and self.intake.board.done:
+            self._conclude()
+
+    def _listen(self, now: float) -> None:
+        """Which connections have fallen silent?"""
+        for worker in list(self._workers.values()):
+            connection = worker.connection
+            if connection is None or not connection.open or not connection.busy or worker.paused:
+                continue
+            silent_s = now - connection.last_s
+            if self.joining is not None and self.joining.patient(worker):
+                if silent_s > self.joining.patience_s:
+                    # It held the request for longer than we care to wait: ask the plain way.
+                    self.joining.give_up()
+                    self.break_off(worker)
+            elif silent_s > silence.SHORT_S:
+                crowded = connection.unheard
+                self.hear(Silent(worker.lane, silent_s, worker.rtt_s, crowded))
+
+    def _hold_all(self, on: bool) -> None:
+        for worker in self._workers.values():
+            worker.hold(on)
+
+    def _follow_reader(self) -> None:
+        limit, board = self.target.window_end(), self.state.board
+        if limit is None or board is None:
+            return
+        board.limit = limit
+        if self._limit.held:
+            return
+        for worker in self._workers.values():
+            if worker.paused and pacing.may_go_on(board, worker.lane):
+                worker.hold(False)
+
+    # -- a Metalink beside the file ------------------------------------------------------------
+
+    def _fetch_metalink(self, url: Url) -> None:
+        """It names pieces, and perhaps more mirrors."""
+        if self.state.ended:
+            return
+        target = MemoryTarget(LIMIT_BYTES)
+        options = replace(
+            self.state.options,
+            mirrors=False,
+            multicast=False,
+            checksum=None,
+            strategy="single",
+            connections=None,
+            max_failures=2,
+            max_wait_s=5.0,
+        )
+        aside = Download(self.network, [url], target, options, lambda event, data: None)
+        aside.when_over = lambda: self._read_metalink(aside, url, target.data)
+        self._aside = aside
+        aside.start()
+
+    def _read_metalink(self, aside: Download, url: Url, data: bytes) -> None:
+        self._aside = None
+        if aside.result is None or self.sink is None or self.state.ended:
+            return
+        try:
+            documents = read_metalink(data, url)
+        except UsageProblem:
+            return
+        for metalink in documents:
+            if metalink.size_bytes == self.sink.size_bytes:
+                self.adopt(metalink)
+                return
+
+    def adopt(self, metalink: Metalink) -> None:
+        """Piece digests (and mirrors) learnt while the download runs."""
+        sink = self.sink
+        if sink is None or not self.content.use_pieces(sink, metalink):
+            return
+        if sink.pieces is not None:
+            self.hear(Vouched())
+        self.hear(MirrorsFound(Findings(metalink.urls)))

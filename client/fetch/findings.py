@@ -5,27 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client.net.answers import Fields
-from client.net.urls import BadUrl, Url
+from client.net.urls import BadUrl, Url, disposition_name
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`mirrors` in order of preference (RFC 6249), `metalink` of type metalink4, and the digest
-    of the whole file (RFC 9530)."""
+    """`mirrors` in order of preference (RFC 6249), `metalink` of type metalink4, the digest
+    of the whole file (RFC 9530), and the name that the server proposes."""
 
     mirrors: tuple[Url, ...] = ()
     metalink: Url | None = None
     digest: tuple[str, bytes] | None = None
+    name: str | None = None
 
 
+NOTHING_FOUND = Findings()
 _HASHLIB = {"sha-512": "sha512", "sha-256": "sha256"}
 
 
 def read_findings(base: Url, fields: Fields) -> Findings:
     """Read Link and Repr-Digest; whatever cannot be read is not there."""
     links, digests = fields.all("link"), fields.all("repr-digest")
+    name = disposition_name(fields.get("content-disposition"))
     if not links and not digests:
-        return Findings()
+        return Findings(name=name)
     from protocol.headers import parse_links, parse_repr_digest
 
     ranked: list[tuple[int, Url]] = []
@@ -49,4 +52,4 @@ def read_findings(base: Url, fields: Fields) -> Findings:
             digest = (ours, found[name])
             break
     ranked.sort(key=lambda pair: pair[0])
-    return Findings(tuple(url for _, url in ranked), metalink, digest)
+    return Findings(tuple(url for _, url in ranked), metalink, digest, name)

@@ -9,24 +9,27 @@ ranges, under its one lease. No request is sent that a plain download would not 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from client.fetch.options import Emit, SourceReport
-from client.fetch.sources import Source
-from client.fetch.workers import Opening, Worker
+from client.fetch.events import Event, SessionJoined, SessionLeft
+from client.fetch.options import SourceReport
+from client.fetch.receiver import Intake
+from client.fetch.state import Mirror, MirrorState, Serves, State
+from client.fetch.workers import AnswerTaker, FileBytes, Worker
 from client.net import answers as session
 from client.net.answers import Body, Fields
 from client.net.errors import DownloadFailed, LocalProblem
+from client.net.network import Network
+from client.net.request_builder import Asking
 from client.schedule.meter import Meter
-from client.storage.output import UNKNOWN_SIZE
+from client.schedule.segments import UNKNOWN_SIZE
 from protocol.errors import ProtocolError
 from protocol.fec import available_schemes
 from protocol.session import HEADER_NAME, Capability, Offer, decode_offer, format_capability
 
 if TYPE_CHECKING:
-    from client.fetch.download import Download
     from client.multicast.reception import Outcome, Reception
     from client.net.http import Connection
 
@@ -37,24 +40,31 @@ _PATIENCE_S = 30.0
 _FAREWELL_S = 1.0
 
 
+class Host(Protocol):
+    """What a session needs of its download."""
+
+    @property
+    def network(self) -> Network: ...
+    @property
+    def asking(self) -> Asking: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def intake(self) -> Intake | None: ...
+    def emit(self, event: str, data: Mapping[str, object], /) -> None: ...
+    def hear(self, event: Event) -> bool: ...
+    def set_up(self, size_bytes: int) -> None: ...
+    def wake(self) -> None: ...
+    def fail(self, problem: DownloadFailed) -> None: ...
+    def break_off(self, worker: Worker) -> None: ...
+
+
 class MulticastJoin:
-    """One download's `source` as a multicast sender. `folder` is where the file goes.
+    """One download's `mirror` as a multicast sender. `folder` is where the file goes."""
 
-    `set_up(size_bytes)` makes the download's sink and board; `tell` takes its events.
-    """
-
-    def __init__(
-        self,
-        download: Download,
-        source: Source,
-        folder: Path,
-        set_up: Callable[[int], None],
-        tell: Emit,
-    ) -> None:
-        self._download = download
-        self._set_up = set_up
-        self._emit = tell
-        self._source = source
+    def __init__(self, host: Host, mirror: Mirror, folder: Path) -> None:
+        self._host = host
+        self._mirror = mirror
         self._folder = folder if folder.is_dir() else Path(tempfile.gettempdir())
         self._asked_on: Connection | None = None
         self._over = False
@@ -70,14 +80,15 @@ class MulticastJoin:
 
     def takes(self, worker: Worker) -> bool:
         """Whether this worker is ours for now; asks when it is time."""
-        if self._over or worker.source is not self._source or worker.source.last_resort:
+        mirror = self._mirror
+        if self._over or worker.mirror is not mirror or mirror.serves is Serves.LAST_RESORT:
             return False
         connection = worker.connection
-        if worker.lane != worker.source.lanes[0]:
+        if worker.lane != mirror.lanes[0]:
             return self._offer is None
         if connection is None or connection is self._asked_on:
             return True
-        if self._download.asking.proxy(worker.source.at) is not None:
+        if self._host.asking.proxy(worker.mirror.at) is not None:
             # Groups do not reach through proxies.
             self.give_up()
             return False
@@ -87,7 +98,7 @@ class MulticastJoin:
         return True
 
     def _capability(self) -> str:
-        options = self._download.options
+        options = self._host.state.options
         interface = options.multicast_interface or ""
         families = ("4", "6") if not interface else ("6",) if ":" in interface else ("4",)
         rate = options.limit_bytes_s or float("inf")
@@ -102,7 +113,7 @@ class MulticastJoin:
     @property
     def patience_s(self) -> float:
         """How long the server may hold the request."""
-        return max(_PATIENCE_S, self._download.options.timeout_s)
+        return max(_PATIENCE_S, self._host.state.options.timeout_s)
 
     def give_up(self) -> None:
         """No (more) multicast for this download."""
@@ -113,32 +124,30 @@ class MulticastJoin:
 
     def offered(self, worker: Worker, body: bytes) -> None:
         """An offer came: join, or say why not and go on as ever."""
-        download, source = self._download, self._source
+        host, mirror = self._host, self._mirror
         self._asked_on = None
         try:
             offer = decode_offer(body)
             self._check(offer)
-            source.validator = source.validator or offer.etag
-            source.size_bytes = offer.size_bytes
-            if download.board is None:
-                self._set_up(offer.size_bytes)
+            mirror.validator = mirror.validator or offer.etag
+            mirror.size_bytes = offer.size_bytes
+            if host.intake is None:
+                host.set_up(offer.size_bytes)
             self._join(worker, offer)
         except ProtocolError as error:
             self._decline(worker, str(error))
         except LocalProblem as problem:
-            if download.sink is None:
-                download.fail(problem)
+            if host.intake is None:
+                host.fail(problem)
             else:
                 self._decline(worker, str(problem))
         except DownloadFailed as problem:
-            download.fail(problem)
+            host.fail(problem)
 
     def _check(self, offer: Offer) -> None:
-        download = self._download
-        known = download.sink.size_bytes if download.sink is not None else UNKNOWN_SIZE
-        if known not in (UNKNOWN_SIZE, offer.size_bytes):
+        if self._host.state.size_bytes not in (UNKNOWN_SIZE, offer.size_bytes):
             raise ProtocolError("the multicast offer is for a file of another size")
-        if self._source.validator is not None and self._source.validator != offer.etag:
+        if self._mirror.validator is not None and self._mirror.validator != offer.etag:
             raise ProtocolError("the multicast offer is for another version of the file")
 
     def _decline(self, worker: Worker, text: str) -> None:
@@ -150,24 +159,24 @@ class MulticastJoin:
         from client.multicast.channel import HttpChannel
         from client.multicast.reception import Reception
 
-        download, layout = self._download, offer.layout()
-        sink = download.sink
-        assert sink is not None
+        host, layout = self._host, offer.layout()
+        assert host.intake is not None
+        sink = host.intake.sink
         self._reception = Reception(
-            download.network,
+            host.network,
             offer,
-            HttpChannel(download.network, download.asking, worker.source.at),
+            HttpChannel(host.network, host.asking, worker.mirror.at),
             self._write,
             self._folder,
-            download.options.multicast_interface or "",
+            host.state.options.multicast_interface or "",
             self._ended,
             have=lambda block: sink.have.covers(
                 layout.offset(block), layout.offset(block) + layout.length(block)
             ),
         )
         self._offer = offer
-        self._source.receiving = True
-        self._began_s = download.network.now()
+        host.hear(SessionJoined(self._mirror.number))
+        self._began_s = host.network.now()
         self._meter.start(self._began_s)
         self._tell(
             "joined", f"joined group {offer.group} port {offer.port}, code {offer.fec.scheme}"
@@ -175,23 +184,22 @@ class MulticastJoin:
         self._reception.start()
 
     def _write(self, offset: int, data: memoryview) -> None:
-        download = self._download
-        assert download.sink is not None
-        assert download.board is not None
-        now = download.network.now()
-        # The offer came from the source: should its hashes be wrong, it is the one to blame.
-        download.sink.write_at(offset, data, self._source.number)
-        if download.first_byte_s is None:
-            download.first_byte_s = now
+        host, intake = self._host, self._host.intake
+        assert intake is not None
+        now = host.network.now()
+        # The offer came from the mirror: should its hashes be wrong, it is the one to blame.
+        intake.sink.write_at(offset, data, self._mirror.number)
+        if host.state.first_byte_s is None:
+            host.state.first_byte_s = now
         self.received_bytes += len(data)
         self._meter.add(len(data), now)
-        download.board.filled(offset, offset + len(data))
-        if download.board.done:
-            download.wake()
+        intake.board.filled(offset, offset + len(data))
+        if intake.board.done:
+            host.wake()
 
     def tick(self, now: float) -> None:
         """Send the other mirrors where the session will not have come by the time they end."""
-        board, reception, offer = self._download.board, self._reception, self._offer
+        board, reception, offer = self._host.state.board, self._reception, self._offer
         if board is None or reception is None or offer is None:
             return
         rates = [lane.rate(now) or 0.0 for lane in board.lanes.values() if lane.present]
@@ -221,7 +229,8 @@ class MulticastJoin:
         """The download is over, or begins anew."""
         self.give_up()
         reception, self._reception = self._reception, None
-        self._source.receiving = False
+        if self._mirror.state is MirrorState.RECEIVING:
+            self._host.hear(SessionLeft(self._mirror.number))
         if reception is not None:
             reception.stop()
 
@@ -231,15 +240,12 @@ class MulticastJoin:
             return
         self._reception = None
         self.give_up()
-        self._source.receiving = False
-        download = self._download
-        if download.board is not None:
-            download.board.floor = 0
+        host = self._host
         if outcome.problem is not None:
             problem = outcome.problem
             if not isinstance(problem, DownloadFailed):
                 problem = LocalProblem(str(problem))
-            download.fail(problem)
+            host.fail(problem)
             return
         counters = outcome.counters
         facts = f"{counters.datagrams} datagrams"
@@ -256,16 +262,12 @@ class MulticastJoin:
             self._tell("done", f"complete, {facts}")
         else:
             self._tell("ended", f"{outcome.reason} ({facts}); the rest comes by unicast")
-        for lane in self._source.lanes:
-            worker = download.workers[lane]
-            worker.connect()
-            worker.pump()
-        download.wake()
+        host.hear(SessionLeft(self._mirror.number))
 
     def _tell(self, state: str, text: str) -> None:
-        self._emit("multicast", {"state": state, "text": text})
+        self._host.emit("multicast", {"state": state, "text": text})
         if state != "joined":
-            self._download.notes.append(f"multicast: {text}")
+            self._host.state.notes.append(f"multicast: {text}")
 
     def report(self) -> tuple[SourceReport, ...]:
         """A line of the result, when something came."""
@@ -273,48 +275,69 @@ class MulticastJoin:
         if offer is None or not self.received_bytes:
             return ()
         host = f"[{offer.group}]" if ":" in offer.group else offer.group
-        seconds = self._seconds or self._download.network.now() - self._began_s
+        seconds = self._seconds or self._host.network.now() - self._began_s
         rate = self.received_bytes / seconds if seconds > 0 else 0.0
         url = f"udp://{host}:{offer.port}"
         return (SourceReport(url, self.received_bytes, rate, 0.0, 1, 0, 0, 0.0, None),)
 
 
-class OfferTaker(Opening):
+class OfferTaker:
     """Takes the answer to a request that allowed an offer: the offer, or what a mirror says."""
 
     def __init__(self, worker: Worker, joining: MulticastJoin) -> None:
-        super().__init__(worker, None, None)
+        self._worker = worker
         self._joining = joining
         self._offer: bytearray | None = None
+        self._plain = AnswerTaker(worker, FileInstead(worker, joining), None, None)
 
     def head(self, status: int, fields: Fields) -> None:
         """Called by the connection."""
         if session.is_offer(status, fields):
             self._offer = bytearray()
         else:
-            super().head(status, fields)
-
-    def begin(self, body: Body, fields: Fields) -> None:
-        """No offer but the file: as ever."""
-        self._joining.give_up()
-        sink = self.worker.download.sink
-        if sink is not None and sink.have.total:
-            # Some of it is here: ranges are cheaper than all of it again.
-            self.worker.download.broken_off(self.worker)
-            return
-        super().begin(body, fields)
+            self._plain.head(status, fields)
 
     def body(self, data: memoryview) -> None:
         """Called by the connection."""
         if self._offer is None:
-            super().body(data)
+            self._plain.body(data)
         elif len(self._offer) <= _MOST_OFFER_BYTES:
             self._offer += data
 
     def end(self) -> None:
         """Called by the connection."""
         if self._offer is None:
-            super().end()
+            self._plain.end()
             return
-        self._joining.offered(self.worker, bytes(self._offer))
-        self.worker.answered()
+        self._joining.offered(self._worker, bytes(self._offer))
+        self._worker.answered()
+
+    def lost(self, text: str, permanent: bool) -> None:
+        """Called by the connection; the worker hears of it too."""
+
+
+class FileInstead:
+    """Reads the file itself, which came where an offer was allowed."""
+
+    def __init__(self, worker: Worker, joining: MulticastJoin) -> None:
+        self._worker = worker
+        self._joining = joining
+        self._bytes = FileBytes(worker, None)
+
+    def begin(self, body: Body) -> None:
+        """No offer: as ever."""
+        self._joining.give_up()
+        intake = self._worker.driver.intake
+        if intake is not None and intake.sink.have.total:
+            # Some of it is here: ranges are cheaper than all of it again.
+            self._worker.driver.break_off(self._worker)
+            return
+        self._bytes.begin(body)
+
+    def useful(self, data: memoryview) -> None:
+        """Bytes of the file."""
+        self._bytes.useful(data)
+
+    def complete(self) -> None:
+        """The answer is over."""
+        self._bytes.complete()

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from pathlib import Path
+import pathlib
+
+from client.schedule.model import Path
 
 _FADE = 0.5
 _HOSTS = 500
@@ -17,7 +19,7 @@ _HOSTS = 500
 class Rates:
     """The rate database of paper B: bytes per second by `host:port`, refreshed by each download."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: pathlib.Path) -> None:
         self._path = folder / "rates.json"
         self._rows: dict[str, list[float]] = {}
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -27,15 +29,10 @@ class Rates:
                 if rate > 0 and rtt_s >= 0:
                     self._rows[str(host)] = [rate, rtt_s]
 
-    def rate(self, host: str) -> float | None:
-        """Bytes per second, or None for a stranger."""
+    def path(self, host: str) -> Path | None:
+        """The way to a host as it was last time, or None for a stranger."""
         row = self._rows.get(host)
-        return row[0] if row else None
-
-    def path(self, host: str) -> tuple[float, float] | None:
-        """Bytes per second and round trip in seconds, or None for a stranger."""
-        row = self._rows.get(host)
-        return (row[0], row[1]) if row else None
+        return Path(row[1], row[0]) if row else None
 
     def learn(self, host: str, rate_bytes_s: float, rtt_s: float) -> None:
         """A new measurement; half of the old one stays."""

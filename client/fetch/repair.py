@@ -9,26 +9,23 @@ file is read at most once more per mirror.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
-from client.fetch.sources import Source
+from client.fetch.state import Mirror
 from client.schedule.segments import Board
 from client.storage.piece_writer import Sink
 
 _SAMPLES = 4
 _SAMPLE_BYTES = 16 << 10
-Convict = Callable[[Source, str], None]
 Span = tuple[int, int]
 
 
 class Repair:
-    """Call `next` whenever the digest turned out wrong; it says what to read again."""
+    """Call `next` whenever the digest turned out wrong; it says whose bytes to read again."""
 
-    def __init__(self, sources: list[Source], sink: Sink, convict: Convict) -> None:
-        self._sources = sources
+    def __init__(self, mirrors: list[Mirror], sink: Sink) -> None:
+        self._mirrors = mirrors
         self._sink = sink
-        self._convict = convict
-        self._suspect: Source | None = None
+        self._suspect: int | None = None
         shares = self._shares()
         order = sorted(shares, key=lambda n: -sum(b - a for a, b in shares[n]))
         self._samples = deque(order)
@@ -38,15 +35,13 @@ class Repair:
     def _shares(self) -> dict[int, list[Span]]:
         found: dict[int, list[Span]] = {}
         for start, end, number in self._sink.sources(0, self._sink.size_bytes):
-            if self._sources[number].dropped is None:
+            if self._mirrors[number].alive:
                 found.setdefault(number, []).append((start, end))
         return found
 
-    def next(self, board: Board) -> bool:
-        """Prepare the next step: some bytes are wanted again, one mirror is excluded. False when
-        nothing is left to try."""
-        for source in self._sources:
-            source.excluded = False
+    def next(self, board: Board) -> int | None:
+        """Prepare the next step: some bytes of one mirror are wanted again, from others; its
+        number is returned. None when nothing is left to try."""
         self._suspect = None
         while self._samples:
             number = self._samples.popleft()
@@ -55,7 +50,7 @@ class Repair:
                 for start, end in self._spread(self._shares().get(number, []))
             ]
             if self._doubt(board, number, spans):
-                return True
+                return number
         if not self._planned:
             self._planned = True
             self._plan()
@@ -63,9 +58,9 @@ class Repair:
             number, half = self._steps.popleft()
             spans = self._shares().get(number, [])
             if self._doubt(board, number, self._half(spans, half)):
-                self._suspect = self._sources[number]
-                return True
-        return False
+                self._suspect = number
+                return number
+        return None
 
     def _plan(self) -> None:
         counts: dict[int, int] = {}
@@ -99,21 +94,18 @@ class Repair:
         return [span for span in found if span[1] > span[0]]
 
     def _doubt(self, board: Board, number: int, spans: list[Span]) -> bool:
-        others = [s for s in self._sources if s.dropped is None and s.number != number]
-        if not spans or not others or self._sources[number].dropped is not None:
+        others = any(mirror.alive and mirror.number != number for mirror in self._mirrors)
+        if not spans or not others or not self._mirrors[number].alive:
             return False
         for start, end in spans:
             self._sink.doubt(start, end)
             board.want(start, end)
-        self._sources[number].excluded = True
         return True
 
     def name_culprit(self) -> None:
         """The digest is right now: whoever was being replaced had given the wrong bytes."""
         differing = {old for (old, _), times in self._sink.differences.items() if times}
         if self._suspect is not None:
-            self._sink.culprits.add(self._suspect.number)
+            self._sink.culprits.add(self._suspect)
         elif len(differing) == 1:
             self._sink.culprits |= differing
-        for source in self._sources:
-            source.excluded = False

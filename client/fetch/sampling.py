@@ -2,19 +2,15 @@
 
 Three or more mirrors are asked for the same few bytes near the start before anything else,
 so that one with another copy is found before it has given much, and later for some at a random
-place of the file, where a copy that was only begun is still empty.
+place of the file, where a copy that was only begun is still empty. Pure.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from client.schedule.sample_vote import Jury
-
-if TYPE_CHECKING:
-    from client.fetch.download import Download
-    from client.fetch.workers import Worker
+from client.fetch import faults
+from client.fetch.actions import Action, Sample
+from client.fetch.state import Round, State
+from client.schedule.segments import UNKNOWN_SIZE
 
 #: So many bytes of each are compared.
 SAMPLE_BYTES = 1024
@@ -23,99 +19,82 @@ _LEAST_BYTES = 1 << 20
 _PATIENCE_S = 0.5
 
 
-@dataclass(slots=True)
-class _Round:
-    """One place, asked of everybody once."""
-
-    start: int
-    end: int
-    jury: Jury = field(default_factory=Jury)
+def choose(state: State) -> None:
+    """The size is known: pick a place."""
+    if _LEAST_BYTES <= state.size_bytes < UNKNOWN_SIZE:
+        at = state.random.randrange(state.size_bytes - SAMPLE_BYTES)
+        state.samples.rounds.append(Round(at, at + SAMPLE_BYTES))
 
 
-class Sampling:
-    """Who differs from the majority is convicted."""
+def ask(state: State, lane: int) -> list[Action]:
+    """The lane's connection stands."""
+    mirror = state.mirror_of(lane)
+    if lane not in mirror.lanes[:1] or not mirror.parts:
+        return []
+    actions: list[Action] = []
+    for one in state.samples.rounds:
+        if mirror.number not in one.jury.heard:
+            one.jury.heard.add(mirror.number)
+            actions.append(Sample(lane, one.start, one.end))
+    return actions
 
-    def __init__(self, download: Download) -> None:
-        self._download = download
-        self._rounds: list[_Round] = []
-        self._late_s: float | None = None
-        self._passing: dict[tuple[int, int], bytearray] = {}
 
-    def asked_early(self, worker: Worker, start: int, end: int) -> None:
-        """A mirror is being asked before the size is known."""
-        if not self._rounds:
-            self._rounds.append(_Round(start, end))
-        self._rounds[0].jury.heard.add(worker.source.number)
+def wanted_at(state: State, lane: int, start: int, end: int) -> bool:
+    """Whether a whole answer on this lane passes through bytes that should be compared."""
+    number = state.lane_mirrors[lane]
+    return any(
+        one.start < end and start < one.end and number not in one.jury.said
+        for one in state.samples.rounds
+    )
 
-    def choose(self, size_bytes: int) -> None:
-        """The size is known: pick a place."""
-        if _LEAST_BYTES <= size_bytes < 1 << 62:
-            at = self._download.random.randrange(size_bytes - SAMPLE_BYTES)
-            self._rounds.append(_Round(at, at + SAMPLE_BYTES))
 
-    def ask(self, worker: Worker) -> None:
-        """The mirror's first connection stands."""
-        source = worker.source
-        if worker.lane != source.lanes[0] or source.last_resort or not source.parts:
-            return
-        for one in self._rounds:
-            if source.number not in one.jury.heard:
-                one.jury.heard.add(source.number)
-                worker.sample(one.start, one.end)
+def passed(state: State, lane: int, position: int, data: bytes) -> list[Action]:
+    """A mirror that sends the whole file has come to these bytes of it."""
+    number = state.lane_mirrors[lane]
+    actions: list[Action] = []
+    for one in list(state.samples.rounds):
+        first, last = max(one.start, position), min(one.end, position + len(data))
+        if first >= last or number in one.jury.said:
+            continue
+        found = state.samples.passing.setdefault((number, one.start), bytearray())
+        found += data[first - position : last - position]
+        if len(found) == one.end - one.start:
+            one.jury.heard.add(number)
+            actions += testified(state, lane, one.start, bytes(found))
+    return actions
 
-    def passed(self, worker: Worker, position: int, data: memoryview) -> None:
-        """A mirror that sends the whole file has come to these bytes of it."""
-        number = worker.source.number
-        for one in list(self._rounds):
-            first, last = max(one.start, position), min(one.end, position + len(data))
-            if first >= last or number in one.jury.said:
-                continue
-            found = self._passing.setdefault((number, one.start), bytearray())
-            found += data[first - position : last - position]
-            if len(found) == one.end - one.start:
-                one.jury.heard.add(number)
-                self.testified(worker, one.start, bytes(found))
 
-    def testified(self, worker: Worker, start: int, data: bytes) -> None:
-        """A mirror's bytes."""
-        download = self._download
-        for one in self._rounds:
-            if one.start != start:
-                continue
-            one.jury.testify(worker.source.number, data)
-            for number in one.jury.liars() or self._second_of_two(one):
-                if download.sources[number].dropped is None:
-                    download.troubles.convict(
-                        download.sources[number], "its copy differs from the others'"
-                    )
+def testified(state: State, lane: int, start: int, data: bytes) -> list[Action]:
+    """A mirror's bytes: who differs from the majority is convicted."""
+    actions: list[Action] = []
+    for one in state.samples.rounds:
+        if one.start != start:
+            continue
+        one.jury.testify(state.lane_mirrors[lane], data)
+        for number in one.jury.liars() or _second_of_two(state, one):
+            text = "its copy differs from the others'"
+            actions += faults.convict(state, state.mirrors[number], text)
+    return actions
 
-    def _second_of_two(self, one: _Round) -> list[int]:
-        """Where nothing else can tell, the mirror that the user named first is believed."""
-        download = self._download
-        sink = download.sink
-        if sink is None or sink.digest is not None or sink.pieces is not None:
-            return []
-        if download.sources[0].dropped is not None:
-            return []
-        if len(download.sources) != 2 or len(one.jury.said) != 2 or not one.jury.split:
-            return []
-        return [1]
 
-    def awaited(self, now: float) -> bool:
-        """Whether a whole file should wait for the rest of the jury, for want of better proof."""
-        sink = self._download.sink
-        if sink is None or sink.digest is not None or sink.pieces is not None:
-            return False
-        if not any(self._outstanding(one) for one in self._rounds):
-            return False
-        if self._late_s is None:
-            self._late_s = now + _PATIENCE_S
-        return now < self._late_s
+def _second_of_two(state: State, one: Round) -> list[int]:
+    """Where nothing else can tell, the mirror that the user named first is believed."""
+    if state.board is None or state.vouched or not state.mirrors[0].alive:
+        return []
+    if len(state.mirrors) != 2 or len(one.jury.said) != 2 or not one.jury.split:
+        return []
+    return [1]
 
-    def _outstanding(self, one: _Round) -> bool:
-        for number in one.jury.heard - one.jury.said:
-            source = self._download.sources[number]
-            worker = self._download.workers[source.lanes[0]]
-            if source.usable and worker.connection is not None and worker.connection.busy:
-                return True
+
+def awaited(state: State, working: frozenset[int], now: float) -> bool:
+    """Whether a whole file should wait for samples of the mirrors that work on, for want of
+    better proof."""
+    samples = state.samples
+    if state.vouched:
         return False
+    outstanding = {n for one in samples.rounds for n in one.jury.heard - one.jury.said}
+    if not any(state.usable(state.mirrors[n]) for n in outstanding & working):
+        return False
+    if samples.late_s is None:
+        samples.late_s = now + _PATIENCE_S
+    return now < samples.late_s

@@ -1,72 +1,116 @@
-"""A worker is one connection to one mirror: it fetches the blocks it is handed, and reports.
+"""A worker is one connection to one mirror: it asks for the blocks it is handed, reads the
+answers, and reports.
 
-What an answer means is read by `client.net.answers`, what to do about it is decided by the
-download; the worker knows only its connection and its blocks.
+What to do about an answer or a fault is decided elsewhere (`client.fetch.decide`); the worker
+knows only its connection and what it has asked for.
 """
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from client.fetch import opening, sampling, silence
 from client.fetch.breaks import Break
-from client.fetch.sources import Source
-from client.fetch.streams import Stream
+from client.fetch.events import (
+    Answered,
+    BrokeOff,
+    Event,
+    OutsideFile,
+    Passed,
+    Redirected,
+    Said,
+    Sampled,
+    ShortEnd,
+    WholeBegan,
+    WholeEnded,
+)
+from client.fetch.findings import NOTHING_FOUND, read_findings
+from client.fetch.receiver import Intake
+from client.fetch.state import Depth, Mirror, Serves, State, WholeAnswer
 from client.net import answers as session
 from client.net.answers import Body, Fields, Meaning, OutOfRange, Redirect
-from client.net.http import Connection
-from client.schedule.segments import Block
-from client.storage.output import UNKNOWN_SIZE
+from client.net.http import Connection, Taker
+from client.net.network import Network
+from client.net.request_builder import Asking
+from client.schedule.segments import UNKNOWN_SIZE, Block
 from protocol.ranges import format_range
-
-if TYPE_CHECKING:
-    from client.fetch.download import Download
 
 _PROBLEM_BYTES = 64 << 10
 #: Two blocks (see the board) and two samples.
 _MOST_UNDER_WAY = 4
 
 
-class Worker:
-    """Lane number `lane`, to `source`."""
+class Driver(Protocol):
+    """What a worker needs of its download. `intake` exists once the size is known."""
 
-    def __init__(self, download: Download, source: Source, lane: int) -> None:
-        self.download = download
-        self.source = source
+    @property
+    def network(self) -> Network: ...
+    @property
+    def asking(self) -> Asking: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def intake(self) -> Intake | None: ...
+
+    def hear(self, event: Event) -> bool:
+        """Decide and act; True if an answer's bytes were accepted."""
+        ...
+
+    def joined(self, worker: Worker) -> None:
+        """Its connection stands."""
+        ...
+
+    def has_session(self, worker: Worker) -> bool:
+        """Whether the lane is kept for multicast."""
+        ...
+
+    def break_off(self, worker: Worker) -> None:
+        """What still comes on this connection is of no use: open another."""
+        ...
+
+
+class Worker:
+    """Lane number `lane`, to `mirror`."""
+
+    def __init__(self, driver: Driver, mirror: Mirror, lane: int) -> None:
+        self.driver = driver
+        self.mirror = mirror
         self.lane = lane
         self.connection: Connection | None = None
         self.rtt_s = 0.0
         self.paused = False
+        #: Reads the whole answer that runs on this lane.
+        self.whole: FileBytes | None = None
         #: Bytes of the file that this connection brought, and the answer that runs on it.
         self.brought_bytes = self.answer_bytes = 0
         self._busy_since: float | None = None
         self._first_asked = False
-        self._openings: list[Opening] = []
+        self._openings: list[FileBytes] = []
 
     # -- connecting ----------------------------------------------------------------------------
 
     def connect(self) -> None:
         """Open the connection; does nothing when it is open or on its way, or given up."""
-        if self.connection is not None or not self.source.usable or self.source.resting:
+        driver, mirror, state = self.driver, self.mirror, self.driver.state
+        if self.connection is not None or not state.usable(mirror) or mirror.resting:
             return
-        if self.lane not in self.source.lanes:
+        if state.ended or self.lane not in mirror.lanes:
             return
-        download = self.download
-        endpoint, tunnel = download.asking.route(self.source.at)
+        endpoint, tunnel = driver.asking.route(mirror.at)
         self._first_asked = False
         self._openings.clear()
         self.brought_bytes = self.answer_bytes = 0
-        self.connection = Connection(
-            download.network, endpoint, self, download.watch.connect_timeout_s(self), tunnel
-        )
+        timeout_s = silence.connect_timeout_s(state, mirror)
+        self.connection = Connection(driver.network, endpoint, self, timeout_s, tunnel)
 
     def opened(self, rtt_s: float) -> None:
         """The connection stands."""
-        self.source.connections += 1
+        counts = self.mirror.counts
+        counts.connections += 1
         self.rtt_s = rtt_s
-        self.source.rtt_s = min(self.source.rtt_s, rtt_s) if self.source.rtt_s else rtt_s
-        self.download.joined(self)
+        counts.rtt_s = min(counts.rtt_s, rtt_s) if counts.rtt_s else rtt_s
+        self.driver.joined(self)
         self.pump()
 
     def closed(self, text: str, permanent: bool, crowded: bool) -> None:
@@ -74,24 +118,27 @@ class Worker:
         assert self.connection is not None
         served = self.connection.served
         if self.connection.closing and served <= 1:
-            self.source.single = True
-        self._rest()
-        self.connection = None
-        self.download.streams.ended(self)
-        self.download.unjoined(self)
-        if not self.download.over:
-            ended = Break(served, self.brought_bytes, self.answer_bytes, crowded, permanent)
-            self.download.troubles.broke(self, ended, text)
+            self.mirror.depth = Depth.ONE
+        self._gone()
+        how = Break(served, self.brought_bytes, self.answer_bytes, crowded, permanent)
+        self.driver.hear(BrokeOff(self.lane, how, text))
 
     def hang_up(self) -> None:
         """Close the connection from our side; the blocks become free."""
-        self._rest()
         if self.connection is not None:
             self.connection.abort()
-            self.connection = None
-            self.download.streams.ended(self)
+        self._gone()
+
+    def _gone(self) -> None:
+        self._rest()
+        self.connection = None
         self.paused = False
-        self.download.unjoined(self)
+        if self.whole is not None:
+            self.whole = None
+            self.driver.hear(WholeEnded(self.lane))
+        board = self.driver.state.board
+        if board is not None:
+            board.leave(self.lane, self.driver.network.now())
 
     def let_go(self) -> None:
         """The download is done: others may use the connection."""
@@ -102,98 +149,106 @@ class Worker:
 
     # -- asking --------------------------------------------------------------------------------
 
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether a request behind another would do harm."""
+        return self.mirror.depth is Depth.ONE
+
     def pump(self) -> None:
         """Ask for as much as is sensible now."""
-        connection = self.connection
-        if connection is None or not connection.usable or not self.source.usable:
+        connection, mirror, state = self.connection, self.mirror, self.driver.state
+        if connection is None or not connection.usable or not state.usable(mirror):
             return
-        joining = self.download.joining
-        if joining is not None and joining.takes(self):
+        if self.driver.has_session(self):
             return
-        board = self.download.board
+        board = state.board
         if board is None:
             if not self._first_asked:
-                self._first_asked = True
-                *samples, first = self.download.first_spans(self)
-                for start, end in samples:
-                    if start is not None and end is not None:
-                        self.download.sampling.asked_early(self, start, end)
-                        self.sample(start, end)
-                opening = Opening(self, *first)
-                self._openings.append(opening)
-                self._send(opening, *first)
+                self._ask_first()
             return
-        if self.source.last_resort:
+        if mirror.serves is Serves.LAST_RESORT:
             if not connection.busy and not board.done:
-                self._send(Opening(self, None, None), None, None)
+                self.ask_all()
             return
-        if self.source.resting or self.download.size_limit == UNKNOWN_SIZE:
+        if mirror.resting or state.size_bytes == UNKNOWN_SIZE:
             return
-        most = 1 if self.source.single else _MOST_UNDER_WAY
+        most = 1 if self.one_at_a_time else _MOST_UNDER_WAY
         while connection.busy < most:
-            block = board.ask(self.lane, self.download.network.now())
+            block = board.ask(self.lane, self.driver.network.now())
             if block is None:
                 return
-            self._send(BlockTaker(self, block), block.start, block.end)
+            self._send(AnswerTaker(self, FileBytes(self, block), block.start, block.end))
+
+    def _ask_first(self) -> None:
+        self._first_asked = True
+        sample, span = opening.ask(self.driver.state, self.lane)
+        if sample is not None:
+            self.sample(*sample)
+        start, end = span if span is not None else (None, None)
+        reader = FileBytes(self, None, start, end)
+        self._openings.append(reader)
+        self._send(AnswerTaker(self, reader, start, end))
 
     def reserve(self, size_bytes: int) -> None:
         """The size is known: what this lane has asked for in the dark are its blocks, so that
         nobody else is handed the same bytes."""
         for one in self._openings:
-            if one.start is None or one.stop is None or self.connection is None:
-                continue
-            if one.block is None and one.start < size_bytes:
-                stop = min(one.stop, size_bytes)
-                one.block = self.download.intake.claim(self, one.start, stop)
+            if self.connection is not None:
+                one.reserve(size_bytes)
         self._openings.clear()
 
     def ask_all(self) -> None:
         """Ask for whatever there is: the whole file."""
         if self.connection is not None and self.connection.usable:
-            self._send(Opening(self, None, None), None, None)
+            self._send(AnswerTaker(self, FileBytes(self, None), None, None))
 
     def sample(self, start: int, end: int) -> None:
         """Ask for a few bytes to compare with those of other mirrors."""
-        if self.connection is not None and self.connection.usable and self.source.usable:
-            self._send(SampleTaker(self, start, end), start, end)
+        usable = self.driver.state.usable(self.mirror)
+        if self.connection is not None and self.connection.usable and usable:
+            self._send(AnswerTaker(self, SampleBytes(self, start, end), start, end))
 
-    def _send(
-        self,
-        taker: RangeTaker,
-        start: int | None,
-        end: int | None,
-        *more: tuple[str, str],
-    ) -> None:
-        source = self.source
-        fields = [*source.visit.headers(), *more]
-        if start is not None:
-            assert end is not None
-            fields.append(("Range", format_range([(start, end)])))
-            if source.validator is not None:
-                fields.append(("If-Range", source.validator))
-        source.requests += 1
-        if self._busy_since is None:
-            self._busy_since = self.download.network.now()
-        assert self.connection is not None
-        self.connection.send(self.download.asking.request(source.at, source.url, fields), taker)
-
-    def ask_offer(self, taker: RangeTaker, field: tuple[str, str]) -> None:
+    def ask_offer(self, taker: Taker, field: tuple[str, str]) -> None:
         """Ask for the whole file, or for an offer to receive it by multicast."""
         self._first_asked = True
-        self._send(taker, None, None, field)
+        self._request(taker, [field])
+
+    def _send(self, taker: AnswerTaker) -> None:
+        fields = []
+        if taker.start is not None:
+            assert taker.stop is not None
+            fields.append(("Range", format_range([(taker.start, taker.stop)])))
+            if self.mirror.validator is not None:
+                fields.append(("If-Range", self.mirror.validator))
+        self._request(taker, fields)
+
+    def _request(self, taker: Taker, fields: list[tuple[str, str]]) -> None:
+        driver, mirror = self.driver, self.mirror
+        mirror.counts.requests += 1
+        if self._busy_since is None:
+            self._busy_since = driver.network.now()
+        assert self.connection is not None
+        all_fields = [*mirror.visit.headers(), *fields]
+        self.connection.send(driver.asking.request(mirror.at, mirror.url, all_fields), taker)
 
     def _rest(self) -> None:
         if self._busy_since is not None:
-            self.source.busy_s += self.download.network.now() - self._busy_since
+            self.mirror.counts.busy_s += self.driver.network.now() - self._busy_since
             self._busy_since = None
 
     def answered(self) -> None:
         """An answer is complete: go on, or rest."""
-        if self.connection is not None and self.connection.served_behind:
-            self.source.pipelines = True
+        behind = self.connection is not None and self.connection.served_behind > 0
+        if behind and self.mirror.depth is Depth.UNTRIED:
+            self.mirror.depth = Depth.SEVERAL
         self.pump()
         if self.connection is not None and not self.connection.busy:
             self._rest()
+
+    def brought(self, count: int) -> None:
+        """So many bytes of the file have come."""
+        self.brought_bytes += count
+        self.answer_bytes += count
 
     # -- holding back --------------------------------------------------------------------------
 
@@ -203,54 +258,74 @@ class Worker:
             self.paused = on
             (self.connection.pause if on else self.connection.resume)()
             if not on:
-                self.connection.last_s = self.download.network.now()
+                self.connection.last_s = self.driver.network.now()
 
 
-class RangeTaker(ABC):
-    """Takes one answer: reads its head, then either body bytes or the words of a problem."""
+class Reader(Protocol):
+    """What is done with the bytes of an answer."""
 
-    def __init__(self, worker: Worker, start: int | None, end: int | None) -> None:
-        self.worker = worker
+    def begin(self, body: Body) -> None:
+        """The bytes of `body` follow."""
+
+    def useful(self, data: memoryview) -> None:
+        """Bytes of the file."""
+
+    def complete(self) -> None:
+        """The answer is over."""
+
+
+class AnswerTaker:
+    """Takes one answer: reads its head, then hands body bytes to `reader`, or reads the words of
+    a problem. What was asked for is [start, stop), or everything (None)."""
+
+    def __init__(self, worker: Worker, reader: Reader, start: int | None, stop: int | None) -> None:
         self.start = start
-        self.stop = end
+        self.stop = stop
+        self._worker = worker
+        self._reader = reader
         self._problem: tuple[int, Fields] | None = None
         self._words = bytearray()
         self._useful = False
 
     def head(self, status: int, fields: Fields) -> None:
         """Called by the connection."""
-        self.worker.answer_bytes = 0
+        worker = self._worker
+        driver = worker.driver
+        worker.answer_bytes = 0
         if session.is_error(status) and status != 416:
             self._problem = (status, fields)
             return
         meaning = session.read(status, fields)
-        if isinstance(meaning, Redirect | OutOfRange):
+        match meaning:
             # The answer's body says nothing of use; what follows it on this connection does.
-            self.worker.download.troubles.moved(self.worker, meaning, self)
-            return
-        if not isinstance(meaning, Body):
-            self.refuse(meaning)
-            return
-        if self.worker.download.intake.accepts(self.worker, meaning, fields, self.start):
-            self._useful = True
-            self.begin(meaning, fields)
+            case Redirect():
+                driver.hear(Redirected(worker.lane, meaning.location))
+            case OutOfRange():
+                driver.hear(OutsideFile(worker.lane, self.start, meaning.size_bytes))
+            case Body():
+                if driver.hear(self._answered(meaning, fields)):
+                    self._useful = True
+                    self._reader.begin(meaning)
+            case _:
+                self._said(meaning)
 
-    @abstractmethod
-    def begin(self, body: Body, fields: Fields) -> None:
-        """The bytes of `body` follow."""
-
-    @abstractmethod
-    def useful(self, data: memoryview) -> None:
-        """Bytes of the file."""
-
-    @abstractmethod
-    def complete(self) -> None:
-        """The answer is over."""
+    def _answered(self, body: Body, fields: Fields) -> Answered:
+        worker = self._worker
+        mirror = worker.mirror
+        return Answered(
+            worker.lane,
+            self.start,
+            body,
+            self._heard_s(),
+            (fields.get("content-encoding") or "identity").strip().lower(),
+            (fields.get("accept-ranges") or "").strip().lower() == "bytes",
+            NOTHING_FOUND if mirror.answered else read_findings(mirror.at, fields),
+        )
 
     def body(self, data: memoryview) -> None:
         """Called by the connection."""
         if self._useful:
-            self.useful(data)
+            self._reader.useful(data)
         elif self._problem is not None and len(self._words) < _PROBLEM_BYTES:
             self._words += data
 
@@ -258,62 +333,115 @@ class RangeTaker(ABC):
         """Called by the connection."""
         if self._problem is not None:
             status, fields = self._problem
-            self.refuse(session.read(status, fields, bytes(self._words), time.time()))
+            self._said(session.read(status, fields, bytes(self._words), time.time()))
             return
-        self.complete()
-        self.worker.answered()
+        self._reader.complete()
+        self._worker.answered()
 
-    def refuse(self, meaning: Meaning) -> None:
-        """The mirror will not or cannot: hand what it said to the download."""
+    def _said(self, meaning: Meaning) -> None:
+        """The mirror will not or cannot."""
         assert not isinstance(meaning, Body | Redirect | OutOfRange)
-        self.worker.download.troubles.told(self.worker, meaning)
+        worker = self._worker
+        worker.driver.hear(Said(worker.lane, meaning, self._heard_s()))
 
-    def lost(self, text: str, permanent: bool) -> None:  # noqa: B027 - see there
+    def _heard_s(self) -> float:
+        """What was told counts from when it arrived."""
+        connection = self._worker.connection
+        return connection.last_s if connection is not None else self._worker.driver.network.now()
+
+    def lost(self, text: str, permanent: bool) -> None:
         """Called by the connection; the worker hears of it too, and gives the blocks back."""
 
 
-class BlockTaker(RangeTaker):
-    """Takes the bytes of one block."""
+class FileBytes:
+    """Brings the bytes of one block, or of what was asked for in the dark: then `block` is None
+    until the size is known, and [start, stop) was asked for, or everything."""
 
-    def __init__(self, worker: Worker, block: Block) -> None:
-        super().__init__(worker, block.start, block.end)
-        self.block: Block | None = block
-        self._promised = block.end
-        self._stream: Stream | None = None
+    def __init__(
+        self,
+        worker: Worker,
+        block: Block | None,
+        start: int | None = None,
+        stop: int | None = None,
+    ) -> None:
+        self._worker = worker
+        self._block = block
+        self._start = start
+        self._stop = stop
+        self._promised = block.end if block is not None else 0
+        self._whole: WholeAnswer | None = None
 
-    def begin(self, body: Body, fields: Fields) -> None:
-        download = self.worker.download
+    def begin(self, body: Body) -> None:
+        worker = self._worker
+        state = worker.driver.state
         if body.whole:
-            self._stream = download.streams.begin(self)
-            self._promised = body.end if body.end is not None else download.size_limit
+            self._promised = body.end if body.end is not None else state.size_bytes
+            self._begin_whole()
             return
         assert body.end is not None
         self._promised = body.end
-        if self.block is not None and self.block.live:
-            self.worker.pump()
+        if self._block is None:
+            self._claim(body.start, body.end)
+        if self._block is not None and self._block.live:
+            worker.pump()
+
+    def _begin_whole(self) -> None:
+        worker = self._worker
+        driver = worker.driver
+        if driver.state.board is not None:
+            driver.state.board.leave(worker.lane, driver.network.now())
+        driver.joined(worker)
+        self._block = None
+        worker.whole = self
+        driver.hear(WholeBegan(worker.lane))
+        self._whole = driver.state.whole.get(worker.lane)
+
+    def reserve(self, size_bytes: int) -> None:
+        """The file has that size: what was asked for of it is this answer's block."""
+        if self._start is None or self._stop is None or self._block is not None:
+            return
+        if self._start < size_bytes:
+            self._claim(self._start, min(self._stop, size_bytes))
+
+    def steer(self, start: int) -> None:
+        """The whole answer gets the block from there on."""
+        self._claim(start, self._worker.driver.state.size_bytes)
+
+    def _claim(self, start: int, end: int) -> None:
+        driver = self._worker.driver
+        if driver.state.board is not None:
+            now = driver.network.now()
+            self._block = driver.state.board.claim(self._worker.lane, start, end, now)
 
     def useful(self, data: memoryview) -> None:
-        worker, block = self.worker, self.block
-        intake = worker.download.intake
-        if self._stream is not None:
-            position = self._stream.position
-            self._stream.position += len(data)
-            worker.download.sampling.passed(worker, position, data)
-            if block is None or worker.connection is None:
-                if worker.connection is not None:
-                    intake.beside(worker, position, data)
+        worker = self._worker
+        driver = worker.driver
+        now = driver.network.now()
+        whole = self._whole
+        if whole is not None:
+            position = whole.position
+            whole.position += len(data)
+            if sampling.wanted_at(driver.state, worker.lane, position, whole.position):
+                driver.hear(Passed(worker.lane, position, bytes(data)))
+            if worker.connection is None or driver.intake is None:
                 return
+            if self._block is None:
+                if driver.intake.beside(worker.lane, position, data, now):
+                    worker.brought(len(data))
+                return
+        block, intake = self._block, driver.intake
         while True:
-            if block is None or not block.live:
+            if block is None or not block.live or intake is None:
                 # Taken over by another mirror: what still comes is of no use.
-                worker.download.broken_off(worker)
+                driver.break_off(worker)
                 return
             part = data[: block.end - block.position]
-            if not intake.arrived(worker, block, part):
+            worker.brought(len(part))
+            if not intake.arrived(worker.lane, block, part, now):
                 return
             if block.position >= block.end and block.end < self._promised:
-                if not intake.carry_on(block):
-                    worker.download.broken_off(worker)
+                if not intake.board.carry_on(block, now):
+                    driver.break_off(worker)
                     return
             elif block.live and block.position >= block.ask_at:
                 worker.pump()
@@ -322,59 +450,46 @@ class BlockTaker(RangeTaker):
                 return
 
     def complete(self) -> None:
-        download = self.worker.download
-        download.streams.ended(self.worker)
-        if self.block is not None and self.block.live:
-            download.intake.short(self.worker, self.block)
-
-
-class Opening(BlockTaker):
-    """The first answer of a download whose size is not known yet."""
-
-    def __init__(self, worker: Worker, start: int | None, end: int | None) -> None:
-        RangeTaker.__init__(self, worker, start, end)
-        self.block = None
-        self._promised = 0
-        self._stream = None
-
-    def begin(self, body: Body, fields: Fields) -> None:
-        if body.whole:
-            super().begin(body, fields)
+        worker, block = self._worker, self._block
+        driver = worker.driver
+        if worker.whole is self:
+            worker.whole = None
+            driver.hear(WholeEnded(worker.lane))
+        if block is None or not block.live or driver.intake is None:
             return
-        assert body.end is not None
-        self._promised = body.end
-        if self.block is None:
-            self.block = self.worker.download.intake.claim(self.worker, body.start, body.end)
-        self.worker.pump()
+        # The answer ended before its block did.
+        if driver.state.size_bytes == UNKNOWN_SIZE:
+            driver.hear(ShortEnd(block.position))
+        else:
+            driver.intake.board.ended(block, driver.network.now())
 
 
-class SampleTaker(RangeTaker):
-    """Takes a few bytes to compare."""
+class SampleBytes:
+    """Brings a few bytes to compare."""
 
-    def __init__(self, worker: Worker, start: int, end: int) -> None:
-        super().__init__(worker, start, end)
+    def __init__(self, worker: Worker, start: int, stop: int) -> None:
+        self._worker = worker
+        self._start = start
+        self._stop = stop
         self._data = bytearray()
         #: Reads on where the mirror sends the whole file instead.
-        self._instead: Opening | None = None
+        self._instead: FileBytes | None = None
 
-    def begin(self, body: Body, fields: Fields) -> None:
+    def begin(self, body: Body) -> None:
         if body.whole:
-            self._instead = Opening(self.worker, None, None)
-            self._instead.begin(body, fields)
+            self._instead = FileBytes(self._worker, None)
+            self._instead.begin(body)
 
     def useful(self, data: memoryview) -> None:
         if self._instead is not None:
             self._instead.useful(data)
             return
-        self.worker.download.overhead_bytes += len(data)
+        self._worker.driver.state.overhead_bytes += len(data)
         self._data += data
 
     def complete(self) -> None:
         if self._instead is not None:
             self._instead.complete()
-            return
-        assert self.start is not None
-        assert self.stop is not None
-        if len(self._data) == self.stop - self.start:
-            download = self.worker.download
-            download.sampling.testified(self.worker, self.start, bytes(self._data))
+        elif len(self._data) == self._stop - self._start:
+            worker = self._worker
+            worker.driver.hear(Sampled(worker.lane, self._start, bytes(self._data)))

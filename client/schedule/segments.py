@@ -19,6 +19,9 @@ from typing import Protocol
 from client.schedule.intervals import Span, Spans
 from client.schedule.meter import Meter
 
+#: Stands for the size of a file that no mirror tells.
+UNKNOWN_SIZE = 1 << 62
+
 
 @dataclass(slots=True, eq=False)
 class Block:

@@ -12,12 +12,10 @@ from typing import Protocol
 from client.net.errors import LocalProblem
 from client.net.network import Network
 from client.schedule.intervals import Spans
+from client.schedule.segments import UNKNOWN_SIZE
 from client.storage.journal import JOURNAL_SUFFIX, PART_SUFFIX, Identity, Journal, boot_id
 from client.storage.piece_writer import Sink
 from client.storage.storage import FileBacking, RingBacking
-
-#: Stands for "not told" until the body has ended.
-UNKNOWN_SIZE = 1 << 62
 
 
 class Target(Protocol):

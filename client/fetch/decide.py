@@ -1,0 +1,159 @@
+"""The download's one decision: what happened, and what is to be done about it. Pure.
+
+`decide` changes the state and returns actions; it does no I/O, so whole downloads can be played
+in tests. What belongs together stands in a module: faults, planning, silence, widening, whole
+answers, samples, what an answer's head means, the end.
+"""
+
+from __future__ import annotations
+
+from client.fetch import (
+    acceptance,
+    ending,
+    faults,
+    forecast,
+    planning,
+    sampling,
+    silence,
+    whole_answers,
+    widening,
+)
+from client.fetch.actions import Action, Connect, Settle, Wake
+from client.fetch.events import (
+    Answered,
+    BrokeOff,
+    Doubted,
+    Due,
+    Event,
+    MirrorsFound,
+    Opened,
+    OutsideFile,
+    Passed,
+    PiecesWrong,
+    Ready,
+    Redirected,
+    Said,
+    Sampled,
+    SessionJoined,
+    SessionLeft,
+    ShortEnd,
+    Silent,
+    Started,
+    Tick,
+    Vouched,
+    Whole,
+    WholeBegan,
+    WholeEnded,
+    WrongBytes,
+)
+from client.fetch.state import MirrorState, Phase, State
+
+
+def decide(state: State, event: Event, now: float) -> list[Action]:
+    """What to do, in this order; nothing once the download is over."""
+    if state.over:
+        return []
+    actions = _decide(state, event, now)
+    if state.board is not None:
+        state.board.expected = state.expected_lanes()
+    return actions
+
+
+def _decide(state: State, event: Event, now: float) -> list[Action]:
+    match event:
+        case Tick():
+            return _tick(state, now)
+        case Silent():
+            return silence.judge(state, event, now)
+        case Answered():
+            return acceptance.answered(state, event, now)
+        case Said():
+            return faults.told(state, event.lane, event.answer, event.at_s, now)
+        case BrokeOff():
+            return faults.broke(state, event, now)
+        case Due():
+            return faults.due(state, event.mirror, event.until, now)
+        case Redirected():
+            return faults.redirected(state, event.lane, event.location)
+        case OutsideFile():
+            return faults.outside(state, event)
+        case Sampled():
+            return sampling.testified(state, event.lane, event.start, event.data)
+        case Passed():
+            return sampling.passed(state, event.lane, event.position, event.data)
+        case WrongBytes():
+            return faults.convict(state, state.mirrors[event.mirror], event.text)
+        case PiecesWrong():
+            return ending.pieces_wrong(state, event)
+        case Whole():
+            return ending.whole(state, event, now)
+        case Doubted():
+            return ending.doubted(state, event.mirror)
+        case WholeBegan():
+            return whole_answers.begin(state, event.lane, now)
+        case _:
+            return _note(state, event, now)
+
+
+def _note(state: State, event: Event, now: float) -> list[Action]:
+    """Events that say how things stand."""
+    match event:
+        case Started():
+            return _start(state, event, now)
+        case Opened():
+            return sampling.ask(state, event.lane)
+        case Ready():
+            return _ready(state, event, now)
+        case Vouched():
+            state.vouched = True
+        case WholeEnded():
+            whole_answers.end(state, event.lane)
+        case ShortEnd():
+            state.size_bytes = event.size_bytes
+            return [Settle(event.size_bytes), Wake()]
+        case MirrorsFound():
+            return acceptance.mirrors_found(state, event.findings, state.size_bytes, now)
+        case SessionJoined():
+            state.mirrors[event.mirror].state = MirrorState.RECEIVING
+        case SessionLeft():
+            return _session_left(state, event.mirror)
+    return []
+
+
+def _start(state: State, event: Started, now: float) -> list[Action]:
+    state.promised_bytes = event.promised_bytes
+    planning.choose(state, event.promised_bytes or 0, now)
+    first = [mirror.lanes[0] for mirror in state.mirrors]
+    for mirror in state.mirrors:
+        for _ in range((state.options.connections or 1) - 1):
+            state.lane(mirror)
+    return [Connect(lane) for lane in first]
+
+
+def _ready(state: State, event: Ready, now: float) -> list[Action]:
+    state.phase = Phase.FETCHING
+    state.size_bytes, state.vouched = event.size_bytes, event.vouched
+    if len(state.mirrors) > 1 and not event.pieces:
+        sampling.choose(state)
+    forecast.at_start(state, event.size_bytes - event.have_bytes, now)
+    return [Connect(lane) for mirror in state.mirrors for lane in mirror.lanes]
+
+
+def _session_left(state: State, number: int) -> list[Action]:
+    mirror = state.mirrors[number]
+    if mirror.state is MirrorState.RECEIVING:
+        mirror.state = MirrorState.READY
+    if state.board is not None:
+        state.board.floor = 0
+    return [*(Connect(lane) for lane in mirror.lanes), Wake()]
+
+
+def _tick(state: State, now: float) -> list[Action]:
+    if state.board is None or state.phase is not Phase.FETCHING:
+        return []
+    forecast.tick(state, now)
+    return [
+        *widening.tick(state, now),
+        *planning.tick(state, now),
+        *whole_answers.tick(state, now),
+    ]

@@ -1,0 +1,78 @@
+"""What a download tells at its end, and what it remembers for the next one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from client.fetch.content import Content
+from client.fetch.options import Result, SourceReport
+from client.fetch.rates import Rates
+from client.fetch.state import State
+from client.storage.piece_writer import Sink
+
+if TYPE_CHECKING:
+    from client.fetch.multicast_join import MulticastJoin
+
+#: A rate is worth remembering after so much of work.
+_TELLING_S = 0.05
+_TELLING_BYTES = 16 << 10
+
+
+def remember(state: State, rates: Rates) -> None:
+    """Keep the rates that were seen."""
+    telling = [
+        mirror
+        for mirror in state.mirrors
+        if mirror.counts.busy_s > _TELLING_S and mirror.counts.received_bytes >= _TELLING_BYTES
+    ]
+    for mirror in telling:
+        counts = mirror.counts
+        rates.learn(mirror.host, counts.rate_bytes_s, counts.rtt_s)
+    if telling:
+        rates.save()
+
+
+def make_result(
+    state: State, content: Content, sink: Sink, joining: MulticastJoin | None, now: float
+) -> Result:
+    """The figures of a download that is right."""
+    joined_bytes = joining.received_bytes if joining is not None else 0
+    verified = "length"
+    if sink.digest is not None:
+        verified = content.digest_from
+    elif sink.pieces is not None or (joining is not None and joined_bytes == sink.size_bytes):
+        # Every block of a multicast session was checked before it was written.
+        verified = "pieces"
+    return Result(
+        content.target.path,
+        sink.size_bytes,
+        state.received_bytes() + state.overhead_bytes + joined_bytes,
+        content.resumed_bytes,
+        now - state.began_s,
+        verified,
+        (*(joining.report() if joining is not None else ()), *_sources(state)),
+        (state.first_byte_s or state.began_s) - state.began_s,
+        state.predicted.seconds,
+        tuple(state.mirrors[number].url.text for number in sorted(sink.culprits)),
+        tuple(state.notes),
+        (*state.planned.lines, *state.predicted.lines, *state.widened.lines),
+    )
+
+
+def _sources(state: State) -> tuple[SourceReport, ...]:
+    return tuple(
+        SourceReport(
+            mirror.url.text,
+            mirror.counts.received_bytes,
+            mirror.counts.received_bytes / mirror.counts.busy_s
+            if mirror.counts.busy_s > 0
+            else 0.0,
+            mirror.counts.rtt_s,
+            mirror.counts.requests,
+            mirror.counts.connections,
+            mirror.counts.retries,
+            mirror.visit.waited_s,
+            mirror.dropped,
+        )
+        for mirror in state.mirrors
+    )

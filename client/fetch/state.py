@@ -1,0 +1,313 @@
+"""Everything a download has decided and been told: one state, changed by `decide` alone.
+
+The driver (`client.fetch.download`) adds what only it can see: bytes as they arrive, round trips,
+time spent. It holds no sockets, files or timers.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+
+from client.fetch.options import Options
+from client.net.retry import Manners, Reason, Visit
+from client.net.urls import Url
+from client.schedule.model import Path
+from client.schedule.sample_vote import Jury
+from client.schedule.segments import UNKNOWN_SIZE, Board
+from client.schedule.trials import Trials
+
+
+class MirrorState(enum.Enum):
+    """Whether a mirror may be asked, and if not, why."""
+
+    READY = "ready"
+    #: It said when to come back, or is left alone after a fault; see `Mirror.pause`.
+    WAITING = "waiting"
+    #: It would not make the download shorter; it is called in when the plan fails.
+    STANDBY = "standby"
+    #: Its file comes by multicast.
+    RECEIVING = "receiving"
+    DROPPED = "dropped"
+
+
+class Serves(enum.Enum):
+    """What a mirror sends."""
+
+    UNKNOWN = "unknown"
+    #: Parts: it has sent one, or says that it can.
+    PARTS = "parts"
+    #: Only ever the whole file.
+    WHOLE = "whole"
+    #: The same, and it was called back because no other is left.
+    LAST_RESORT = "last resort"
+
+
+class Depth(enum.Enum):
+    """How many requests a mirror takes on a connection."""
+
+    UNTRIED = "untried"
+    #: It has answered a request that was sent while another was under way.
+    SEVERAL = "several"
+    #: It closes after each answer, or stalls.
+    ONE = "one"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A mirror is left alone until `until`; the rest is what it told, for people."""
+
+    until: float
+    text: str
+    place: int | None = None
+    #: When the server expects to let the download start.
+    starts_at: float | None = None
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a mirror has done so far. `busy_s`: for so long it was asked for something."""
+
+    rtt_s: float = 0.0
+    received_bytes: int = 0
+    requests: int = 0
+    connections: int = 0
+    retries: int = 0
+    busy_s: float = 0.0
+
+    @property
+    def rate_bytes_s(self) -> float:
+        """Bytes per second of that time."""
+        return self.received_bytes / self.busy_s if self.busy_s > 0 else 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Mirror:
+    """One place that has the file.
+
+    `at` is where redirects have led. `listed`: the user named it, so what it says of digests and
+    other mirrors is believed. `remembered` is its rate and round trip in earlier downloads.
+    `dropped` says in words why it is out of the game.
+    """
+
+    number: int
+    url: Url
+    visit: Visit
+    at: Url
+    listed: bool = True
+    remembered: Path | None = None
+    state: MirrorState = MirrorState.READY
+    serves: Serves = Serves.UNKNOWN
+    depth: Depth = Depth.UNTRIED
+    pause: Pause | None = None
+    dropped: str | None = None
+    validator: str | None = None
+    size_bytes: int | None = None
+    answered: bool = False
+    #: Asked for bytes past the end before the size was known.
+    beyond: bool = False
+    #: How much an answer had brought when the mirror cut one off, and what is safe to ask for.
+    cut_bytes: int | None = None
+    most_bytes: int | None = None
+    redirects: int = 0
+    #: How many connections its lease allows, where it told.
+    lease_connections: int | None = None
+    lanes: list[int] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def host(self) -> str:
+        """What the rate database knows it by."""
+        return f"{self.url.host}:{self.url.port}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is still in the game."""
+        return self.state is not MirrorState.DROPPED
+
+    @property
+    def parts(self) -> bool:
+        """Whether it serves parts, as far as is known."""
+        return self.serves in (Serves.UNKNOWN, Serves.PARTS)
+
+    @property
+    def resting(self) -> bool:
+        """Whether there is nothing to ask it for: it sends only the whole file, and has."""
+        return self.serves is Serves.WHOLE
+
+
+class Phase(enum.Enum):
+    """How far the download is."""
+
+    #: The size is not known yet.
+    OPENING = "opening"
+    FETCHING = "fetching"
+    #: The file has its name; a multicast sender may still have to hear so.
+    CLOSING = "closing"
+    OVER = "over"
+
+
+@dataclass(slots=True)
+class Planned:
+    """Until when the mirrors in use should be through; what was planned, for people."""
+
+    until_s: float | None = None
+    lines: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Widened:
+    """Connections on trial, and lanes that end what they have."""
+
+    trials: Trials = field(default_factory=Trials)
+    retiring: set[int] = field(default_factory=set)
+    next_s: float = 0.0
+    lines: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Round:
+    """One place of the file, asked of every mirror once."""
+
+    start: int
+    end: int
+    jury: Jury = field(default_factory=Jury)
+
+
+@dataclass(slots=True)
+class Samples:
+    """What is compared. `passing` collects samples out of whole answers, by mirror and start."""
+
+    rounds: list[Round] = field(default_factory=list)
+    passing: dict[tuple[int, int], bytearray] = field(default_factory=dict)
+    late_s: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class WholeAnswer:
+    """A mirror sends the whole file on this lane: `position` is the next byte of it. `steering`:
+    it has the block on the board; else it writes what the one that has leaves out."""
+
+    lane: int
+    began_s: float
+    steering: bool
+    position: int = 0
+
+    def rate(self, now: float) -> float:
+        """Bytes per second since it began."""
+        return self.position / max(0.001, now - self.began_s)
+
+
+@dataclass(slots=True)
+class Predicted:
+    """How long it should take by the model, from the start; None while nobody can say."""
+
+    made: bool = False
+    seconds: float | None = None
+    lines: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class State:
+    """One download. `board` exists once the size is known, or known to be untold."""
+
+    options: Options
+    random: Random
+    began_s: float
+    #: Where the rates and round trips of earlier downloads are kept.
+    remembered: Callable[[str], Path | None]
+    #: The reader takes the bytes in order and sets the pace.
+    in_order: bool = False
+    #: The size in a Metalink that the caller gave.
+    promised_bytes: int | None = None
+    phase: Phase = Phase.OPENING
+    mirrors: list[Mirror] = field(default_factory=list)
+    lane_mirrors: list[int] = field(default_factory=list)
+    board: Board | None = None
+    size_bytes: int = UNKNOWN_SIZE
+    #: A digest or pieces will tell whether the bytes are right.
+    vouched: bool = False
+    first_byte_s: float | None = None
+    #: The mirror whose bytes are being replaced, to see whether it was the one that lied.
+    suspect: int | None = None
+    restarts: int = 0
+    reasons: list[tuple[Reason, str]] = field(default_factory=list)
+    wrong_pieces: dict[int, int] = field(default_factory=dict)
+    #: Told by the first mirror in its first answer.
+    digest: tuple[str, bytes] | None = None
+    proposed_name: str | None = None
+    metalink_asked: bool = False
+    #: Bytes that no mirror's count has: samples, and what came before a new start.
+    overhead_bytes: int = 0
+    notes: list[str] = field(default_factory=list)
+    planned: Planned = field(default_factory=Planned)
+    widened: Widened = field(default_factory=Widened)
+    samples: Samples = field(default_factory=Samples)
+    whole: dict[int, WholeAnswer] = field(default_factory=dict)
+    predicted: Predicted = field(default_factory=Predicted)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to be done."""
+        return self.phase is Phase.OVER
+
+    @property
+    def ended(self) -> bool:
+        """Whether no byte is wanted any more."""
+        return self.phase in (Phase.CLOSING, Phase.OVER)
+
+    @property
+    def alive(self) -> Iterator[Mirror]:
+        """The mirrors that are still in the game."""
+        return (mirror for mirror in self.mirrors if mirror.alive)
+
+    def add(self, url: Url, *, listed: bool) -> Mirror | None:
+        """One more mirror with one lane; None when it is known."""
+        if any(mirror.url == url for mirror in self.mirrors):
+            return None
+        options = self.options
+        manners = Manners(max_wait_s=options.max_wait_s, max_failures=max(1, options.max_failures))
+        visit = Visit(manners, self.random, self.began_s)
+        visit.begin(self.began_s)
+        mirror = Mirror(len(self.mirrors), url, visit, url, listed)
+        mirror.remembered = self.remembered(mirror.host)
+        self.mirrors.append(mirror)
+        self.lane(mirror)
+        return mirror
+
+    def lane(self, mirror: Mirror) -> int:
+        """The number of one more connection to a mirror."""
+        lane = len(self.lane_mirrors)
+        self.lane_mirrors.append(mirror.number)
+        mirror.lanes.append(lane)
+        return lane
+
+    def mirror_of(self, lane: int) -> Mirror:
+        """Whose connection it is, or was."""
+        return self.mirrors[self.lane_mirrors[lane]]
+
+    def usable(self, mirror: Mirror) -> bool:
+        """Whether the mirror may be asked now."""
+        return mirror.state is MirrorState.READY and mirror.number != self.suspect
+
+    def helps(self, mirror: Mirror) -> bool:
+        """Whether it can be asked now, or called in."""
+        return self.usable(mirror) or mirror.state is MirrorState.STANDBY
+
+    def others(self, mirror: Mirror) -> bool:
+        """Whether another mirror can serve parts of the file."""
+        return any(other is not mirror and other.parts for other in self.alive)
+
+    def expected_lanes(self) -> int:
+        """How many lanes work or may come."""
+        return sum(
+            len(mirror.lanes)
+            for mirror in self.alive
+            if mirror.number != self.suspect and mirror.state is not MirrorState.STANDBY
+        )
+
+    def received_bytes(self) -> int:
+        """What all mirrors have sent of the file."""
+        return sum(mirror.counts.received_bytes for mirror in self.mirrors)

@@ -1,0 +1,368 @@
+"""Whole downloads played through `decide`, without network, file or clock."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from client.fetch.actions import (
+    Accept,
+    Action,
+    CallAt,
+    Connect,
+    Distrust,
+    Fail,
+    Finish,
+    HangUp,
+    LetGo,
+    Mend,
+    Settle,
+    SetUp,
+    StartOver,
+    Steer,
+)
+from client.fetch.breaks import Break
+from client.fetch.decide import decide
+from client.fetch.events import (
+    Answered,
+    BrokeOff,
+    Doubted,
+    Due,
+    Event,
+    Opened,
+    OutsideFile,
+    PiecesWrong,
+    Ready,
+    Redirected,
+    Said,
+    Sampled,
+    SessionJoined,
+    SessionLeft,
+    Silent,
+    Started,
+    Tick,
+    Whole,
+    WholeBegan,
+    WholeEnded,
+    WrongBytes,
+)
+from client.fetch.findings import Findings
+from client.fetch.options import Options
+from client.fetch.state import Mirror, MirrorState, Phase, Serves, State
+from client.net.answers import Body
+from client.net.retry import ComeBack, Failed, Granted, Reason, Refused
+from client.net.urls import parse
+from client.schedule.model import Path
+from client.schedule.segments import UNKNOWN_SIZE
+from client.schedule.strategies import AdaptiveBlocks
+
+SIZE = 3_000_000
+
+
+class Downloads(RuleBasedStateMachine):
+    """Does what a driver does, with lanes that open at once and bytes that need no time."""
+
+    state: State
+    now = 0.0
+
+    @initialize(
+        count=st.integers(1, 4),
+        known=st.booleans(),
+        promised=st.booleans(),
+        seed=st.integers(0, 9),
+        failures=st.integers(1, 4),
+    )
+    def begin(self, count: int, known: bool, promised: bool, seed: int, failures: int) -> None:
+        random = Random(seed)
+        path = Path(0.01, 1e6) if known else None
+        options = Options(max_failures=failures)
+        self.state = State(options, random, self.now, lambda host: path)
+        for number in range(count):
+            self.state.add(parse(f"https://m{number}.example/f"), listed=True)
+        self.open: set[int] = set()
+        self.timers: set[tuple[int, float]] = set()
+        self.over = False
+        self.accepted = False
+        self.hear(Started(SIZE if promised else None))
+        if promised:
+            self.perform(SetUp(SIZE))
+
+    def hear(self, event: Event) -> None:
+        self.accepted = False
+        for action in decide(self.state, event, self.now):
+            assert not self.over, "something is to be done after the end"
+            self.perform(action)
+
+    def perform(self, action: Action) -> None:
+        state = self.state
+        match action:
+            case Connect(lane):
+                mirror = state.mirror_of(lane)
+                if lane in self.open or lane not in mirror.lanes or mirror.resting:
+                    return
+                if state.usable(mirror) and not state.ended:
+                    self.open.add(lane)
+                    self.join(lane)
+            case HangUp(lane) | LetGo(lane):
+                self.close(lane)
+            case CallAt(mirror_number, until):
+                assert until >= self.now
+                self.timers.add((mirror_number, until))
+            case SetUp(size):
+                assert state.board is None
+                state.board = AdaptiveBlocks([(0, size)] if size else [])
+                self.hear(Ready(size, 0, False, False))
+                for lane in sorted(self.open):
+                    self.join(lane)
+            case Settle(size):
+                assert state.board is not None
+                state.board.settle(size)
+            case StartOver():
+                for lane in sorted(self.open):
+                    self.close(lane)
+                assert state.board is None
+            case Steer(lane, start):
+                assert state.board is not None
+                if lane in self.open:
+                    state.board.claim(lane, start, state.size_bytes, self.now)
+            case Distrust():
+                if state.board is not None and state.size_bytes < UNKNOWN_SIZE:
+                    state.board.want(0, state.size_bytes)
+            case Mend():
+                self.hear(Doubted(next((m.number for m in state.alive), None)))
+            case Accept():
+                self.accepted = True
+            case Finish():
+                state.phase = Phase.OVER
+                self.over = True
+            case Fail():
+                assert state.over
+                self.over = True
+
+    def join(self, lane: int) -> None:
+        mirror = self.state.mirror_of(lane)
+        if self.state.board is not None:
+            self.state.board.join(lane, self.now, mirror=mirror.number, rtt_s=0.01)
+            self.hear(Opened(lane))
+
+    def close(self, lane: int) -> None:
+        self.open.discard(lane)
+        if lane in self.state.whole:
+            self.hear(WholeEnded(lane))
+        if self.state.board is not None:
+            self.state.board.leave(lane, self.now)
+
+    def pick(self, data: st.DataObject) -> int:
+        return data.draw(st.sampled_from(sorted(self.open)), "lane")
+
+    # -- what may happen -----------------------------------------------------------------------
+
+    @precondition(lambda self: self.open and not self.over)
+    @rule(
+        data=st.data(),
+        whole=st.booleans(),
+        size=st.sampled_from([SIZE, SIZE, SIZE, 7, None]),
+        validator=st.sampled_from(["a", "a", "a", None, "b"]),
+        start=st.sampled_from([None, 0, 50_000]),
+        off=st.sampled_from([0, 0, 0, 1]),
+        connections=st.sampled_from([None, None, 1, 2]),
+        found=st.sampled_from([(), ("https://more.example/f",)]),
+    )
+    def answers(
+        self,
+        data: st.DataObject,
+        whole: bool,
+        size: int | None,
+        validator: str | None,
+        start: int | None,
+        off: int,
+        connections: int | None,
+        found: tuple[str, ...],
+    ) -> None:
+        lane = self.pick(data)
+        whole = whole or start is None
+        first = 0 if whole else (start or 0) + off
+        body = Body(first, size, size, whole, validator, Granted(None, connections))
+        findings = Findings(tuple(parse(url) for url in found))
+        self.hear(Answered(lane, start, body, self.now, findings=findings))
+        if self.accepted and not self.over:
+            assert self.state.board is not None
+            if whole and lane in self.open and lane not in self.state.whole:
+                self.state.board.leave(lane, self.now)
+                self.join(lane)
+                self.hear(WholeBegan(lane))
+
+    @precondition(lambda self: self.open and not self.over)
+    @rule(
+        data=st.data(),
+        answer=st.sampled_from(
+            [
+                ComeBack(3.0, "ticket", 4, 5.0),
+                ComeBack(0.0),
+                ComeBack(None),
+                Failed("broke"),
+                Refused(Reason.NOT_FOUND, "gone"),
+                Refused(Reason.REFUSED, "ticket", ticket_fault=True),
+            ]
+        ),
+    )
+    def refuses(self, data: st.DataObject, answer: ComeBack | Failed | Refused) -> None:
+        self.hear(Said(self.pick(data), answer, self.now))
+
+    @precondition(lambda self: self.open and not self.over)
+    @rule(
+        data=st.data(),
+        served=st.integers(0, 3),
+        brought=st.sampled_from([0, 100, 300_000]),
+        crowded=st.booleans(),
+        permanent=st.booleans(),
+    )
+    def breaks(
+        self, data: st.DataObject, served: int, brought: int, crowded: bool, permanent: bool
+    ) -> None:
+        lane = self.pick(data)
+        self.close(lane)
+        self.hear(BrokeOff(lane, Break(served, brought, brought, crowded, permanent), "broke"))
+
+    @precondition(lambda self: self.open and not self.over)
+    @rule(data=st.data(), seconds=st.sampled_from([0.3, 1.0, 2.0, 40.0]), crowded=st.booleans())
+    def falls_silent(self, data: st.DataObject, seconds: float, crowded: bool) -> None:
+        self.now += seconds
+        self.hear(Silent(self.pick(data), seconds, 0.01, crowded))
+
+    @precondition(lambda self: self.open and not self.over)
+    @rule(data=st.data(), where=st.sampled_from(["/g", "http://plain.example/f", "https://"]))
+    def redirects(self, data: st.DataObject, where: str) -> None:
+        self.hear(Redirected(self.pick(data), where))
+
+    @precondition(lambda self: self.open and not self.over)
+    @rule(
+        data=st.data(),
+        start=st.sampled_from([None, 0, SIZE + 1]),
+        size=st.sampled_from([None, 7, SIZE]),
+    )
+    def outside(self, data: st.DataObject, start: int | None, size: int | None) -> None:
+        self.hear(OutsideFile(self.pick(data), start, size))
+
+    @precondition(lambda self: self.open and not self.over and self.state.board)
+    @rule(data=st.data(), share=st.floats(0.01, 1.0))
+    def sends_bytes(self, data: st.DataObject, share: float) -> None:
+        board, lane = self.state.board, self.pick(data)
+        assert board is not None
+        known = board.lanes.get(lane)
+        usable = self.state.usable(self.state.mirror_of(lane))
+        block = known.blocks[0] if known is not None and known.blocks else None
+        if block is None and usable and self.state.size_bytes < UNKNOWN_SIZE:
+            block = board.ask(lane, self.now)
+        if block is not None and block.end > block.position:
+            self.now += 0.01
+            count = max(1, int((min(block.end, SIZE) - block.position) * share))
+            board.received(block, min(count, block.end - block.position), self.now)
+            self.state.mirror_of(lane).counts.received_bytes += count
+        for stopped in board.stopped():
+            self.close(stopped.lane)
+            self.perform(Connect(stopped.lane))
+
+    @precondition(lambda self: not self.over and self.state.samples.rounds)
+    @rule(data=st.data(), word=st.sampled_from([b"same", b"same", b"other"]))
+    def gives_a_sample(self, data: st.DataObject, word: bytes) -> None:
+        if self.open and self.state.board is not None:
+            self.hear(Sampled(self.pick(data), self.state.samples.rounds[0].start, word))
+
+    @precondition(lambda self: not self.over and self.state.board)
+    @rule(data=st.data(), culprit=st.booleans())
+    def gives_a_wrong_piece(self, data: st.DataObject, culprit: bool) -> None:
+        number = data.draw(st.integers(0, len(self.state.mirrors) - 1))
+        self.hear(PiecesWrong(((0, 0, 7),), (number,) if culprit else ()))
+
+    @precondition(lambda self: not self.over and self.state.board)
+    @rule(data=st.data())
+    def lies(self, data: st.DataObject) -> None:
+        number = data.draw(st.integers(0, len(self.state.mirrors) - 1))
+        self.hear(WrongBytes(number, "it gives wrong bytes"))
+
+    @precondition(lambda self: not self.over and self.state.board and self.state.board.done)
+    @rule(wrong=st.booleans(), drained=st.booleans())
+    def is_whole(self, wrong: bool, drained: bool) -> None:
+        self.hear(Whole("sha256" if wrong else None, drained, frozenset()))
+
+    @precondition(lambda self: not self.over and self.state.board)
+    @rule(joins=st.booleans())
+    def multicast(self, joins: bool) -> None:
+        mirror = self.state.mirrors[0]
+        if joins and self.state.usable(mirror):
+            self.hear(SessionJoined(0))
+        elif mirror.state is MirrorState.RECEIVING:
+            self.hear(SessionLeft(0))
+
+    @precondition(lambda self: not self.over)
+    @rule(seconds=st.sampled_from([0.02, 0.5, 5.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        for mirror, until in sorted(self.timers):
+            if until <= self.now:
+                self.timers.discard((mirror, until))
+                if not self.over:
+                    self.hear(Due(mirror, until))
+        if not self.over:
+            self.hear(Tick())
+
+    @precondition(lambda self: self.over)
+    @rule()
+    def nothing_is_done_after_the_end(self) -> None:
+        assert decide(self.state, Tick(), self.now) == []
+
+    # -- what must stay true -------------------------------------------------------------------
+
+    @invariant()
+    def every_mirror_makes_sense(self) -> None:
+        for mirror in self.state.mirrors if hasattr(self, "state") else []:
+            assert (mirror.dropped is not None) == (mirror.state is MirrorState.DROPPED)
+            if mirror.state is MirrorState.WAITING:
+                assert mirror.pause is not None
+                assert (mirror.number, mirror.pause.until) in self.timers or self.over
+            if mirror.alive:
+                assert mirror.lanes
+                assert len(mirror.lanes) <= 4
+                assert len(set(mirror.lanes)) == len(mirror.lanes)
+
+    @invariant()
+    def it_goes_on_or_it_is_over(self) -> None:
+        """No state from which nothing would ever happen again."""
+        if not hasattr(self, "state") or self.over:
+            return
+        state = self.state
+
+        def goes_on(mirror: Mirror) -> bool:
+            waits = mirror.state in (MirrorState.WAITING, MirrorState.RECEIVING)
+            works = state.usable(mirror) and bool(set(mirror.lanes) & self.open)
+            return waits or works
+
+        # A mirror that sent the whole file is called back by the next tick.
+        resting = any(mirror.serves is Serves.WHOLE for mirror in state.mirrors)
+        assert any(goes_on(mirror) for mirror in state.alive) or resting
+
+    @invariant()
+    def no_lane_works_for_a_mirror_that_may_not(self) -> None:
+        for lane in self.open if hasattr(self, "state") and not self.over else ():
+            mirror = self.state.mirror_of(lane)
+            assert mirror.alive
+            assert mirror.state is not MirrorState.WAITING
+
+    @invariant()
+    def every_wanted_byte_is_free_or_under_way(self) -> None:
+        board = self.state.board if hasattr(self, "state") else None
+        if board is None:
+            return
+        under_way = [block for lane in board.lanes.values() for block in lane.blocks]
+        for start, end in board.wanted:
+            covered = sum(b - a for a, b in board.free.within(start, end))
+            if covered < end - start:
+                assert under_way
+
+
+TestDownloads = Downloads.TestCase
+TestDownloads.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
