@@ -132,7 +132,9 @@ class Downloads(RuleBasedStateMachine):
                 if state.board is not None and state.size_bytes < UNKNOWN_SIZE:
                     state.board.want(0, state.size_bytes)
             case Mend():
-                self.hear(Doubted(next((m.number for m in state.alive), None)))
+                # One is doubted only while another can give its bytes.
+                alive = [mirror.number for mirror in state.alive]
+                self.hear(Doubted(alive[0] if len(alive) > 1 else None))
             case Accept():
                 self.accepted = True
             case Finish():
@@ -365,4 +367,6 @@ class Downloads(RuleBasedStateMachine):
 
 
 TestDownloads = Downloads.TestCase
-TestDownloads.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestDownloads.settings = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True
+)
