@@ -181,6 +181,8 @@ class FairPolicy(Policy):
 
     def _last_key(self) -> float:
         """The rank of the lease whose speed fills the link with those before it; else infinite."""
+        if not self._known:
+            return math.inf
         self._sort()
         if self._last is None:
             taken, demand, speed = 0.0, self._capacity.demand_bytes_s, self._capacity.speed
@@ -205,6 +207,8 @@ class FairPolicy(Policy):
 
     def _in_turn(self, row: int) -> bool:
         """Whether the link has use for this one beside those that come first."""
+        if not self._known:
+            return True
         table = self._queue.table
         entry = (table.key[row], table.number[row])
         if entry[0] > self._last_key():
@@ -255,8 +259,10 @@ class FairPolicy(Policy):
         """Which leases stop and which go on, by rank until the link is full."""
         self._virtual_now(now)
         self._look_at_tickets(now)
-        self._sort()
         self._preemption.come_due(self.admission.pool.leases, now)
+        if not (self._known or self._preemption.count):
+            return (), ()
+        self._sort()
         capacity = self._capacity
         typical, most = capacity.typical_client_bytes_s, capacity.rate_bytes_s
         return self._preemption.choose(self._order, capacity.demand_bytes_s, typical, most, now)
@@ -328,10 +334,15 @@ class FairPolicy(Policy):
         """A lease has begun: it runs for a moment whatever its rank."""
         if row is not None:
             self._backfill.starts(row, self._in_turn_lease(lease), now)
-        self._sort()
         self._virtual_now(now)
-        lease.key = self._lease_key(lease)
-        insort(self._order, lease, key=_key)
+        if self._known:
+            self._sort()
+            lease.key = self._lease_key(lease)
+            insort(self._order, lease, key=_key)
+        else:
+            # Nobody asks for the order before the line is known; thousands may run until then.
+            self._order.append(lease)
+            self._sorted = False
         self._last = None
         self._shorter.note(lease.rank_bytes, now)
         self._preemption.probe(lease, now)

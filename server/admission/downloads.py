@@ -17,8 +17,9 @@ from server.files.transfer import BodyPlan, Representation, Transfer
 
 #: Rates are smoothed over the first of these, and looked at after the second of running, seconds.
 _SMOOTHING_S, LOOK_S = 0.5, 0.2
-#: A download that took nothing for the first of these is looked at every second of these, seconds.
-STILL_S, RARELY_S = 2.0, 2.0
+#: A download that took nothing for the first of these is looked at after half as long again, but
+#: at least so often, seconds.
+STILL_S, RARELY_S = 2.0, 5.0
 #: What may lie unsent in the kernel, in seconds of the download's rate, and at least in bytes: a
 #: pause, or a trial of the line, is felt only when it has left.
 _UNSENT_S, _UNSENT_BYTES = 0.25, 32 * 1024
@@ -94,6 +95,7 @@ class Download:
         "etag",
         "file",
         "flowed_bytes",
+        "flying_bytes",
         "held",
         "lease",
         "look_at_s",
@@ -135,6 +137,8 @@ class Download:
         self.look_at_s = self._still_s = 0.0
         self.rate_bytes_s = 0.0
         self.flowed_bytes = 0
+        #: What had not arrived yet at the last `look`.
+        self.flying_bytes = 0
         self.coverage = Coverage()
         self.deliveries: set[Delivery] = set()
         self.address = address_of(job.client)
@@ -163,6 +167,7 @@ class Download:
                 unacknowledged = delivery.transfer.flying_bytes()
                 arrived += delivery.transfer.sent_bytes - unacknowledged
                 flying += unacknowledged
+        self.flying_bytes = flying
         return arrived, flying
 
     @property
@@ -198,7 +203,8 @@ class Download:
         self._looked_s = now
         self._still_s = 0.0 if fresh else self._still_s + running_s
         # Who took nothing for a while is looked at less often: thousands may stand still.
-        self.look_at_s = now + RARELY_S if self._still_s >= STILL_S else 0.0
+        still_s = self._still_s
+        self.look_at_s = now + min(RARELY_S, 0.5 * still_s) if still_s >= STILL_S else 0.0
         rate = fresh / running_s
         if self.rate_bytes_s == 0.0:
             self.rate_bytes_s = rate

@@ -166,6 +166,10 @@ class LineKeeper:
         total_flying = self._linger(now)
         samples = []
         for download in downloads:
+            if download.look_at_s > now and not download.held:
+                # A reader that stands still tells nothing of the line, and thousands may.
+                total_flying += download.flying_bytes
+                continue
             arrived, flying = download.look()
             total_flying += flying
             if download.deliveries and (download.held or not download.paused):

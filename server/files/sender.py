@@ -198,12 +198,12 @@ class BodySender:
     def _gone(self) -> None:
         self._end(False)
 
-    def _monitor(self, now: float) -> None:
-        """Cut a peer that takes less than the lowest rate over a whole window."""
+    def _monitor(self, now: float) -> float:
+        """Cut a peer that takes less than the lowest rate over a whole window; when to ask next."""
         limits = self._request.connection.factory.limits
         elapsed_s = now - self._checked_s
         if self._paused or self._in_ring or elapsed_s < limits.min_rate_window_s:
-            return
+            return self._checked_s + limits.min_rate_window_s
         delivered = self.delivered_bytes()
         if delivered - self._checked_bytes < limits.min_rate_bytes_s * elapsed_s:
             self.abort(
@@ -213,6 +213,7 @@ class BodySender:
         else:
             self._checked_s = now
             self._checked_bytes = delivered
+        return now + limits.min_rate_window_s
 
     def _go(self) -> None:
         """Move on: by the pacer's turns where there is a cap, by writability where not."""

@@ -71,6 +71,7 @@ class HttpConnection:
         "_feeding",
         "_flushed_call",
         "_lingered",
+        "_monitor_due_s",
         "_omit_body",
         "_outbox",
         "_parser",
@@ -124,7 +125,9 @@ class HttpConnection:
         self.shaking_hands = False
         self.deadline = _NEVER
         #: What the factory's sweep asks about the pace of a running body; None while there is none.
-        self.monitor: Callable[[float], None] | None = None
+        #: It says when it wants to be asked again.
+        self.monitor: Callable[[float], float] | None = None
+        self._monitor_due_s = 0.0
         #: Who the client is, where a proxy says it before the first byte; `_preface` gathers that.
         self.forwarded: Preface | None = None
         self._preface: bytes | None = (
@@ -310,10 +313,11 @@ class HttpConnection:
             events |= _OUT
         self.loop.watch(self, events)
 
-    @property
-    def has_sweep_work(self) -> bool:
-        """Whether `sweep` has something to do before the deadline."""
-        return self.monitor is not None or (self._parser is not None and self.idle)
+    def needs_sweep(self, now: float) -> bool:
+        """Whether `sweep` has something to do."""
+        if self.monitor is not None and self._monitor_due_s <= now:
+            return True
+        return self.deadline <= now or (self.idle and self._parser is not None)
 
     @property
     def parting(self) -> bool:
@@ -338,7 +342,7 @@ class HttpConnection:
     def sweep(self, now: float) -> None:
         """Called about once a second by the factory: enforce deadlines and pace."""
         if self.monitor is not None:
-            self.monitor(now)
+            self._monitor_due_s = self.monitor(now)
         if self.idle:
             # An idle connection is cheap to keep: its parser is made again when it is needed.
             self._parser = None
@@ -687,6 +691,7 @@ class HttpConnection:
         self._omit_body = False
         request.ended(gone=False)
         self.monitor = None
+        self._monitor_due_s = 0.0
         if not self.alive:
             return
         if self._room_call is not None:

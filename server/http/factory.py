@@ -214,7 +214,7 @@ class HttpFactory:
         self._tell_time()
         now = self.now
         for connection in tuple(self.connections):
-            if connection.deadline <= now or connection.has_sweep_work:
+            if connection.needs_sweep(now):
                 connection.sweep(now)
         if self.access_log is not None:
             self.access_log.flush()
