@@ -93,11 +93,11 @@ class Home:
         self.routed.append(request)
 
     def register(self, request: Request, rep: Representation) -> None:
-        if not self.house.gate.reception.register(request, rep, self.house.clock.seconds()):
-            request.refuse(404, "not-found", "Nothing here.")
+        if not self.house.gate.reception.register(request, rep):
+            request.not_found()
 
     def turned_away(self, request: Request, url_path: str) -> bool:
-        return self.house.gate.reception.turns_away(request, url_path, self.house.clock.seconds())
+        return self.house.gate.reception.turned_away(request, url_path)
 
     def digests(self, rep: Representation) -> Deferred[FileDigests | None]:
         return succeed(self.digest)

@@ -253,7 +253,6 @@ class House:
             rules=RuleBook(rules),
             tools=ToolTable(tools),
             arrived=self.arrivals.append,
-            not_found=lambda request: request.refuse(404, "not-found", "Nothing here."),
             holds_most=holds_most,
             holds_per_client=holds_per_client,
         )

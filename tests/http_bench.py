@@ -11,19 +11,18 @@ from typing import Any, ClassVar
 
 from twisted.internet.task import Clock
 
-from server.files.digests import Catalog, MemoryDigestCache
-from server.files.listing import Listings
-from server.files.manifests import Generated
+from server.files.digests import Catalog
 from server.files.pacer import Pacer
 from server.files.pages import Pages
 from server.files.site import Site
-from server.files.transfer import Admission, AdmitAll
+from server.files.transfer import Admission
 from server.files.tree import Tree
 from server.http.connection import HttpConnection
 from server.http.factory import HttpFactory
 from server.http.front import Front
 from server.http.limits import HttpLimits
 from server.http.proxies import TrustedProxies
+from tests.open_files import AdmitAll, MemoryDigestCache, Visible
 
 OLD_S = 1_700_000_000
 
@@ -247,19 +246,19 @@ class Bench:
         self.catalog = Catalog(self.clock, self.cache, threads=0)
         self.pacer = Pacer(self.clock, options.get("bandwidth_bytes_s"))
         admission: Admission = options.get("admission", AdmitAll())
+        self.visible = Visible()
         self.site = Site(
             self.tree,
             self.catalog,
             admission,
+            self.visible,
             self.pacer,
+            Pages(),
+            self.clock,
             mirrors=options.get("mirrors", ()),
             # Files made by a test have a change time of today, whatever the fake clock says.
             wall=options.get("wall", lambda: 4_000_000_000.0),
         )
-        pages = Pages()
-        self.site.listing = Listings(self.site, pages, self.clock).answer
-        self.site.generated = Generated(self.site, self.clock).answer
-        self.site.add_route("/-/static", pages.answer_static)
         self.factory = HttpFactory(
             options.get("handler", self.site),
             self.clock,

@@ -53,23 +53,22 @@ def main() -> None:
     """Serve until terminated."""
     from twisted.internet import reactor as reactor_module
 
-    from server.files.digests import Catalog, MemoryDigestCache
-    from server.files.manifests import Generated
+    from server.files.digests import Catalog
     from server.files.pacer import Pacer
+    from server.files.pages import Pages
     from server.files.site import Site
-    from server.files.transfer import AdmitAll
     from server.files.tree import Tree
     from server.http.factory import HttpFactory
     from server.http.front import Front
     from server.http.limits import HttpLimits
     from server.http.tls import TlsServer
+    from tests.open_files import AdmitAll, MemoryDigestCache, Visible
 
     reactor: Any = reactor_module
     options: dict[str, Any] = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
     catalog = Catalog(reactor, MemoryDigestCache())
     pacer = Pacer(reactor, options.get("bandwidth_bytes_s"))
-    site = Site(Tree(sys.argv[1]), catalog, AdmitAll(), pacer)
-    site.generated = Generated(site, reactor).answer
+    site = Site(Tree(sys.argv[1]), catalog, AdmitAll(), Visible(), pacer, Pages(), reactor)
     site.add_route("/-/long", lambda request: request.respond(200, (), LONG))
     factory = HttpFactory(
         site,

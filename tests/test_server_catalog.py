@@ -13,9 +13,10 @@ from twisted.internet import defer
 from twisted.internet.task import Clock
 
 from server.files import digests as module
-from server.files.digests import Catalog, FileChanged, MemoryDigestCache, Stopped, digest_file
+from server.files.digests import Catalog, FileChanged, Stopped, digest_file
 from server.files.openfile import OpenFile
 from server.files.tree import Tree
+from tests.open_files import MemoryDigestCache
 
 
 def opened(root: Path, **sizes: int) -> dict[str, OpenFile]:

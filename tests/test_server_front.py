@@ -13,12 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from server.files.cache import SmallFiles
-from server.files.transfer import AdmitAll, Representation
+from server.files.transfer import Representation
 from server.http.denylist import BlockList
 from server.http.limits import HttpLimits
 from server.http.ready import Plainly, Ready, ReadyTable
 from server.http.request import Request
 from tests.http_bench import OLD_S, Answer, Bench, Dialled
+from tests.open_files import AdmitAll
 from tests.test_server_http import ACCEPTED, REFUSED
 
 BODY = bytes(range(256)) * 20
@@ -232,7 +233,7 @@ def test_bytes_are_charged_by_the_turn(tmp_path: Path) -> None:
 
 def _hide(bench: Bench, counting: Counting) -> None:
     """As a rule does: the admission knows it, too."""
-    bench.site.hidden = lambda path: True
+    bench.visible.hides = lambda path: True
     counting.plain = False
 
 
@@ -264,7 +265,7 @@ def fill_nothing(bench: Bench, counting: Counting) -> Bench:
     """A server without the fast path over the same directory, in the same state."""
     strict = Bench(bench.root, known=False, admission=counting)
     strict.clock.advance(bench.clock.seconds() - strict.clock.seconds())
-    strict.site.hidden = bench.site.hidden
+    strict.visible.hides = bench.visible.hides
     for key, digests in bench.catalog._known.items():
         strict.catalog._known[key] = digests
     return strict

@@ -34,7 +34,7 @@ from server.multicast.routes import MulticastRoutes
 from server.multicast.schedule import FOLDER, ScheduledSend, ScheduleWatch, write_entry
 from server.multicast.sessions import Sessions
 from server.multicast.settings import MulticastSettings
-from server.multicast.switch import MulticastSwitch
+from server.multicast.switch import MulticastSwitch, hurry
 from tests.fakes import FakeConnection
 
 CAPABLE = format_capability(Capability((*available_schemes(), "paper"), scope="site"))
@@ -109,7 +109,12 @@ class House:
             HotSettings(self.settings.threshold, self.settings.window_s, least_bytes=1000)
         )
         self.hashes = Hashes()
-        self.sessions = Sessions(self.clock, self.settings, random.Random(1))
+        self.sessions = Sessions(
+            self.clock,
+            self.settings,
+            random.Random(1),
+            ended=lambda session, reason: self.hot.ended(session.object_key, session.id),
+        )
         self.inner = Inner()
         self.eligible = True
         self.switch = MulticastSwitch(
@@ -222,8 +227,8 @@ def test_who_leaves_while_held_counts_no_more(house: House) -> None:
 def test_those_who_wait_with_tickets_are_hurried_and_offered_the_session(house: House) -> None:
     waiter, _ = house.ask(tidegate_ticket="t1", tidegate_client="one")
     assert house.inner.entered == [waiter]
-    assert house.switch.hurry(waiter) == 5.0
-    assert house.switch.hurry(house.ask(None)[0]) is None
+    assert hurry(house.hot, house.sessions, waiter) == 5.0
+    assert hurry(house.hot, house.sessions, house.ask(None)[0]) is None
     house.ask(tidegate_ticket="t2", tidegate_client="two")
     _, third = house.ask()
     offer = decode_offer(third.body)

@@ -23,7 +23,8 @@ from server.admission.number_allocator import BLOCK, Numbers
 from server.admission.phrases import ENGLISH, LANGUAGES, Phrases, phrases_for
 from server.admission.responses import Notice, WaitingRoom
 from server.admission.rules import NOTHING, Rule, RuleBook
-from server.app.keys import OVERLAP_S, KeyKeeper, KeysUnreadable, load_keys
+from server.app.config import CannotStart
+from server.app.keys import OVERLAP_S, KeyKeeper, load_keys
 from server.app.sample import make_sample
 from server.files.pages import Pages
 
@@ -87,7 +88,7 @@ def test_damaged_keys_say_what_to_do(tmp_path: Path, text: str) -> None:
     path = tmp_path / "keys.json"
     path.write_text(text)
     path.chmod(0o600)
-    with pytest.raises(KeysUnreadable, match="put a backup in its place"):
+    with pytest.raises(CannotStart, match="put a backup in its place"):
         load_keys(path, 0.0)
 
 
@@ -95,7 +96,7 @@ def test_keys_that_others_can_read_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     load_keys(path, 0.0)
     path.chmod(0o644)
-    with pytest.raises(KeysUnreadable, match="chmod 600"):
+    with pytest.raises(CannotStart, match="chmod 600"):
         load_keys(path, 0.0)
 
 
@@ -104,8 +105,8 @@ def test_keys_are_rotated_while_the_server_runs_and_a_fault_changes_nothing(
 ) -> None:
     path, clock, seen = tmp_path / "keys.json", Clock(), list[KeyRing]()
     ticket_of_old = load_keys(path, 0.0).write_ticket(ticket(0.0))
-    keeper = KeyKeeper(clock, clock.seconds, seen.append)
-    keeper.start(path, 7200.0)
+    keeper = KeyKeeper(clock, clock.seconds, path, 7200.0, seen.append)
+    keeper.start()
     clock.pump([3600.0, 3600.0])
     names = [ring.write_ticket(ticket(0.0)).split(".")[1] for ring in seen]
     assert names[0] == ticket_of_old.split(".")[1] != names[1]

@@ -14,7 +14,6 @@ import pytest
 from protocol.headers import parse_links, parse_repr_digest
 from protocol.manifest import Source, decode_json, decode_metalink, decode_sums
 from server.files.transfer import (
-    SILENT,
     BodyPlan,
     Representation,
     Start,
@@ -24,6 +23,7 @@ from server.files.transfer import (
 from server.http.answers import Header
 from server.http.request import Request
 from tests.http_bench import OLD_S, Answer, Bench
+from tests.open_files import SILENT
 
 BODY = bytes(range(256)) * 20
 DATE = "Tue, 14 Nov 2023 22:13:20 GMT"
@@ -561,7 +561,7 @@ def test_what_is_hidden_until_its_hour_is_nowhere(bench: Bench) -> None:
     client = bench.connect()
     assert client.get("/a.bin").status == client.get("/sub/x.txt").status == 200
     client.get("/SHA256SUMS")
-    bench.site.hidden = lambda path: path.startswith(("/a", "/sub"))
+    bench.visible.hides = lambda path: path.startswith(("/a", "/sub"))
     bench.site.forget_all()
     bench.tick(1)
     for target in ("/a.bin", "/%61.bin", "/a.bin.meta4", "/a.bin.manifest.json"):

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from server.app.state_lock import StateTaken, lock_state
+from server.app.config import CannotStart
+from server.app.state_lock import lock_state
 
 
 def test_a_second_server_is_told_who_has_the_folder(tmp_path: Path) -> None:
     first = lock_state(tmp_path / "a" / "state")
-    with pytest.raises(StateTaken, match=f"in use by process {os.getpid()};.*--state"):
+    with pytest.raises(CannotStart, match=f"in use by process {os.getpid()};.*--state"):
         lock_state(tmp_path / "a" / "state")
     os.close(first)
     os.close(lock_state(tmp_path / "a" / "state"))
@@ -34,7 +35,7 @@ def test_a_process_that_was_killed_leaves_the_folder_free(tmp_path: Path) -> Non
 
 def test_a_folder_that_cannot_be_is_named_with_a_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StateTaken, match="give another --state"):
+    with pytest.raises(CannotStart, match="give another --state"):
         lock_state(tmp_path / "file")
 
 

@@ -296,9 +296,8 @@ def test_a_database_file_that_is_lost_is_noticed_and_written_anew(
         threads,
         lambda work: succeed(work()),
         clock.seconds,
-        lambda: [lambda session: write_tickets(session, known)],
     )
-    store.open()
+    store.open(lambda: [lambda session: write_tickets(session, known)])
     store.keep_tickets(known)
     clock.advance(LOOK_S)
     threads.run()

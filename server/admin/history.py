@@ -100,6 +100,30 @@ def _mean(moments: Sequence[Mapping[str, float]], name: str) -> float | None:
     return sum(known) / len(known) if known else None
 
 
+class Arrivals:
+    """Jobs that came for the first time, until they are written."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], float] = {}
+        self._fresh: list[ArrivalRecord] = []
+
+    def note(self, record: ArrivalRecord) -> None:
+        """A job has come; a client that asks again for the same file soon is the same job."""
+        key = (record.client, record.file)
+        known = self._seen.pop(key, None)
+        self._seen[key] = record.at_s
+        if len(self._seen) > _SEEN_MOST:
+            del self._seen[next(iter(self._seen))]
+        fresh = known is None or record.at_s - known > _SAME_JOB_S
+        if fresh and len(self._fresh) < _WAITING_MOST:
+            self._fresh.append(record)
+
+    def take(self) -> list[ArrivalRecord]:
+        """What came since the last call."""
+        fresh, self._fresh = self._fresh, []
+        return fresh
+
+
 class History:
     """Samples the server, and reads the past. `kept_s` is how long tickets are remembered."""
 
@@ -110,6 +134,7 @@ class History:
         store: Store,
         vitals: Vitals,
         popularity: Popularity,
+        arrivals: Arrivals,
         kept_s: float,
     ) -> None:
         self._reactor = reactor
@@ -117,12 +142,11 @@ class History:
         self._store = store
         self._vitals = vitals
         self._popularity = popularity
+        self._arrivals = arrivals
         self._kept_s = kept_s
         self._call: Any = None
         self._counts: dict[str, float] = {}
         self._taken = 0
-        self._arrivals: list[ArrivalRecord] = []
-        self._seen: dict[tuple[str, str], float] = {}
         self._drawn: dict[tuple[int, int], tuple[float, Series]] = {}
         self._thin = random.Random(0)
         self.recent = Recent(_RECENT_S, _MOMENTS)
@@ -198,20 +222,6 @@ class History:
 
     # -- recording ---------------------------------------------------------------------------
 
-    def arrived(self, record: ArrivalRecord) -> None:
-        """Note a job that comes for the first time; written with the next sample.
-
-        A client that asks again for the same file within ten minutes is the same job.
-        """
-        key = (record.client, record.file)
-        known = self._seen.pop(key, None)
-        self._seen[key] = record.at_s
-        if len(self._seen) > _SEEN_MOST:
-            del self._seen[next(iter(self._seen))]
-        fresh = known is None or record.at_s - known > _SAME_JOB_S
-        if fresh and len(self._arrivals) < _WAITING_MOST:
-            self._arrivals.append(record)
-
     def _write_usage(self, now: float) -> None:
         usage = self._popularity.take(now)
         if usage:
@@ -229,8 +239,8 @@ class History:
         self.recent.add(now, values)
         samples = [SampleRecord(now, series, value, value) for series, value in values.items()]
         self._store.note(lambda session: write_samples(session, samples))
-        if self._arrivals:
-            arrivals, self._arrivals = self._arrivals, []
+        arrivals = self._arrivals.take()
+        if arrivals:
             self._store.note(lambda session: write_arrivals(session, arrivals))
         self._taken += 1
         if self._taken % _THIN_EVERY == 0:

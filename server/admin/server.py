@@ -63,7 +63,7 @@ class Server:
     doors: Doors
     branding: Branding
     files: FileIndex
-    scrapers: Callable[[], Sequence[str]]
+    scrapers: Sequence[str]
     behind_proxy: bool
 
     def may_scrape(self, peer: str, forwarded: bool) -> bool:
@@ -77,7 +77,7 @@ class Server:
             address = ipaddress.ip_address(peer)
         except ValueError:
             return False
-        named = any(address in ipaddress.ip_network(word, strict=False) for word in self.scrapers())
+        named = any(address in ipaddress.ip_network(word, strict=False) for word in self.scrapers)
         return named or (address.is_loopback and not self.behind_proxy and not forwarded)
 
     def mirror_rows(self) -> list[Row]:

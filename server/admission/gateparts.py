@@ -80,7 +80,6 @@ class GateParts:
     rules: RuleBook
     tools: ToolTable
     arrived: Callable[[ArrivalRecord], None]
-    not_found: Callable[[Request], None]
     popularity: Popularity = field(default_factory=Popularity)
     evidence: Evidence = field(default_factory=Evidence)
     prequeue: Prequeue = field(default_factory=lambda: Prequeue(lambda name, body: None))

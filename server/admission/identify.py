@@ -25,7 +25,10 @@ from server.http.request import Request
 
 
 class Reception:
-    """Receives requests for the gate. `small_below` tells which files count as small, in bytes."""
+    """Receives requests for the gate, and tells who may see what (`transfer.Visibility`).
+
+    `small_below` tells which files count as small, in bytes.
+    """
 
     def __init__(
         self, parts: GateParts, holds: ParkedRequests, small_below: Callable[[], int]
@@ -46,9 +49,9 @@ class Reception:
         if self._refuses_blocked(request):
             return None
         if verdict.hidden(now):
-            parts.not_found(request)
+            request.not_found()
             return None
-        if parts.prequeue.holds_back(verdict.hidden_until_s) and self.register(request, rep, now):
+        if parts.prequeue.holds_back(verdict.hidden_until_s) and self.register(request, rep):
             return None
         proof = self._prove(request, rep.url_path, verdict, now)
         if proof is None:
@@ -80,14 +83,22 @@ class Reception:
             request, rep, plan, start, job, rule, proof, has_room, browser, client.cookie
         )
 
-    def turns_away(self, request: Request, url_path: str, now: float) -> bool:
-        """Answer who may learn nothing of this path: who is blocked, or lacks the pass for it."""
+    def hidden(self, url_path: str) -> bool:
+        """See `transfer.Visibility`."""
+        return self.parts.rules.verdict(url_path).hidden(self.parts.wall())
+
+    def secret(self, url_path: str) -> bool:
+        """See `transfer.Visibility`."""
+        return self.parts.rules.verdict(url_path).require_class is not None
+
+    def turned_away(self, request: Request, url_path: str) -> bool:
+        """See `transfer.Visibility`: who is blocked, or lacks the pass for it."""
         if self._refuses_blocked(request):
             return True
         verdict = self.parts.rules.verdict(url_path)
         if verdict.require_class is None:
             return False
-        return self._prove(request, url_path, verdict, now) is None
+        return self._prove(request, url_path, verdict, self.parts.wall()) is None
 
     def _prove(self, request: Request, url_path: str, verdict: Verdict, now: float) -> Proof | None:
         """What the request proves; None when it was refused for a bad proof or a missing pass."""
@@ -109,9 +120,9 @@ class Reception:
         self.forged_total += error.code.endswith("forged")
         self.parts.waiting.refuse(request, error.status, error.code, str(error), afresh=True)
 
-    def register(self, request: Request, rep: Representation, now: float) -> bool:
-        """Put the client down for the draw of a file that opens later; False if there is none."""
-        parts = self.parts
+    def register(self, request: Request, rep: Representation) -> bool:
+        """See `transfer.Visibility`: put the client down for the draw of its release."""
+        parts, now = self.parts, self.parts.wall()
         verdict = parts.rules.verdict(rep.url_path)
         opens_s = verdict.hidden_until_s
         if opens_s is None or not verdict.registers(now):

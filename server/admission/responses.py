@@ -60,25 +60,32 @@ class Notice:
 
 
 class WaitingRoom:
-    """Renders waiting pages and refusals. `heading` and `logo_url` are the operator's own."""
+    """Renders waiting pages and refusals. `heading` and `logo_url` are the operator's own.
 
-    def __init__(self, pages: Pages) -> None:
+    `elsewhere` tells mirrors that would start a download of a URL path at once, `hurry` how soon
+    a client should ask again, whatever the queue says (multicast).
+    """
+
+    def __init__(
+        self,
+        pages: Pages,
+        elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: (),
+        hurry: Callable[[Request], float | None] = lambda request: None,
+    ) -> None:
         self._pages = pages
+        self._elsewhere = elsewhere
+        self._hurry = hurry
         self.heading = ""
         self.text = ""
         self.logo_url = ""
-        #: Mirrors that would start a download of this URL path at once.
-        self.elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: ()
-        #: How soon this client should ask again, whatever the queue says (multicast).
-        self.hurry: Callable[[Request], float | None] = lambda request: None
 
     def answer(self, request: Request, notice: Notice) -> None:
         """Answer 503 in the form that this client understands."""
-        soon_s = self.hurry(request)
+        soon_s = self._hurry(request)
         if soon_s is not None and soon_s < notice.wait.retry_after_s:
             notice = replace(notice, wait=replace(notice.wait, retry_after_s=soon_s))
         headers = [*_COMMON, *wait_fields(notice)]
-        free = self.elsewhere(request.path.decode("latin-1"))
+        free = self._elsewhere(request.path.decode("latin-1"))
         if free:
             links = [format_link(m.url, rel="duplicate", pri=str(m.priority)) for m in free]
             headers.append((b"Link", ", ".join(links).encode("latin-1")))

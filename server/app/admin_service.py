@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from twisted.internet.defer import maybeDeferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.logger import globalLogPublisher
 from twisted.python.threadpool import ThreadPool
@@ -16,22 +18,30 @@ from server.admin.adapter import LIMITS, AdminHandler
 from server.admin.blocks import Blocks
 from server.admin.branding import LOGO_ROUTE, Branding
 from server.admin.doors import Doors
-from server.admin.events import FaultCount
+from server.admin.events import EventLog, FaultCount
 from server.admin.file_index import FileIndex
-from server.admin.history import History
+from server.admin.history import Arrivals, History
 from server.admin.key_values import Papers, StoredAccounts, Tables
+from server.admin.revisions import Revisions
 from server.admin.rule_keeper import RuleKeeper
 from server.admin.server import Server
 from server.admin.site import AdminSite, make_admin
-from server.admin.vitals import Vitals
+from server.admin.vitals import Totals, Vitals
+from server.admission.actions import QueueActions
+from server.admission.gate import Gate
+from server.app.bootstrap import configured_policy
 from server.app.listeners import Listener, open_port
+from server.app.parts import Part
+from server.app.settings import ServerConfig
+from server.files.site import Site
 from server.http.factory import HttpFactory
 from server.http.front import Front
 from server.http.proxies import TrustedProxies
 from server.http.tls import TlsServer
-
-if TYPE_CHECKING:
-    from server.app.service import Service
+from server.mirror.registry import Registry
+from server.multicast.service import MulticastRoom
+from server.store.records import RevisionRecord
+from server.store.store import Store
 
 _KEY_BYTES = 32
 #: Work of the pages (passwords above all) runs here, so that it cannot crowd out the store.
@@ -39,97 +49,109 @@ _THREADS = 3
 
 
 class AdminService:
-    """What operators have set up counts even where nobody listens."""
+    """What operators have set up counts even where nobody listens.
 
-    def __init__(self, service: Service, tables: Tables, papers: Papers) -> None:
+    `revision` is the policy in force, `tls` for the listener at `config.admin`.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        reactor: Any,
+        now: Callable[[], float],
+        *,
+        gate: Gate,
+        site: Site,
+        store: Store,
+        tables: Tables,
+        papers: Papers,
+        revision: RevisionRecord,
+        arrivals: Arrivals,
+        totals: Totals,
+        multicast: MulticastRoom | None,
+        mirrors: Registry | None,
+        tls: TlsServer | None,
+    ) -> None:
+        self._config = config
         self._tables = tables
-        self._state = service.config.state
-        self._reactor = service.reactor
+        self._reactor = reactor
+        self._tls = tls
         self._pool = ThreadPool(0, _THREADS, "admin")
         self.faults = FaultCount()
-        self.vitals = Vitals(
+        desk, events = QueueActions(gate), EventLog(store, now)
+        vitals = Vitals(
             version=_version(),
-            started_s=service.started_s,
-            gate=service.gate,
-            totals=service.totals,
-            capacity_bytes_s=lambda: service.pacer.bandwidth_bytes_s,
-            store=service.store,
-            multicast=service.multicast,
+            started_s=now(),
+            gate=gate,
+            totals=totals,
+            capacity_bytes_s=lambda: site.pacer.bandwidth_bytes_s,
+            store=store,
+            multicast=multicast,
             faults=self.faults,
         )
-        self.history = History(
-            service.reactor,
-            service.now,
-            service.store,
-            self.vitals,
-            service.gate.parts.popularity,
-            service.config.ticket_max_age_s,
-        )
-        branding = Branding(service.waiting, papers)
+        popularity, kept_s = gate.parts.popularity, config.ticket_max_age_s
+        branding = Branding(gate.parts.waiting, papers)
+        prequeue, real_url = gate.parts.prequeue, site.tree.real_url
         self.server = Server(
-            reactor=service.reactor,
-            now=service.now,
-            off=lambda work: deferToThreadPool(service.reactor, self._pool, work),
-            gate=service.gate,
-            desk=service.desk,
-            store=service.store,
-            site=service.site,
-            passes=service.passes,
-            prequeue=service.prequeue,
-            mirrors=service.mirror_origin.registry if service.mirror_origin else None,
-            multicast=service.multicast,
-            vitals=self.vitals,
-            history=self.history,
-            events=service.events,
-            revisions=service.revisions,
-            rules=RuleKeeper(
-                service.gate,
-                service.prequeue,
-                papers,
-                service.now,
-                service.config.rules,
-                service.tree.real_url,
-            ),
-            blocks=Blocks(service.desk, papers, service.now),
+            reactor=reactor,
+            now=now,
+            off=lambda work: deferToThreadPool(reactor, self._pool, work),
+            gate=gate,
+            desk=desk,
+            store=store,
+            site=site,
+            passes=gate.parts.passes,
+            prequeue=prequeue,
+            mirrors=mirrors,
+            multicast=multicast,
+            vitals=vitals,
+            history=History(reactor, now, store, vitals, popularity, arrivals, kept_s),
+            events=events,
+            revisions=Revisions(gate, store, events, now, revision, configured_policy(config)),
+            rules=RuleKeeper(gate, prequeue, papers, now, config.rules, real_url),
+            blocks=Blocks(desk, papers, now),
             branding=branding,
-            doors=Doors(service.gate, branding, papers),
-            files=FileIndex(
-                service.reactor, service.site, service.gate, service.store, service.now
-            ),
-            scrapers=lambda: service.config.metrics_from,
-            behind_proxy=bool(service.config.trusted_proxies),
+            doors=Doors(gate, branding, papers),
+            files=FileIndex(reactor, site, gate, store, now),
+            scrapers=config.metrics_from,
+            behind_proxy=bool(config.trusted_proxies),
         )
-        service.site.add_route(LOGO_ROUTE, self.server.branding.answer_logo)
-        self.proxies = TrustedProxies(service.config.trusted_proxies, service.config.proxy_header)
+        site.add_route(LOGO_ROUTE, branding.answer_logo)
         self.factory: HttpFactory | None = None
         self.listener: Listener | None = None
         self.site: AdminSite | None = None
 
-    def start(self, place: str, tls: TlsServer | None = None) -> None:
-        """Put what was set up in force and listen at `place`, or `off`. Raises `CannotListen`."""
+    def parts(self) -> tuple[Part, Part]:
+        """Its places in the tree: what was set up, and the listener. Raises `CannotStart`."""
+        operators = Part("operators", self._put_in_force, self._end)
+        return operators, Part("admin", self._listen, self._close)
+
+    def _put_in_force(self) -> None:
         observer: Any = self.faults
         globalLogPublisher.addObserver(observer)
         self._pool.start()
         self.server.rules.put_in_force()
         self.server.blocks.open()
         self.server.doors.put_in_force()
-        self.history.start()
+        self.server.history.start()
+
+    def _listen(self) -> None:
+        place = self._config.admin
         if place == "off":
             return
-        self.open_site()
-        assert self.site is not None
-        handler = AdminHandler(self.site.admin, self._reactor)
-        self.factory = HttpFactory(handler, self._reactor, limits=LIMITS, proxies=self.proxies)
+        handler = AdminHandler(self.open_site().admin, self._reactor)
+        proxies = TrustedProxies(self._config.trusted_proxies, self._config.proxy_header)
+        self.factory = HttpFactory(handler, self._reactor, limits=LIMITS, proxies=proxies)
         front = Front(self._reactor, self.factory, known=False)
-        secure = None if place.startswith("unix:") else tls
+        secure = None if place.startswith("unix:") else self._tls
         self.listener = open_port(front, place, secure, "--admin")
 
     def open_site(self) -> AdminSite:
         """The application, built when it is first needed: it loads accounts and templates."""
         if self.site is None:
-            key = session_key(self._state / "admin.key")
-            store = StoredAccounts(self._tables, key)
-            self.site = make_admin(self.server, store, key, self._state)
+            state = self._config.state
+            key = session_key(state / "admin.key")
+            self.site = make_admin(self.server, StoredAccounts(self._tables, key), key, state)
         return self.site
 
     def introduction(self) -> list[str]:
@@ -150,18 +172,20 @@ class AdminService:
             lines.append("          (shown only now; you will be asked for one of your own)")
         return lines
 
-    def stop(self) -> Any:
-        """Stop listening; a Deferred."""
-        if self.site is not None:
-            self.site.admin.close()
-        self.history.stop()
-        if self.faults in globalLogPublisher._observers:
-            globalLogPublisher.removeObserver(self.faults)
-        self._pool.stop()
+    async def _close(self) -> None:
+        if self.listener is not None:
+            await maybeDeferred(self.listener.port.stopListening)
         if self.factory is not None:
             self.factory.drain()
             self.factory.abort_all()
-        return self.listener.port.stopListening() if self.listener is not None else None
+
+    def _end(self) -> None:
+        if self.site is not None:
+            self.site.admin.close()
+        self.server.history.stop()
+        observer: Any = self.faults
+        globalLogPublisher.removeObserver(observer)
+        self._pool.stop()
 
 
 def session_key(path: Path) -> bytes:

@@ -1,6 +1,6 @@
 """What must open before anything is built: the tree, the database with what it remembers, the log.
 
-Each fault is a `CannotServe` that names the remedy.
+Each fault is a `CannotStart` that names the remedy.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from server.admin.revisions import usable
-from server.app.config import LoadedConfig
+from server.admin.revisions import Configured, usable
+from server.app.config import CannotStart, LoadedConfig
 from server.app.settings import ServerConfig
 from server.files.tree import Tree
 from server.http.accesslog import AccessLog
@@ -23,21 +23,15 @@ from server.store.records import PassRecord, RevisionRecord
 
 #: Author of revisions that come from the configuration and not from an operator.
 CONFIGURATION = "configuration"
-
-
 _MARK = "ticket-numbers"
 
 
-class CannotServe(Exception):
-    """The server cannot start; the message names the fault and the remedy."""
-
-
 def open_tree(config: ServerConfig) -> Tree:
-    """The served directory. Raises CannotServe."""
+    """The served directory. Raises CannotStart."""
     try:
         return Tree(str(config.directory), show_hidden=config.show_hidden)
     except OSError as fault:
-        raise CannotServe(
+        raise CannotStart(
             f"{config.directory} cannot be served: {fault.strerror}; give a directory that "
             "this user can read."
         ) from fault
@@ -54,7 +48,7 @@ class Memory:
 
 
 def open_memory(config: ServerConfig, now: float) -> Memory:
-    """Open the database, bring its tables up to date, read it. Raises CannotServe."""
+    """Open the database, bring its tables up to date, read it. Raises CannotStart."""
     url = config.database or sqlite_url(config.state / "tidegate.db")
     try:
         database = Database(url)
@@ -83,7 +77,7 @@ def open_memory(config: ServerConfig, now: float) -> Memory:
             if url.startswith("sqlite")
             else "Start it, or correct `database`"
         )
-        raise CannotServe(f"The database {url} cannot be used: {text}. {remedy}.") from fault
+        raise CannotStart(f"The database {url} cannot be used: {text}. {remedy}.") from fault
     return Memory(database, journal, revision, passes)
 
 
@@ -91,7 +85,7 @@ def read_mark(state: Path) -> int:
     """No ticket number from here on was ever given away, whatever became of the database.
 
     It lies beside the keys, because they tell who holds a number: as long as old tokens count, no
-    number may be given away twice. 1 where there is none. Raises CannotServe.
+    number may be given away twice. 1 where there is none. Raises CannotStart.
     """
     file = state / _MARK
     try:
@@ -99,7 +93,7 @@ def read_mark(state: Path) -> int:
     except FileNotFoundError:
         return 1
     except (OSError, ValueError) as fault:
-        raise CannotServe(
+        raise CannotStart(
             f"{file} cannot be read ({fault}); it holds a number that is higher than all ticket "
             "numbers ever given away: write one into it, or remove it together with keys.json."
         ) from fault
@@ -126,13 +120,19 @@ def configured_revision(config: ServerConfig, now: float) -> RevisionRecord:
     return RevisionRecord(now, CONFIGURATION, config.policy, settings)
 
 
+def configured_policy(config: ServerConfig) -> Configured:
+    """The same without its time and author."""
+    wanted = configured_revision(config, 0.0)
+    return Configured(wanted.policy, wanted.settings)
+
+
 def same_policy(one: RevisionRecord, other: RevisionRecord) -> bool:
     """Whether two revisions ask for the same."""
     return one.policy == other.policy and dict(one.settings) == dict(other.settings)
 
 
 def open_access_log(config: ServerConfig) -> AccessLog | None:
-    """The access log, or None. Raises CannotServe."""
+    """The access log, or None. Raises CannotStart."""
     place = config.access_log
     if place is None:
         return None
@@ -140,6 +140,6 @@ def open_access_log(config: ServerConfig) -> AccessLog | None:
         outlet = open_outlet(place)
     except (OSError, ValueError) as fault:
         reason = fault.strerror if isinstance(fault, OSError) else fault
-        raise CannotServe(f"The access log {place} cannot be opened: {reason}.") from fault
+        raise CannotStart(f"The access log {place} cannot be opened: {reason}.") from fault
     form = parse_format(config.access_log_format)
     return AccessLog(BackgroundWriter(LineWriter(outlet, form, config.access_log_most)))

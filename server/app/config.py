@@ -34,7 +34,11 @@ _NONE = frozenset({"", "none", "auto"})
 _READERS = {"bytes": parse_size, "bytes/s": parse_rate, "s": parse_duration}
 
 
-class ConfigError(Exception):
+class CannotStart(Exception):
+    """The server cannot start; the message is a sentence with the fault and the remedy."""
+
+
+class ConfigError(CannotStart):
     """A configuration that cannot be used; `faults` are whole sentences."""
 
     def __init__(self, faults: list[str]) -> None:

@@ -121,12 +121,12 @@ class LeaderHome:
 
     def register(self, request: Request, rep: Representation) -> None:
         """See `leader.Home`."""
-        if request.method != b"GET" or not self._site.register(request, rep):
-            self._site.not_found(request)
+        if request.method != b"GET" or not self._site.visibility.register(request, rep):
+            request.not_found()
 
     def turned_away(self, request: Request, url_path: str) -> bool:
         """See `leader.Home`."""
-        return self._site.turned_away(request, url_path)
+        return self._site.visibility.turned_away(request, url_path)
 
     def digests(self, rep: Representation) -> Deferred[FileDigests | None]:
         """See `leader.Home`: known, kept, or computed now if the file is the same one here."""

@@ -12,21 +12,18 @@ from typing import Any
 from twisted.logger import Logger
 
 from protocol.ticket import Key, KeyRing
+from server.app.config import CannotStart
 
 #: Old keys stay good for reading this long after a newer one took over.
 OVERLAP_S = 30 * 86_400.0
 _LOOK_S = 3600.0
 
 
-class KeysUnreadable(Exception):
-    """The key file cannot be used; the message names the fault and the remedy."""
-
-
 def load_keys(path: Path, now: float, rotate_after_s: float | None = None) -> KeyRing:
     """The ring of keys in `path`; made if absent, rotated when the newest is too old.
 
     Keys that were replaced more than `OVERLAP_S` ago are dropped: their tickets have expired.
-    Raises `KeysUnreadable` for a damaged file or one that others can read.
+    Raises `CannotStart` for a damaged file or one that others can read.
     """
     entries = _read(path) if path.exists() else []
     newest_s = max((made_s for _, made_s in entries), default=None)
@@ -45,51 +42,59 @@ def load_keys(path: Path, now: float, rotate_after_s: float | None = None) -> Ke
 
 
 class KeyKeeper:
-    """Looks after the key file while the server runs; `use` gets the ring when it may be new."""
+    """Looks after the key file while the server runs; `use` gets the ring when it may be new.
+
+    The newest key is replaced `rotate_after_s` after it was made.
+    """
 
     log = Logger()
 
-    def __init__(self, reactor: Any, now: Callable[[], float], use: Callable[[KeyRing], None]):
+    def __init__(
+        self,
+        reactor: Any,
+        now: Callable[[], float],
+        path: Path,
+        rotate_after_s: float | None,
+        use: Callable[[KeyRing], None],
+    ) -> None:
         self._reactor = reactor
         self._now = now
+        self._path = path
+        self.rotate_after_s = rotate_after_s
         self._use = use
         self._call: Any = None
 
-    def start(self, path: Path, rotate_after_s: float | None) -> None:
+    def start(self) -> None:
         """Look again once an hour; what can go wrong by then is logged and changes nothing."""
-        self.stop()
-        self._call = self._reactor.callLater(_LOOK_S, self._look, path, rotate_after_s)
+        self._call = self._reactor.callLater(_LOOK_S, self._look)
 
     def stop(self) -> None:
         """Look no more."""
         if self._call is not None and self._call.active():
             self._call.cancel()
 
-    def read(self, path: Path, rotate_after_s: float | None) -> None:
-        """Read the keys now; the newest is replaced when its time has come.
-
-        Raises `KeysUnreadable` and OSError.
-        """
-        self._use(load_keys(path, self._now(), rotate_after_s))
-
-    def _look(self, path: Path, rotate_after_s: float | None) -> None:
-        self.start(path, rotate_after_s)
+    def read(self) -> None:
+        """Read the keys now; what goes wrong is logged and changes nothing."""
         try:
-            self.read(path, rotate_after_s)
-        except (KeysUnreadable, OSError) as fault:
+            self._use(load_keys(self._path, self._now(), self.rotate_after_s))
+        except (CannotStart, OSError) as fault:
             self.log.error("The keys stay as they were: {fault}", fault=fault)
+
+    def _look(self) -> None:
+        self.start()
+        self.read()
 
 
 def _read(path: Path) -> list[tuple[Key, float]]:
     try:
         if path.stat().st_mode & 0o077:
-            raise KeysUnreadable(f"{path} can be read by others; run chmod 600 {path}.")
+            raise CannotStart(f"{path} can be read by others; run chmod 600 {path}.")
         entries = [
             (Key(entry["name"], bytes.fromhex(entry["secret"])), float(entry["made_s"]))
             for entry in json.loads(path.read_text("ascii"))
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise KeysUnreadable(
+        raise CannotStart(
             f"The keys in {path} cannot be read ({error}); put a backup in its place, or move the "
             "file away: tickets and passes that were given out are worthless then."
         ) from error

@@ -9,15 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from server.app.config import CannotStart
 from server.app.settings import ServerConfig, split_address
 from server.http.front import Front
 from server.http.tls import BadCertificate, TlsServer
 
 _BACKLOG = 4096
-
-
-class CannotListen(Exception):
-    """A listener cannot be opened; the message names the fault and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class Listener:
 
 
 def tls_server(config: ServerConfig) -> TlsServer | None:
-    """TLS for all listeners, where it is configured. Raises `CannotListen`."""
+    """TLS for all listeners, where it is configured. Raises `CannotStart`."""
     if config.tls_cert is None or config.tls_key is None:
         return None
     try:
@@ -41,13 +38,13 @@ def tls_server(config: ServerConfig) -> TlsServer | None:
             ciphers=config.tls_ciphers,
         )
     except BadCertificate as fault:
-        raise CannotListen(str(fault)) from fault
+        raise CannotStart(str(fault)) from fault
 
 
 def open_port(front: Front, place: str, tls: TlsServer | None, flag: str = "--listen") -> Listener:
     """Serve at `HOST:PORT`, `[IPv6]:PORT` or `unix:PATH` (never TLS), which `flag` names.
 
-    Raises `CannotListen`.
+    Raises `CannotStart`.
     """
     try:
         if place.startswith("unix:"):
@@ -58,7 +55,7 @@ def open_port(front: Front, place: str, tls: TlsServer | None, flag: str = "--li
         host, number = split_address(place)
         port = front.listen_tcp(host, number, tls)
     except OSError as fault:
-        raise CannotListen(
+        raise CannotStart(
             f"Cannot listen on {place}: {fault.strerror or fault}; choose another address with "
             f"{flag}."
         ) from fault
@@ -70,7 +67,7 @@ def bind_shared(place: str, count: int, tls: bool) -> tuple[list[socket.socket],
     """`count` listening sockets at one place, for as many processes, and its URL.
 
     The kernel spreads connections over TCP sockets (SO_REUSEPORT); all wait at one unix socket.
-    Raises `CannotListen`.
+    Raises `CannotStart`.
     """
     try:
         if place.startswith("unix:"):
@@ -95,7 +92,7 @@ def bind_shared(place: str, count: int, tls: bool) -> tuple[list[socket.socket],
             one.listen(_BACKLOG)
             found.append(one)
     except OSError as fault:
-        raise CannotListen(
+        raise CannotStart(
             f"Cannot listen on {place}: {fault.strerror}; choose another address with --listen."
         ) from fault
     shown = f"[{host}]" if ":" in host else host

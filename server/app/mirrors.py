@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from protocol.manifest import Source
-from server.admission.responses import WaitingRoom
 from server.app.settings import ServerConfig
-from server.files.site import Site
-from server.mirror.registry import MirrorDirectory
-from server.mirror.routes import PREFIX, MirrorOrigin
+from server.mirror.registry import MirrorDirectory, Registry
 
 
 def configured_mirrors(config: ServerConfig) -> tuple[Source, ...]:
@@ -23,25 +19,19 @@ def configured_mirrors(config: ServerConfig) -> tuple[Source, ...]:
     )
 
 
-def offer_followers(
-    config: ServerConfig, reactor: Any, now: Callable[[], float], site: Site, waiting: WaitingRoom
-) -> MirrorOrigin | None:
-    """Offer the followers of a channel beside this server; None where none is published."""
-    if config.mirror_publish is None:
+def followers_of(
+    config: ServerConfig, registry: Registry, now: Callable[[], float]
+) -> MirrorDirectory | None:
+    """Where else files can be had: at the followers of the channel that is served, if any."""
+    if config.mirror_publish is None or config.mirror_channel is None:
         return None
-    origin = MirrorOrigin(config.mirror_publish, reactor, now, site.forget_all)
-    site.add_route(PREFIX, origin.handle, ("GET", "HEAD", "POST"))
-    if config.mirror_channel is not None:
-        directory = MirrorDirectory(
-            origin.registry,
-            config.mirror_channel,
-            now,
-            config.mirror_prefix,
-            _url_path_of(config.mirror_publish, config.directory),
-        )
-        site.said.elsewhere = directory.urls_for
-        waiting.elsewhere = lambda path: directory.urls_for(path, only_free=True)
-    return origin
+    return MirrorDirectory(
+        registry,
+        config.mirror_channel,
+        now,
+        config.mirror_prefix,
+        _url_path_of(config.mirror_publish, config.directory),
+    )
 
 
 def _url_path_of(folder: Path, root: Path) -> str | None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from twisted.application.internet import ClientService
-from twisted.internet import defer
 from twisted.internet.endpoints import UNIXClientEndpoint
 from twisted.logger import Logger
 
-from protocol import problems
 from protocol.cluster import decode_from_leader
 from protocol.errors import ProtocolError
 from server.app.bootstrap import open_access_log, open_tree, private_paths
@@ -23,20 +20,20 @@ from server.app.descriptors import affordable, raise_limit
 from server.app.fleet import FleetPlan
 from server.app.listeners import tls_server
 from server.app.mirrors import configured_mirrors
+from server.app.parts import InOrder, Part
 from server.app.settings import FIXED, ServerConfig
 from server.cluster.link import LinkFactory
 from server.cluster.node import RemoteAdmission, RemoteDigests
 from server.files.digests import Catalog
-from server.files.listing import Listings
-from server.files.manifests import Generated
 from server.files.pacer import Pacer
-from server.files.pages import STATIC_ROUTE, Pages
+from server.files.pages import Pages
 from server.files.site import Site
 from server.http.factory import HttpFactory
 from server.http.front import Front, Port
 from server.http.limits import HttpLimits
 from server.http.proxies import TrustedProxies
 from server.http.request import Request
+from server.http.tls import TlsServer
 
 #: A leader that is gone is looked for this often: it is back within a second or two.
 _RETRY_S = 0.1
@@ -44,7 +41,10 @@ _PARTING_S = 1.0
 
 
 class NodeService:
-    """A node. `sockets` listen already; their places stand in the configuration's order."""
+    """A node. `sockets` listen already; their places stand in the configuration's order.
+
+    Raises `CannotStart`.
+    """
 
     log = Logger()
 
@@ -62,7 +62,6 @@ class NodeService:
         self.config: ServerConfig = config
         self._reactor = reactor
         self._fleet = fleet
-        self._sockets = sockets
         self.tree = open_tree(config)
         self.tree.keep_private(private_paths(loaded))
         self._open_files = raise_limit()
@@ -86,20 +85,13 @@ class NodeService:
             self.tree,
             self.catalog,
             self.admission,
+            self.admission,
             self.pacer,
+            Pages(),
+            reactor,
             mirrors=configured_mirrors(config),
-            wall=time.time,
+            unrouted=self.admission.ask,
         )
-        self.site.hidden = lambda path: self.admission.hidden(path, time.time())
-        self.site.secret = self.admission.secret
-        self.site.turned_away = self.admission.turned_away
-        self.site.register = self.admission.register
-        self.site.unrouted = self.admission.ask
-        pages = Pages()
-        self.site.listing = Listings(self.site, pages, reactor).answer
-        self.site.generated = Generated(self.site, reactor).answer
-        self.site.add_route(STATIC_ROUTE, pages.answer_static)
-        self.site.add_route(problems.BASE.rstrip("/"), pages.answer_problem)
         self.factory = HttpFactory(
             self.site,
             reactor,
@@ -111,24 +103,37 @@ class NodeService:
         self._front = Front(reactor, self.factory)
         links: Any = LinkFactory(reactor, decode_from_leader, self.admission.peer)
         place: Any = UNIXClientEndpoint(reactor, str(fleet.socket))  # type: ignore[no-untyped-call]
-        self._client = ClientService(
+        link = ClientService(
             place,
             links,
             retryPolicy=lambda failures: _RETRY_S,
             clock=reactor,
         )
-        self._ports: list[Port] = []
+        link.setName("link")  # type: ignore[no-untyped-call]
+        tls = tls_server(config)
+        self._parts = InOrder(
+            [
+                Part("files", end=self._close_files),
+                Part("digests", end=self.catalog.stop),
+                link,
+                Part("admission", self.admission.begin, self.admission.stop),
+                Part("connections", end=self._part_with_clients),
+                *(self._listener(one, tls) for one in sockets),
+            ]
+        )
+
+    def _listener(self, bound: socket.socket, tls: TlsServer | None) -> Part:
+        opened: list[Port] = []
+        secure = tls if bound.family != socket.AF_UNIX else None
+        return Part(
+            "listener",
+            lambda: opened.append(self._front.listen_on(bound, secure)),
+            lambda: opened[0].stopListening(),
+        )
 
     def start(self) -> None:
-        """Serve, and look for the leader. Raises `CannotListen` for a bad certificate."""
-        config = self.config
-        tls = tls_server(config)
-        for one in self._sockets:
-            secure = tls if one.family != socket.AF_UNIX else None
-            self._ports.append(self._front.listen_on(one, secure))
-        self._sockets.clear()
-        self.admission.begin()
-        self._client.startService()
+        """Serve, and look for the leader."""
+        self._parts.startService()
 
     def reload(self, loaded: LoadedConfig) -> list[str]:
         """Take over a new configuration; the names of settings that need a restart.
@@ -150,16 +155,16 @@ class NodeService:
 
     async def stop(self) -> None:
         """Close everything; answers that were given get out."""
-        for port in self._ports:
-            port.stopListening()
+        await self._parts.stopService()
+
+    async def _part_with_clients(self) -> None:
         self.factory.drain()
         await self.factory.parted(_PARTING_S)
         self.factory.abort_all()
-        self.admission.stop()
+
+    def _close_files(self) -> None:
         if self.factory.access_log is not None:
             self.factory.access_log.close()
-        await defer.maybeDeferred(self._client.stopService)
-        self.catalog.stop()
         self.tree.close()
 
     def _answer(self, request: Request) -> None:

@@ -34,7 +34,7 @@ from twisted.logger import (
 from policies.registry import POLICIES
 from protocol.units import format_rate, format_size
 from server.app.clock import ProcessClockReactor
-from server.app.config import ConfigError, LoadedConfig
+from server.app.config import CannotStart, ConfigError, LoadedConfig
 from server.app.confinement import confine, prepare, writable
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     count = loaded.config.worker_count()
     if count == 1:
         return _serve(loaded, load)
-    from server.app.listeners import CannotListen
     from server.app.workers import Workers
 
     # What the children share is loaded before they are made.
@@ -56,7 +55,7 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
         importlib.import_module(module)
     try:
         workers = Workers(loaded, count, lambda child: _be_child(child, load))
-    except (CannotListen, OSError) as fault:
+    except (CannotStart, OSError) as fault:
         return [str(fault)], 1
     return [], workers.run()
 
@@ -89,15 +88,11 @@ def _serve(
     """Have the queue, and serve by oneself or by nodes."""
     reactor = _reactor(loaded)
 
-    from server.app.bootstrap import CannotServe
-    from server.app.keys import KeysUnreadable
-    from server.app.listeners import CannotListen
     from server.app.service import Service
-    from server.app.state_lock import StateTaken
 
     try:
         service = Service(loaded, reactor, child.fleet if child is not None else None)
-    except (CannotServe, CannotListen, KeysUnreadable, StateTaken, OSError) as fault:
+    except (CannotStart, OSError) as fault:
         return [str(fault)], 1
     faults: list[str] = []
     again = child is not None and child.fleet.epoch > 1
@@ -120,8 +115,6 @@ def _serve_node(
     """Serve, and ask the leader."""
     reactor = _reactor(loaded)
 
-    from server.app.bootstrap import CannotServe
-    from server.app.listeners import CannotListen
     from server.app.node_service import NodeService
 
     faults: list[str] = []
@@ -137,7 +130,7 @@ def _serve_node(
         nonlocal stopping
         try:
             node.start()
-        except CannotListen as fault:
+        except CannotStart as fault:
             faults.append(str(fault))
             stopping = True
             reactor.stop()
@@ -148,7 +141,7 @@ def _serve_node(
 
     try:
         node = NodeService(loaded, reactor, child.fleet, child.name, child.sockets, stop)
-    except (CannotServe, OSError) as fault:
+    except (CannotStart, OSError) as fault:
         return [str(fault)], 1
     _run(reactor, begin, _Signals(stop, reload, node.reopen_logs), child)
     return faults, 1 if faults else 0
@@ -212,9 +205,7 @@ def _stop(service: Any, reactor: Any) -> None:
     """Close everything, then end the process."""
     from twisted.internet.defer import Deferred
 
-    stopped = Deferred.fromCoroutine(service.stop())
-    stopped.addErrback(lambda failure: service.log.failure("Stopping", failure=failure))
-    stopped.addBoth(lambda _: reactor.stop())
+    Deferred.fromCoroutine(service.stop()).addBoth(lambda _: reactor.stop())
 
 
 class _Lifeline:
@@ -278,14 +269,12 @@ class _Supervisor:
 
     def begin(self) -> None:
         """Open the listeners and say so."""
-        from server.app.listeners import CannotListen
-
         try:
             self._service.start(self._introduce)
             # What was built so far lives as long as the server: spare the collector the walk.
             gc.collect()
             gc.freeze()
-        except CannotListen as fault:
+        except CannotStart as fault:
             self._faults.append(str(fault))
             self._stop()
 

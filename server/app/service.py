@@ -5,22 +5,18 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from twisted.internet import defer, threads
 from twisted.logger import Logger
-from twisted.python.threadpool import ThreadPool
 
+from policies.contract import TicketRow
 from policies.settings import PolicySettings
-from protocol import problems
 from protocol.errors import ProtocolError
 from protocol.ticket import KeyRing
-from server.admin.events import EventLog
+from server.admin.history import Arrivals
 from server.admin.key_values import Papers
-from server.admin.revisions import Configured, Revisions
 from server.admin.vitals import Totals
-from server.admission.actions import QueueActions
 from server.admission.client_keys import Clients
 from server.admission.client_programs import ToolTable
 from server.admission.draw import ROUTE as PREQUEUE_ROUTE
@@ -37,54 +33,50 @@ from server.app import health
 from server.app.admin_service import AdminService
 from server.app.bootstrap import (
     CONFIGURATION,
-    CannotServe,
-    configured_revision,
+    configured_policy,
     keep_mark,
     open_access_log,
     open_memory,
     open_tree,
     private_paths,
     read_mark,
-    same_policy,
 )
-from server.app.config import LoadedConfig
+from server.app.config import CannotStart, LoadedConfig
 from server.app.descriptors import affordable, raise_limit
 from server.app.fleet import FleetPlan, FleetTotals, LeaderHome, NodePort, OwnTotals
 from server.app.keys import KeyKeeper, load_keys
 from server.app.listeners import Listener, open_port, tls_server
-from server.app.mirrors import configured_mirrors, offer_followers
+from server.app.mirrors import configured_mirrors, followers_of
+from server.app.parts import InOrder, Part
 from server.app.settings import FIXED, ServerConfig
 from server.app.state_lock import lock_state
+from server.app.store_service import StoreService
 from server.cluster.leader import Leader, Nodes
 from server.files.digest_warmup import Survey
 from server.files.digests import Catalog
-from server.files.listing import Listings
-from server.files.manifests import Generated
 from server.files.pacer import Pacer
-from server.files.pages import STATIC_ROUTE, Pages
+from server.files.pages import Pages
 from server.files.site import Site
 from server.files.stored_digests import StoredDigests
 from server.http.factory import HttpFactory
 from server.http.front import Front
 from server.http.proxies import TrustedProxies
-from server.http.tls import CertificateWatch
-from server.multicast.service import MulticastRoom
+from server.http.tls import CertificateWatch, TlsServer
+from server.mirror.registry import Registry
+from server.mirror.routes import PREFIX, MirrorOrigin
+from server.multicast.service import MulticastRoom, MulticastSender
 from server.store.accounts import OperatorTables
 from server.store.journal import reserve_numbers, write_tickets
-from server.store.queries import (
-    count_pass_use,
-    keep_revision,
-)
+from server.store.queries import count_pass_use, keep_revision
 from server.store.records import PassRecord
-from server.store.store import Store, Work
+from server.store.store import Work
 
-_READ_THREADS = 3
 #: A server that stops lets whole answers get out for so long.
 _PARTING_S = 1.0
 
 
 class Service:
-    """One running server. Its attributes are what the admin page and the multicast room bind to."""
+    """One running server: everything is built complete, in the order in which it stands."""
 
     log = Logger()
 
@@ -93,34 +85,25 @@ class Service:
         self.config: ServerConfig = loaded.config
         self.reactor = reactor
         #: Unix time, for people, tokens and the database; durations are the reactor's.
-        self.now = time.time
-        self.started_s = self.now()
-        self.listeners: list[Listener] = []
-        self._fleet = fleet
+        self.now = now = time.time
         self.draining = False
-        #: After `stop`: a thread cannot be ended, so the process must be.
-        self.hung = False
-        self.rng = random.Random()
-        config = self.config
+        config, rng = self.config, random.Random()
+
+        # What an earlier run left, and what is served.
         self.tree = open_tree(config)
         self._open_files = raise_limit()
         self._lock = lock_state(config.state)
         self.tree.keep_private(private_paths(loaded))
-        self._key_file = config.state / "keys.json"
-        keys = load_keys(self._key_file, self.now(), config.keys_rotate_s)
-        self.keys = KeyKeeper(reactor, self.now, self._use_keys)
-        memory = open_memory(config, self.now())
-        self.database, journal, revision = memory.database, memory.journal, memory.revision
-        self._write_pool = ThreadPool(1, 1, "store-write")
-        self._read_pool = ThreadPool(0, _READ_THREADS, "store-read")
-        self.store = Store(
-            self.database,
-            reactor,
-            lambda work: threads.deferToThreadPool(reactor, self._write_pool, work),
-            lambda work: threads.deferToThreadPool(reactor, self._read_pool, work),
-            self.now,
-            self._all_that_must_last,
-        )
+        key_file = config.state / "keys.json"
+        keys = load_keys(key_file, now(), config.keys_rotate_s)
+        memory = open_memory(config, now())
+        self._database = StoreService(reactor, memory.database, now)
+        self.store = self._database.store
+        tables = OperatorTables(memory.database, self.store)
+        papers = Papers(tables)
+        tls = tls_server(config)
+
+        # The line, and who sends over it.
         self.pacer = Pacer(reactor, config.bandwidth)
         #: The processes that serve, where there are several; this one then has the queue.
         self.nodes = Nodes(self.pacer.goodput_bytes_s)
@@ -129,101 +112,84 @@ class Service:
             if fleet is None
             else ToldLine(self.nodes, config.bandwidth)
         )
-        self.catalog = Catalog(reactor, StoredDigests(self.store, self.now))
-        self.survey = Survey(reactor, self.tree, self.catalog)
-        self.pages = Pages()
-        self.waiting = WaitingRoom(self.pages)
-        self.passes = PassBook(keys, self._keep_pass)
-        self.passes.load(memory.passes)
-        tables = OperatorTables(self.database, self.store)
-        papers = Papers(tables)
-        self.prequeue = Prequeue(papers.write, papers.drop)
-        self.prequeue.load(
-            (body for name, body in papers.all() if name.startswith("draw ")), self.now()
+        registry = Registry()
+        followers = followers_of(config, registry, now)
+        sender = self._multicast_sender(rng)
+
+        # The queue.
+        pages = Pages()
+        self.waiting = WaitingRoom(
+            pages,
+            lambda path: followers.urls_for(path, only_free=True) if followers else (),
+            sender.hurry if sender is not None else lambda request: None,
         )
-        settings = PolicySettings.model_validate(revision.settings)
+        self._passes = PassBook(keys, self._keep_pass)
+        self._passes.load(memory.passes)
+        self._prequeue = Prequeue(papers.write, papers.drop)
+        drawn = (body for name, body in papers.all() if name.startswith("draw "))
+        self._prequeue.load(drawn, now())
+        arrivals = Arrivals()
+        first = max(memory.journal.next_number, read_mark(config.state))
         parts = GateParts(
             reactor=reactor,
             now=reactor.seconds,
-            wall=self.now,
-            rng=self.rng,
+            wall=now,
+            rng=rng,
             keys=keys,
             journal=self.store,
-            numbers=Numbers(
-                max(journal.next_number, read_mark(config.state)),
-                journal.over,
-                self._promise_numbers,
-            ),
-            passes=self.passes,
+            numbers=Numbers(first, memory.journal.over, self._promise_numbers),
+            passes=self._passes,
             waiting=self.waiting,
             line=self.line,
-            clients=Clients(config.clients_per_address, self.now),
+            clients=Clients(config.clients_per_address, now),
             rules=RuleBook(config.rules, self.tree.real_url),
-            prequeue=self.prequeue,
+            prequeue=self._prequeue,
             tools=ToolTable(config.holding.tools, config.holding.unknown),
-            arrived=lambda record: self.admin.history.arrived(record),
-            not_found=lambda request: self.site.not_found(request),
+            arrived=arrivals.note,
             holds_most=config.holding.most,
             holds_per_client=config.holding.most_per_client,
             ticket_max_age_s=config.ticket_max_age_s,
         )
-        self.gate = Gate(parts, revision.policy, settings)
-        self.desk = QueueActions(self.gate)
-        self.events = EventLog(self.store, self.now)
-        self.revisions = Revisions(
-            self.gate, self.store, self.events, self.now, revision, _configured(config)
+        policy = memory.revision
+        self.gate = gate = Gate(
+            parts, policy.policy, PolicySettings.model_validate(policy.settings)
         )
-        self._restored = journal.live
-        self.site = Site(
+        self.keys = KeyKeeper(reactor, now, key_file, config.keys_rotate_s, self._use_keys)
+
+        # What answers.
+        self.multicast: MulticastRoom | None = None
+        if sender is not None:
+            self.multicast = MulticastRoom(
+                reactor, sender, self.tree, gate, config.state, self._database.read_pool
+            )
+        self.catalog = Catalog(reactor, StoredDigests(self.store, now))
+        self.survey = Survey(reactor, self.tree, self.catalog)
+        self.site = site = Site(
             self.tree,
             self.catalog,
-            self.gate,
+            self.multicast.switch if self.multicast is not None else gate,
+            gate.reception,
             self.pacer,
-            mirrors=configured_mirrors(config),
-            wall=self.now,
-        )
-        self.site.hidden = lambda path: self.gate.parts.rules.verdict(path).hidden(self.now())
-        self.site.secret = lambda path: (
-            self.gate.parts.rules.verdict(path).require_class is not None
-        )
-        self.site.turned_away = lambda request, path: self.gate.reception.turns_away(
-            request, path, self.now()
-        )
-        self.site.register = lambda request, rep: self.gate.reception.register(
-            request, rep, self.now()
-        )
-        self.site.listing = Listings(
-            self.site,
-            self.pages,
+            pages,
             reactor,
-            greet=lambda request: self.gate.parts.clients.greet(request, self.gate.parts.keys),
-        ).answer
-        self.site.generated = Generated(self.site, reactor).answer
-        self.site.add_route(STATIC_ROUTE, self.pages.answer_static)
-        self.site.add_route(problems.BASE.rstrip("/"), self.pages.answer_problem)
-        self.site.add_route(
-            PREQUEUE_ROUTE, lambda request: self.prequeue.answer(request, self.now())
+            mirrors=configured_mirrors(config),
+            elsewhere=followers.urls_for if followers else lambda path: (),
+            greet=lambda request: parts.clients.greet(request, parts.keys),
+            wall=now,
         )
-        status = WaitStatus(self.gate, lambda: self.gate.parts.keys, self.now)
-        self.site.add_route(STATUS_PREFIX, status.answer)
-        health.add_routes(self.site, self.gate, self.store, lambda: self.draining)
-        self.multicast: MulticastRoom | None = None
-        if config.multicast.enabled:
-            try:
-                self.multicast = MulticastRoom(
-                    reactor,
-                    config.multicast,
-                    self.site,
-                    self.gate,
-                    config.state,
-                    self.rng,
-                    self._read_pool,
-                )
-            except ProtocolError as fault:
-                raise CannotServe(str(fault)) from fault
-        self.mirror_origin = offer_followers(config, reactor, self.now, self.site, self.waiting)
+        site.add_route(PREQUEUE_ROUTE, lambda request: self._prequeue.answer(request, now()))
+        site.add_route(STATUS_PREFIX, WaitStatus(gate, lambda: parts.keys, now).answer)
+        health.add_routes(site, gate, self.store, lambda: self.draining)
+        if self.multicast is not None:
+            self.multicast.add_routes(site)
+        self._mirror_origin: MirrorOrigin | None = None
+        if config.mirror_publish is not None:
+            self._mirror_origin = MirrorOrigin(
+                registry, config.mirror_publish, reactor, now, site.forget_all
+            )
+            site.add_route(PREFIX, self._mirror_origin.handle, ("GET", "HEAD", "POST"))
         self.factory = HttpFactory(
-            self.site,
+            site,
             reactor,
             limits=affordable(config.limits.http_limits(), self._open_files),
             proxies=TrustedProxies(
@@ -234,60 +200,105 @@ class Service:
             charge=self.pacer.charge,
             denylist=self.gate.reception.blocked,
         )
-        self.front = Front(reactor, self.factory)
-        self.certificate: CertificateWatch | None = None
+        self._front = Front(reactor, self.factory)
+        self.listeners: list[Listener] = []
+        self.certificate = CertificateWatch(reactor, tls) if tls is not None else None
         self.totals: Totals = (
             OwnTotals(self.pacer, self.factory, self.listeners)
             if fleet is None
             else FleetTotals(self.nodes, self.pacer, fleet)
         )
-        self.leader = None
+        self.leader: Leader | None = None
         if fleet is not None:
             self.leader = Leader(
                 reactor,
-                LeaderHome(self.site, self.gate),
+                LeaderHome(site, gate),
                 self.nodes,
                 self.factory.proxies,
                 epoch=fleet.epoch,
                 awaited=fleet.workers,
                 bandwidth_bytes_s=config.bandwidth,
             )
-            self._node_port = NodePort(reactor, self.leader, fleet.socket)
-        self.admin = AdminService(self, tables, papers)
+        self.admin = AdminService(
+            config,
+            reactor,
+            now,
+            gate=gate,
+            site=site,
+            store=self.store,
+            tables=tables,
+            papers=papers,
+            revision=policy,
+            arrivals=arrivals,
+            totals=self.totals,
+            multicast=self.multicast,
+            mirrors=registry if self._mirror_origin is not None else None,
+            tls=tls,
+        )
+        self._ready: Callable[[list[str]], None] = lambda urls: None
+        self._parts = InOrder(self._all_parts(memory.journal.live, tls, fleet))
+
+    def _multicast_sender(self, rng: random.Random) -> MulticastSender | None:
+        settings = self.config.multicast
+        if not settings.enabled:
+            return None
+        try:
+            return MulticastSender(self.reactor, settings, rng, self.pacer.charge)
+        except ProtocolError as fault:
+            raise CannotStart(str(fault)) from fault
+
+    def _all_parts(
+        self, restored: Sequence[TicketRow], tls: TlsServer | None, fleet: FleetPlan | None
+    ) -> Iterator[Part]:
+        """What starts and stops, each on top of those before it."""
+        yield Part("files", end=self._close_files)
+        yield self._database.part(self._all_that_must_last)
+        yield Part("digests", end=self.catalog.stop)
+        yield Part("draw", end=self._prequeue.save)
+        yield Part("keys", self.keys.start, self.keys.stop)
+        if self.certificate is not None:
+            yield Part("certificate", self.certificate.start, self.certificate.stop)
+        yield Part("queue", lambda: self.gate.open(restored), self.gate.close)
+        leader = self.leader
+        if leader is not None and fleet is not None:
+            port = NodePort(self.reactor, leader, fleet.socket)
+            yield Part("node port", port.open, port.close)
+            yield Part("leader", lambda: leader.start(self._tell_ready), self._leave)
+        yield Part("connections", end=self._part_with_clients)
+        if leader is None:
+            for place in self.config.listen:
+                yield self._listener(place, None if place.startswith("unix:") else tls)
+        yield Part("survey", self.survey.start, self.survey.stop)
+        if self._mirror_origin is not None:
+            yield Part("mirrors", self._mirror_origin.start, self._mirror_origin.stop)
+        if self.multicast is not None:
+            yield Part("multicast", self.multicast.start, self.multicast.close)
+        yield from self.admin.parts()
+
+    def _listener(self, place: str, tls: TlsServer | None) -> Part:
+        opened: list[Listener] = []
+
+        def begin() -> None:
+            opened.append(open_port(self._front, place, tls))
+            self.listeners.extend(opened)
+
+        return Part(f"listener {place}", begin, lambda: opened[0].port.stopListening())
 
     # -- start -------------------------------------------------------------------------------
 
     def start(self, ready: Callable[[list[str]], None]) -> None:
         """Open everything; `ready` is told the URLs as soon as files are served under them.
 
-        Raises `CannotListen`.
+        Raises `CannotStart`; call `stop` then, too.
         """
-        self._write_pool.start()
-        self._read_pool.start()
-        self.store.open()
-        self.gate.open(self._restored)
-        self._restored = ()
-        tls = tls_server(self.config)
-        if tls is not None:
-            self.certificate = CertificateWatch(self.reactor, tls)
-            self.certificate.start()
-        if self.leader is None:
-            for place in self.config.listen:
-                secure = None if place.startswith("unix:") else tls
-                self.listeners.append(open_port(self.front, place, secure))
-        else:
-            self._node_port.open()
-            self.leader.start(lambda: ready(list(self.totals.urls)))
-        self.admin.start(self.config.admin, tls)
-        self.survey.start()
-        if self.multicast is not None:
-            self.multicast.start()
-        if self.mirror_origin is not None:
-            self.mirror_origin.start()
-        self.keys.start(self._key_file, self.config.keys_rotate_s)
+        self._ready = ready
+        self._parts.startService()
         self.note_event("server", "The server has started.")
         if self.leader is None:
-            ready(list(self.totals.urls))
+            self._tell_ready()
+
+    def _tell_ready(self) -> None:
+        self._ready(list(self.totals.urls))
 
     # -- while running -----------------------------------------------------------------------
 
@@ -296,8 +307,9 @@ class Service:
         old, new = self.config, loaded.config
         self.loaded, self.config = loaded, new
         self.reopen_logs()
-        parts = self.gate.parts
-        self.admin.server.rules.configure(new.rules)
+        parts, operated = self.gate.parts, self.admin.server
+        operated.rules.configure(new.rules)
+        operated.scrapers = new.metrics_from
         parts.tools = ToolTable(new.holding.tools, new.holding.unknown)
         parts.clients.per_address = new.clients_per_address
         parts.ticket_max_age_s = new.ticket_max_age_s
@@ -308,15 +320,15 @@ class Service:
         self.site.forget_all()
         if self.certificate is not None:
             self.certificate.read_now()
-        self.keys.read(self._key_file, new.keys_rotate_s)
-        self.keys.start(self._key_file, new.keys_rotate_s)
+        self.keys.rotate_after_s = new.keys_rotate_s
+        self.keys.read()
         if new.bandwidth != old.bandwidth:
             self.line.set_ceiling(new.bandwidth)
             if self.leader is not None:
                 self.leader.bandwidth_bytes_s = new.bandwidth
-        if not same_policy(configured_revision(old, 0), configured_revision(new, 0)):
-            self.revisions.configured = _configured(new)
-            self.revisions.apply(
+        if configured_policy(old) != configured_policy(new):
+            operated.revisions.configured = configured_policy(new)
+            operated.revisions.apply(
                 new.policy,
                 new.policy_settings(),
                 CONFIGURATION,
@@ -332,7 +344,7 @@ class Service:
 
     def note_event(self, kind: str, text: str, level: str = "info", **data: Any) -> None:
         """Add a line to the operator's log."""
-        self.events.add(kind, text, level, **data)
+        self.admin.server.events.add(kind, text, level, **data)
 
     # -- the end -----------------------------------------------------------------------------
 
@@ -361,42 +373,35 @@ class Service:
 
         Unless `hung` is set then: a thread waits for a database that does not answer.
         """
-        for listener in self.listeners:
-            await defer.maybeDeferred(listener.port.stopListening)
-        await defer.maybeDeferred(self.admin.stop)
+        await self._parts.stopService()
+
+    @property
+    def hung(self) -> bool:
+        """After `stop`: whether the process must be ended, because a thread of it cannot be."""
+        return self._database.hung
+
+    async def _part_with_clients(self) -> None:
+        """Whole answers get out; those who are parked are sent away with their places."""
+        self.gate.drain()
         self.factory.drain()
         await self.factory.parted(_PARTING_S)
-        if self.mirror_origin is not None:
-            self.mirror_origin.stop()
-        self.keys.stop()
-        if self.certificate is not None:
-            self.certificate.stop()
-        self.survey.stop()
-        if self.multicast is not None:
-            self.multicast.close()
-        self.gate.close()
-        if self.leader is not None:
-            await self.leader.leave(_PARTING_S)
-            self.leader.stop()
-            await defer.maybeDeferred(self._node_port.close)
-        self.prequeue.save()
         self.factory.abort_all()
+
+    async def _leave(self) -> None:
+        assert self.leader is not None
+        await self.leader.leave(_PARTING_S)
+        self.leader.stop()
+
+    def _close_files(self) -> None:
         if self.factory.access_log is not None:
             self.factory.access_log.close()
-        self.hung = not await self.store.close()
-        self.catalog.stop()
-        self.database.interrupt()
-        if not self.hung:
-            self._read_pool.stop()
-            self._write_pool.stop()
-            self.database.close()
         self.tree.close()
         os.close(self._lock)
 
     # -- small duties ------------------------------------------------------------------------
 
     def _use_keys(self, keys: KeyRing) -> None:
-        self.gate.parts.keys = self.passes.keys = keys
+        self.gate.parts.keys = self._passes.keys = keys
 
     def _keep_pass(self, record: PassRecord) -> None:
         self.store.must(lambda session: count_pass_use(session, record))
@@ -411,9 +416,9 @@ class Service:
 
     def _all_that_must_last(self) -> list[Work[None]]:
         """What a database that was lost must be told again; accounts are not known here."""
-        gate, revision = self.gate, self.revisions.current
+        gate, revision = self.gate, self.admin.server.revisions.current
         rows = gate.leases.live_tickets()
-        passes = self.passes.records()
+        passes = self._passes.records()
         below = gate.parts.numbers.promised
         return [
             lambda session: write_tickets(session, rows),
@@ -421,9 +426,3 @@ class Service:
             lambda session: keep_revision(session, revision),
             *((lambda session, one=one: count_pass_use(session, one)) for one in passes),
         ]
-
-
-def _configured(config: ServerConfig) -> Configured:
-    """The policy as the file has it."""
-    wanted = configured_revision(config, 0.0)
-    return Configured(wanted.policy, wanted.settings)

@@ -6,26 +6,24 @@ import fcntl
 import os
 from pathlib import Path
 
+from server.app.config import CannotStart
+
 _NAME = "lock"
 #: What a state folder of ours holds; a folder of others is never closed to them.
 _OURS = frozenset({_NAME, "keys.json", "tidegate.db", "admin.key"})
 
 
-class StateTaken(Exception):
-    """The state folder cannot be used; the message names the fault and the remedy."""
-
-
 def lock_state(folder: Path) -> int:
     """Make the folder if need be and take it for this process; a descriptor to keep open.
 
-    The kernel lets go of it when the process ends, however it ends. Raises `StateTaken`.
+    The kernel lets go of it when the process ends, however it ends. Raises `CannotStart`.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         _close_to_others(folder)
         descriptor = os.open(folder / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as fault:
-        raise StateTaken(
+        raise CannotStart(
             f"The state folder {folder} cannot be used: {fault.strerror}; give another --state."
         ) from fault
     try:
@@ -33,7 +31,7 @@ def lock_state(folder: Path) -> int:
     except OSError as fault:
         owner = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
-        raise StateTaken(
+        raise CannotStart(
             f"The state folder {folder} is in use by process {owner or 'unknown'}; stop that "
             "server, or give another --state."
         ) from fault

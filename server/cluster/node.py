@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -117,7 +118,7 @@ class _Asked:
 
 
 class RemoteAdmission:
-    """Implements `transfer.Admission` at a node, and answers for the leader."""
+    """Implements `transfer.Admission` and `Visibility` at a node, and answers for the leader."""
 
     def __init__(
         self,
@@ -222,20 +223,20 @@ class RemoteAdmission:
         self._put(request)
 
     def register(self, request: Request, rep: Representation) -> bool:
-        """Have the leader answer for a file that is hidden as yet."""
+        """See `transfer.Visibility`: have the leader answer for a file that is hidden as yet."""
         self._put(request, rep)
         return True
 
-    def hidden(self, url_path: str, now: float) -> bool:
-        """Whether the rules hide this path."""
-        return self.rules.verdict(url_path).hidden(now)
+    def hidden(self, url_path: str) -> bool:
+        """See `transfer.Visibility`."""
+        return self.rules.verdict(url_path).hidden(time.time())
 
     def secret(self, url_path: str) -> bool:
-        """Whether the rules want a pass for it."""
+        """See `transfer.Visibility`."""
         return self.rules.verdict(url_path).require_class is not None
 
     def turned_away(self, request: Request, url_path: str) -> bool:
-        """Have the leader judge a request that not everybody may make; it begins anew if it may."""
+        """See `transfer.Visibility`: have the leader judge it; it begins anew if it may."""
         if not self._judge_all and not self.secret(url_path):
             return False
         if url_path in self._allowed.get(request, ()):

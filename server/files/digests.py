@@ -49,21 +49,6 @@ class DigestCache(Protocol):
         ...
 
 
-class MemoryDigestCache:
-    """Keeps nothing beyond the process: for tests, and servers without a state directory."""
-
-    def __init__(self) -> None:
-        self.kept: dict[FileKey, FileDigests] = {}
-
-    def find(self, rep: Representation) -> defer.Deferred[FileDigests | None]:
-        """What was kept in this process."""
-        return defer.succeed(self.kept.get(rep.key))
-
-    def keep(self, key: FileKey, digests: FileDigests) -> None:
-        """Keep it in memory."""
-        self.kept[key] = digests
-
-
 class FileChanged(Exception):
     """The file was written to while its digest was computed."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from server.files.paths import url_of
+from server.files.transfer import Visibility
 from server.files.tree import Entry, Tree
 
 #: What was read (or rendered) is used again for this many times what it cost: 5 % at the most.
@@ -23,26 +23,20 @@ class Clock(Protocol):
 
 
 class Folders:
-    """Reads directories of `tree` as everybody may see them.
+    """Reads directories of `tree` as everybody may see them: what is hidden or secret is left out.
 
-    `hidden` says of a URL path (a folder's ends in `/`) that it is not for everybody to see.
+    `clock` measures what reading costs.
     """
 
-    def __init__(self, tree: Tree, hidden: Callable[[str], bool]) -> None:
+    def __init__(self, tree: Tree, visibility: Visibility, clock: Clock) -> None:
         self._tree = tree
-        self._hidden = hidden
-        self._clock: Clock | None = None
+        self._visibility = visibility
+        self._clock = clock
         self._kept: dict[tuple[bytes, ...], tuple[float, list[Entry]]] = {}
         self._entries_kept = 0
 
-    def keep_time(self, clock: Clock) -> None:
-        """Measure what reading costs and use it again for a while; before that, read each time."""
-        self._clock = clock
-
     def entries(self, parts: list[bytes]) -> list[Entry]:
         """Directories and files by name. The caller changes nothing in it. Raises NotHere."""
-        if self._clock is None:
-            return self._read(parts)
         now = self._clock.seconds()
         key = tuple(parts)
         kept = self._kept.get(key)
@@ -68,8 +62,8 @@ class Folders:
 
     def _read(self, parts: list[bytes]) -> list[Entry]:
         folder = b"".join(part + b"/" for part in parts)
-        return [
-            entry
-            for entry in self._tree.entries(parts)
-            if not self._hidden(url_of(folder + entry.name) + ("/" if entry.is_directory else ""))
-        ]
+        return [entry for entry in self._tree.entries(parts) if self._is_shown(folder, entry)]
+
+    def _is_shown(self, folder: bytes, entry: Entry) -> bool:
+        url_path = url_of(folder + entry.name) + ("/" if entry.is_directory else "")
+        return not (self._visibility.hidden(url_path) or self._visibility.secret(url_path))

@@ -21,13 +21,20 @@ from server.http.request import Request
 
 
 class Descriptions:
-    """Fields for files. `mirrors` hold the whole tree: their URLs are bases and end in a slash."""
+    """Fields for files. `mirrors` hold the whole tree: their URLs are bases and end in a slash.
 
-    def __init__(self, catalog: Catalog, mirrors: Sequence[Source] = ()) -> None:
+    `elsewhere` tells more places that have a file now, by its URL path.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        mirrors: Sequence[Source],
+        elsewhere: Callable[[str], Sequence[Source]],
+    ) -> None:
         self._catalog = catalog
         self.mirrors: tuple[Source, ...] = tuple(mirrors)
-        #: More places that have a file now, by its URL path; set by who watches the mirrors.
-        self.elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: ()
+        self._elsewhere = elsewhere
         #: Counts the times that what is said of files has changed as a whole.
         self.version = 0
 
@@ -80,7 +87,7 @@ class Descriptions:
         """Where else the file under this URL path can be had: configured mirrors first."""
         found = [Source(m.url + url_path[1:], m.priority, m.location) for m in self.mirrors]
         last = max((mirror.priority for mirror in found), default=0)
-        more = self.elsewhere(url_path)
+        more = self._elsewhere(url_path)
         return [*found, *(replace(one, priority=one.priority + last) for one in more)]
 
     def digests(self, request: Request, file: OpenFile) -> FileDigests | None:

@@ -11,14 +11,17 @@ from urllib.parse import parse_qs, quote_from_bytes
 
 from protocol.units import format_size
 from server.files.digests import Catalog
-from server.files.directory_cache import REUSE_FACTOR
+from server.files.directory_cache import REUSE_FACTOR, Clock, Folders
+from server.files.openfile import OpenFile
 from server.files.pages import SECURITY_HEADERS, Pages
 from server.files.paths import url_of
-from server.files.site import Site
+from server.files.transfer import Visibility
 from server.files.tree import Entry, IsDirectory, NotHere, Tree
 from server.http.answers import HTML, Header, prefers_html
 from server.http.request import Request
 
+#: What the heading calls the root.
+_SERVED_AS = "Release files"
 _SORTS = ("name", "size", "date")
 #: Names that go with another file rather than being what a person came for.
 _COMPANIONS = (
@@ -63,30 +66,40 @@ def _iso(unix_s: float) -> str:
 
 
 class Listings:
-    """Answers for directories; give `answer` to `Site.listing`.
+    """Answers for directories.
 
-    `served_as` is what the heading calls the root. `clock` measures what rendering costs. `greet`
-    gives the fields that a browser gets with its first page.
+    `clock` measures what rendering costs. `greet` gives the fields that a browser gets with its
+    first page.
     """
 
     def __init__(
         self,
-        site: Site,
+        tree: Tree,
+        catalog: Catalog,
+        folders: Folders,
+        visibility: Visibility,
         pages: Pages,
-        clock: Any,
-        *,
-        served_as: str = "Release files",
-        greet: Callable[[Request], Sequence[Header]] = lambda request: (),
+        clock: Clock,
+        greet: Callable[[Request], Sequence[Header]],
     ) -> None:
-        self._site = site
-        self._tree: Tree = site.tree
-        self._catalog: Catalog = site.catalog
+        self._tree = tree
+        self._catalog = catalog
+        self._folders = folders
+        self._visibility = visibility
         self._pages = pages
         self._clock = clock
-        self._served_as = served_as
         self._greet = greet
-        site.folders.keep_time(clock)
         self._kept: dict[tuple[object, ...], tuple[float, bytes, bytes]] = {}
+
+    def index_of(self, request: Request, parts: list[bytes]) -> OpenFile | None:
+        """The `index.html` that answers for this directory; None where a listing does."""
+        if request.query or self._form(request, {}) != "html":
+            return None
+        try:
+            index = self._tree.open([*parts, b"index.html"])
+        except (IsDirectory, NotHere):
+            return None
+        return None if self._visibility.hidden(index.rep.url_path) else index
 
     def answer(self, request: Request, parts: list[bytes]) -> bool:
         """Answer for a directory; False when there is none."""
@@ -98,21 +111,12 @@ class Listings:
         order = query.get("order", [""])[0]
         sort = sort if sort in _SORTS else "name"
         falling = order == "desc" if order in ("asc", "desc") else sort == "date"
-        if form == "html" and not query:
-            try:
-                index = self._tree.open([*parts, b"index.html"])
-                if not self._site.hidden(index.rep.url_path):
-                    if not self._site.turned_away(request, index.rep.url_path):
-                        self._site.serve(request, index)
-                    return True
-            except (IsDirectory, NotHere):
-                pass
         key = (form, sort, falling, number if form == "html" else 1, *parts)
         now = self._clock.seconds()
         kept = self._kept.get(key)
         if kept is None or kept[0] <= now:
             try:
-                entries = self._site.folders.entries(parts)
+                entries = self._folders.entries(parts)
             except NotHere:
                 return False
             if form == "json":
@@ -198,7 +202,7 @@ class Listings:
         example = max(wanted, key=lambda r: int(r["size_bytes"]), default=None)
         return self._pages.render(
             "listing.html",
-            served_as=self._served_as,
+            served_as=_SERVED_AS,
             crumbs=crumbs,
             rows=rows,
             sort=sort,

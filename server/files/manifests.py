@@ -27,9 +27,10 @@ from protocol.manifest import (
 )
 from server.files.conditions import verdict
 from server.files.digests import Catalog, FileChanged
-from server.files.directory_cache import REUSE_FACTOR
+from server.files.directory_cache import REUSE_FACTOR, Folders
+from server.files.headers import Descriptions
 from server.files.paths import MANIFEST, METALINK, SUMS, url_of
-from server.files.site import Site
+from server.files.transfer import Visibility
 from server.files.tree import IsDirectory, NotHere, Tree
 from server.http.request import Request
 
@@ -61,14 +62,23 @@ def _described_by(folder: list[bytes], name: bytes) -> list[bytes]:
 
 
 class Generated:
-    """Answers for generated files; give `answer` to `Site.generated`."""
+    """Answers for generated files."""
 
-    def __init__(self, site: Site, reactor: Any, *, wait_s: float = _WAIT_S) -> None:
-        self._site = site
-        self._tree: Tree = site.tree
-        self._catalog: Catalog = site.catalog
+    def __init__(
+        self,
+        tree: Tree,
+        catalog: Catalog,
+        folders: Folders,
+        visibility: Visibility,
+        said: Descriptions,
+        reactor: Any,
+    ) -> None:
+        self._tree = tree
+        self._catalog = catalog
+        self._folders = folders
+        self._visibility = visibility
+        self._said = said
         self._reactor = reactor
-        self._wait_s = wait_s
         self._kept: dict[tuple[_Maker, bytes], tuple[float, bytes, bytes]] = {}
         self._running: dict[bytes, list[defer.Deferred[_Digested]]] = {}
 
@@ -81,9 +91,9 @@ class Generated:
             return False
         described = url_of(b"/".join(_described_by(folder, name)))
         names = {described, described.rstrip("/") + "/"}
-        if any(self._site.hidden(one) for one in names):
+        if any(self._visibility.hidden(one) for one in names):
             return False
-        if any(self._site.turned_away(request, one) for one in sorted(names)):
+        if any(self._visibility.turned_away(request, one) for one in sorted(names)):
             return True
         try:
             if name == SUMS:
@@ -109,7 +119,7 @@ class Generated:
         if kept is not None and self._reactor.seconds() < kept[0]:
             self._answer_kept(request, folder, key, kept)
             return
-        self._site.folders.entries(folder)
+        self._folders.entries(folder)
 
         def answer(request: Request, digested: _Digested) -> None:
             began_s = self._reactor.seconds()
@@ -131,13 +141,13 @@ class Generated:
         kept: tuple[float, bytes, bytes],
     ) -> None:
         url_path = url_of(b"/".join(folder))
-        names = {url_path, url_path.rstrip("/") + "/"}
+        names, seen = {url_path, url_path.rstrip("/") + "/"}, self._visibility
 
         def current() -> bool:
             return (
                 self._kept.get(key) is kept
                 and self._reactor.seconds() < kept[0]
-                and not any(self._site.hidden(one) or self._site.secret(one) for one in names)
+                and not any(seen.hidden(one) or seen.secret(one) for one in names)
             )
 
         body = _at_origin(kept[2], request)
@@ -180,7 +190,7 @@ class Generated:
         self, origin: str, folder: list[bytes], name: bytes, digests: FileDigests
     ) -> FileManifest:
         url = url_of(b"/".join([*folder, name]))
-        sources = self._site.said.sources_of(url)
+        sources = self._said.sources_of(url)
         last = max((source.priority for source in sources), default=0)
         sources.append(Source(origin + url, last + 1))
         return FileManifest.of(name.decode("utf-8", "replace"), digests, sources)
@@ -229,7 +239,7 @@ class Generated:
 
     async def _digest_all(self, folder: list[bytes]) -> _Digested:
         digested: _Digested = []
-        for entry in self._site.folders.entries(folder):
+        for entry in self._folders.entries(folder):
             if entry.is_directory or entry.name == SUMS:
                 continue
             known = self._catalog.known(entry.key)
@@ -276,5 +286,5 @@ class Generated:
         ready.addCallback(done).addErrback(failed)
         if not request.finished and not ready.called:
             pending = "Digests are being computed; ask again in a few seconds."
-            clocks.append(self._reactor.callLater(self._wait_s, late, pending))
+            clocks.append(self._reactor.callLater(_WAIT_S, late, pending))
             request.on_gone(stop_clock)

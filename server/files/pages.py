@@ -78,7 +78,7 @@ class Pages:
         name = request.path[len(STATIC_ROUTE) + 1 :].decode("latin-1")
         found = self._static.get(name)
         if found is None:
-            request.refuse(404, "not-found", "There is nothing here under this name.")
+            request.not_found()
             return
         body, tag = found
         etag = f'"{tag}"'.encode("ascii")

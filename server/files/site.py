@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from protocol import problems
 from protocol.errors import BadRange
 from protocol.headers import EntityTag
 from protocol.manifest import FileDigests, Source
@@ -19,12 +21,15 @@ from server.files.conditions import verdict
 from server.files.digests import Catalog
 from server.files.directory_cache import Folders
 from server.files.headers import Descriptions
+from server.files.listing import Listings
+from server.files.manifests import Generated
 from server.files.openfile import OpenFile
 from server.files.pacer import Pacer
+from server.files.pages import STATIC_ROUTE, Pages
 from server.files.paths import may_be_generated, split_path, url_of
 from server.files.response_plans import plan_body
 from server.files.sender import Piece
-from server.files.transfer import Admission, BodyPlan, Representation
+from server.files.transfer import Admission, BodyPlan, Representation, Visibility
 from server.files.tree import IsDirectory, NotHere, Tree
 from server.http.answers import Header, header_block
 from server.http.ready import Plainly, Ready
@@ -48,19 +53,17 @@ _PROOFS = frozenset({b"cookie", b"tidegate-pass", b"tidegate-ticket"})
 _UNSETTLED_NS = 100_000_000
 _MOST_OPENED = 256
 _LONG_TARGET_BYTES = 512
-_NOT_FOUND = "There is nothing here under this name."
 _ALLOW: Header = (b"Allow", b"GET, HEAD, OPTIONS")
 
 Handler = Callable[[Request], None]
-Finder = Callable[[Request, list[bytes]], bool]
 
 
 class Site:
     """The handler of all requests of a server.
 
-    `admission` may be replaced while running. `said` describes files and knows their mirrors.
-    `generated` and `listing` answer what is no file: each is given the request and the path's
-    components, and says whether it took the request.
+    `reactor` keeps the time. `elsewhere` says where else a URL path can be had now, beside the
+    configured `mirrors`; `unrouted` answers what is under `/-/` and no route of this server;
+    `greet` gives the fields that a browser gets with its first page.
     """
 
     def __init__(
@@ -68,9 +71,15 @@ class Site:
         tree: Tree,
         catalog: Catalog,
         admission: Admission,
+        visibility: Visibility,
         pacer: Pacer,
+        pages: Pages,
+        reactor: Any,
         *,
         mirrors: Sequence[Source] = (),
+        elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: (),
+        unrouted: Handler = Request.not_found,
+        greet: Callable[[Request], Sequence[Header]] = lambda request: (),
         small_cache_bytes: int = 32 * 1024 * 1024,
         server_name: str = "Tidegate",
         wall: Callable[[], float] = time.time,
@@ -78,28 +87,22 @@ class Site:
         self.tree = tree
         self.catalog = catalog
         self.admission = admission
+        self.visibility = visibility
         self.pacer = pacer
-        self.said = Descriptions(catalog, mirrors)
-        #: Whether a URL path is to look as if nothing were there (a release before its hour).
-        self.hidden: Callable[[str], bool] = lambda url_path: False
-        #: Answers a request for a hidden file that one may register for; False: there is none.
-        self.register: Callable[[Request, Representation], bool] = lambda request, rep: False
-        #: Whether what describes many files at once leaves this one out: it needs a pass.
-        self.secret: Callable[[str], bool] = lambda url_path: False
-        #: Answers a request of somebody who may learn nothing of this path; False: he may.
-        self.turned_away: Callable[[Request, str], bool] = lambda request, url_path: False
-        self.folders = Folders(tree, lambda path: self.hidden(path) or self.secret(path))
-        self.listing: Finder | None = None
-        self.generated: Finder | None = None
-        #: Answers what is under `/-/` and no route of this server.
-        self.unrouted: Handler = self.not_found
-        self.wall = wall
+        self.said = Descriptions(catalog, mirrors, elsewhere)
+        self.folders = Folders(tree, visibility, reactor)
+        self._listings = Listings(tree, catalog, self.folders, visibility, pages, reactor, greet)
+        self._generated = Generated(tree, catalog, self.folders, visibility, self.said, reactor)
+        self._unrouted = unrouted
+        self._wall = wall
         self._server: Header = (b"Server", server_name.encode("ascii"))
         self._routes: dict[bytes, tuple[Handler, frozenset[bytes]]] = {}
         self._small = SmallFiles(small_cache_bytes, self._whole_answer)
         #: Files that were asked for lately, by target: spares the walk while they are current.
         self._opened: dict[bytes, OpenFile] = {}
         catalog.on_learned(lambda key, digests: self._small.write_anew(key))
+        self.add_route(STATIC_ROUTE, pages.answer_static)
+        self.add_route(problems.BASE.rstrip("/"), pages.answer_problem)
 
     def add_route(
         self, prefix: str, handler: Handler, methods: Sequence[str] = ("GET", "HEAD")
@@ -171,16 +174,12 @@ class Site:
                     request.refuse(405, "method-not-allowed", "Not by this method.", [allow])
                 return
             prefix = prefix.rpartition(b"/")[0]
-        self.unrouted(request)
-
-    def not_found(self, request: Request) -> None:
-        """The answer for everything that is not there or not to be seen."""
-        request.refuse(404, "not-found", _NOT_FOUND)
+        self._unrouted(request)
 
     def _find(self, request: Request) -> None:
         parts = split_path(request.path)
         if parts is None:
-            self.not_found(request)
+            request.not_found()
             return
         as_directory = request.path.endswith((b"/", b"/."))
         try:
@@ -189,11 +188,11 @@ class Site:
             self._directory(request, parts, as_directory)
             return
         except NotHere:
-            if as_directory or self.generated is None or not self.generated(request, parts):
+            if as_directory or not self._generated.answer(request, parts):
                 self._missing(request, parts)
             return
         if as_directory:
-            self.not_found(request)
+            request.not_found()
             return
         if len(self._opened) >= _MOST_OPENED:
             self._opened.clear()
@@ -209,22 +208,22 @@ class Site:
             return self.tree.status_of(path) is None
 
         known = path and not may_be_generated(parts[-1]) and current()
-        request.refuse(404, "not-found", _NOT_FOUND, current=current if known else None)
+        request.not_found(current if known else None)
 
     def _serve_visible(self, request: Request, file: OpenFile) -> None:
         """Serve a file that was found, unless it is hidden until its hour."""
-        if self.hidden(file.rep.url_path):
-            if request.method != b"GET" or not self.register(request, file.rep):
-                self.not_found(request)
-        elif not self.turned_away(request, file.rep.url_path):
-            self.serve(request, file)
+        if self.visibility.hidden(file.rep.url_path):
+            if request.method != b"GET" or not self.visibility.register(request, file.rep):
+                request.not_found()
+        elif not self.visibility.turned_away(request, file.rep.url_path):
+            self._serve(request, file)
 
     def _directory(self, request: Request, parts: list[bytes], as_directory: bool) -> None:
         url_path = url_of(b"/".join(parts)) + ("/" if parts else "")
-        if self.hidden(url_path):
-            self.not_found(request)
+        if self.visibility.hidden(url_path):
+            request.not_found()
             return
-        if self.turned_away(request, url_path):
+        if self.visibility.turned_away(request, url_path):
             return
         if not as_directory:
             query = b"?" + request.query if request.query else b""
@@ -236,16 +235,19 @@ class Site:
                 [(b"Location", location)],
             )
             return
-        if self.listing is None or not self.listing(request, parts):
-            self.not_found(request)
+        index = self._listings.index_of(request, parts)
+        if index is not None:
+            self._serve_visible(request, index)
+        elif not self._listings.answer(request, parts):
+            request.not_found()
 
     # -- answering with a file --------------------------------------------------------------
 
-    def serve(self, request: Request, file: OpenFile) -> None:
+    def _serve(self, request: Request, file: OpenFile) -> None:
         """Answer with a file: conditions, ranges, then admission and body."""
         rep = file.rep
         headers = request.headers
-        now = self.wall()
+        now = self._wall()
         mtime_s = min(int(rep.mtime_s // 1), int(now))
         etag = EntityTag(rep.etag[1:-1])
         status = verdict(headers, etag, mtime_s)
@@ -344,7 +346,7 @@ class Site:
 
     def _is_settled(self, rep: Representation) -> bool:
         """Whether a write now would show: one within the same timestamp would not."""
-        settled_ns = int(self.wall() * 1e9) - _UNSETTLED_NS
+        settled_ns = int(self._wall() * 1e9) - _UNSETTLED_NS
         return max(rep.key.mtime_ns, rep.key.ctime_ns) <= settled_ns
 
     def is_current(self, rep: Representation) -> bool:
@@ -413,7 +415,7 @@ class _FileAnswer:
             site.catalog.known(rep.key) is self._digests
             and site.said.version == self._said
             and site.admission.is_plain(rep)
-            and not site.hidden(rep.url_path)
+            and not site.visibility.hidden(rep.url_path)
         )
 
 

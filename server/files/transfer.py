@@ -6,7 +6,7 @@ later, or answers the request itself; the site never learns why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -147,41 +147,21 @@ class Admission(Protocol):
         ...
 
 
-class _Silent:
-    """A listener that does not care."""
+class Visibility(Protocol):
+    """Says who may learn of which path; URL paths are percent-encoded."""
 
-    share: Share | None = None
+    def hidden(self, url_path: str) -> bool:
+        """Whether it is to look as if nothing were there (a release before its hour)."""
+        ...
 
-    def transfer_done(self, transfer: Transfer, complete: bool) -> None:
-        """Nothing to do."""
+    def secret(self, url_path: str) -> bool:
+        """Whether what describes many files at once leaves this one out: it needs a pass."""
+        ...
 
+    def turned_away(self, request: Request, url_path: str) -> bool:
+        """Answer a request of somebody who may learn nothing of this path; False: he may."""
+        ...
 
-SILENT: TransferListener = _Silent()
-
-
-class AdmitAll:
-    """Admission without admission: everybody starts at once. For tests and benchmarks."""
-
-    def __init__(self, started: Callable[[Transfer], None] | None = None) -> None:
-        self._started = started
-
-    def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
-        """Always."""
-        return True
-
-    def is_plain(self, rep: Representation) -> bool:
-        """Always."""
-        return True
-
-    def admit_again(self, rep: Representation, body_bytes: int) -> bool:
-        """Always."""
-        return True
-
-    def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
-        """Nobody counts."""
-
-    def enter(self, request: Request, rep: Representation, plan: BodyPlan, start: Start) -> None:
-        """Start at once."""
-        transfer = start(SILENT)
-        if self._started is not None:
-            self._started(transfer)
+    def register(self, request: Request, rep: Representation) -> bool:
+        """Answer a request for a hidden file that one may register for; False: there is none."""
+        ...

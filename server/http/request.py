@@ -77,6 +77,11 @@ class Request:
         self.priority_class = ""
         self._gone: list[Callable[[], None]] | None = None
 
+    def not_found(self, current: Callable[[], bool] | None = None) -> None:
+        """Refuse: nothing is here, or nothing that this client may know of; see `refuse`."""
+        text = "There is nothing here under this name."
+        self.refuse(404, "not-found", text, current=current)
+
     def header(self, name: bytes) -> bytes | None:
         """The value of a field by its lower-case name, None when it is absent."""
         return self.headers.get(name)

@@ -38,12 +38,13 @@ class MirrorOrigin:
 
     def __init__(
         self,
+        registry: Registry,
         publish: Path,
         reactor: Any,
         now: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.registry = Registry()
+        self.registry = registry
         self._publish = publish
         self._reactor = reactor
         self._now = now
@@ -104,7 +105,7 @@ class MirrorOrigin:
             elif len(parts) == 2 and parts[1] == "next":
                 self._hold(request, check_channel(parts[0]))
             else:
-                request.refuse(404, "not-found", "There is nothing here under this name.")
+                request.not_found()
         except ProtocolError as fault:
             request.refuse(fault.status, fault.code, str(fault))
 

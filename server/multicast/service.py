@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from protocol.fec import available_schemes
 from protocol.units import format_rate
 from server.admission.gate import Gate
 from server.admission.rules import NOTHING, Verdict
 from server.files.site import Site
 from server.files.transfer import Representation
+from server.files.tree import Tree
 from server.http.request import Request
 from server.multicast.blocks import BlockHashes
 from server.multicast.demand import Hot, HotSettings
@@ -19,27 +22,23 @@ from server.multicast.routes import METHODS, PREFIX, MulticastRoutes
 from server.multicast.schedule import ScheduleWatch
 from server.multicast.sessions import Sessions
 from server.multicast.settings import MulticastSettings
-from server.multicast.switch import MulticastSwitch
+from server.multicast.switch import MulticastSwitch, hurry
 
 #: A rule that says no more than that a file may be multicast.
 _ALLOWED = Verdict(multicast=True)
 
 
-class MulticastRoom:
-    """Everything multicast of one server. Raises `ProtocolError` for an unusable interface."""
+class MulticastSender:
+    """What sends: demand and sessions. Raises `ProtocolError` for an unusable interface."""
 
     def __init__(
         self,
         reactor: Any,
         settings: MulticastSettings,
-        site: Site,
-        gate: Gate,
-        state: Path,
         rng: random.Random,
-        pool: Any,
+        charge: Callable[[int], None],
     ) -> None:
-        self._gate = gate
-        hot = Hot(
+        self.hot = hot = Hot(
             HotSettings(
                 settings.threshold,
                 settings.window_s,
@@ -48,22 +47,50 @@ class MulticastRoom:
                 settings.window_per_mib_s,
             )
         )
-        self.sessions = Sessions(reactor, settings, rng, site.pacer.charge)
-        self._maker = RepairMaker(reactor)
-        if settings.fec in ("auto", "raptorq") and "raptorq" in self.sessions.schemes:
-            self.sessions.maker = self._maker
-        hashes = BlockHashes(reactor, pool)
-        self.switch = MulticastSwitch(
-            reactor, gate, site.tree, hot, hashes, self.sessions, self._eligible
+        raptorq = settings.fec in ("auto", "raptorq") and "raptorq" in available_schemes()
+        self.maker = RepairMaker(reactor) if raptorq else None
+        self.sessions = Sessions(
+            reactor,
+            settings,
+            rng,
+            charge,
+            lambda session, reason: hot.ended(session.object_key, session.id),
+            self.maker,
         )
-        self.schedule = ScheduleWatch(reactor, state, site.tree, hot, hashes, self.sessions)
-        site.admission = self.switch
-        gate.parts.waiting.hurry = self.switch.hurry
+
+    def hurry(self, request: Request) -> float | None:
+        """How soon a client that is told to wait should ask again; None: as the queue says."""
+        return hurry(self.hot, self.sessions, request)
+
+
+class MulticastRoom:
+    """The sender in front of the gate: `switch` is the admission then."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        sender: MulticastSender,
+        tree: Tree,
+        gate: Gate,
+        state: Path,
+        pool: Any,
+    ) -> None:
+        self._gate = gate
+        self._maker = sender.maker
+        self.sessions = sender.sessions
+        hot, hashes = sender.hot, BlockHashes(reactor, pool)
+        self.switch = MulticastSwitch(
+            reactor, gate, tree, hot, hashes, self.sessions, self._eligible
+        )
+        self.schedule = ScheduleWatch(reactor, state, tree, hot, hashes, self.sessions)
+
+    def add_routes(self, site: Site) -> None:
+        """Answer what receivers ask."""
         site.add_route(PREFIX, MulticastRoutes(self.sessions), METHODS)
 
     def start(self) -> None:
         """Begin to look at the schedule."""
-        if self.sessions.maker is not None:
+        if self._maker is not None:
             self._maker.start()
         self.schedule.start()
 
@@ -71,7 +98,8 @@ class MulticastRoom:
         """Hold nobody, send nothing any more."""
         self.schedule.stop()
         self.switch.close()
-        self._maker.close()
+        if self._maker is not None:
+            self._maker.close()
 
     def figures(self) -> tuple[int, int]:
         """How many sessions run, and how many receivers they have."""

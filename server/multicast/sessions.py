@@ -12,14 +12,15 @@ from urllib.parse import urlsplit
 
 from twisted.logger import Logger
 
-from protocol.errors import ProtocolError
+from protocol.errors import BadHeader, ProtocolError
 from protocol.fec import BlockLayout, FecParameters, available_schemes, block_symbols_for
 from protocol.fec_cost import PRIOR_LOSS, choose
 from protocol.packet import PAYLOAD_OFFSET
 from protocol.paper_mode import DEFAULT_K, map_url
 from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
-from protocol.session import Capability
+from protocol.session import HEADER_NAME, Capability, parse_capability
 from server.files.openfile import OpenFile
+from server.http.request import Request
 from server.multicast.live import LiveSession, Place
 from server.multicast.rate import RateControl
 from server.multicast.schedule_steps import CarouselSettings
@@ -27,6 +28,7 @@ from server.multicast.settings import MulticastSettings
 from server.multicast.symbols import Maker
 from server.multicast.udp import GroupSender, find_interface
 
+_FIELD = HEADER_NAME.lower().encode()
 _PORTS = (49_152, 65_535)
 #: How many past losses decide about the next code.
 _REMEMBER = 64
@@ -37,7 +39,10 @@ _SETTLE_S = 0.01
 
 
 class Sessions:
-    """`ended` may be set by the owner; `charge(bytes)` hears of every byte sent."""
+    """`charge(bytes)` hears of every byte sent, `ended(session, reason)` of each session's end.
+
+    `maker` makes repair symbols elsewhere; None makes them here.
+    """
 
     log = Logger()
 
@@ -47,6 +52,8 @@ class Sessions:
         settings: MulticastSettings,
         rng: random.Random,
         charge: Callable[[int], None] = lambda size: None,
+        ended: Callable[[LiveSession, str], None] = lambda session, reason: None,
+        maker: Maker | None = None,
     ) -> None:
         self._reactor = reactor
         self.settings = settings
@@ -59,9 +66,9 @@ class Sessions:
         self._losses: list[float] = []
         #: The codes this end can send, best first.
         self.schemes = available_schemes()
-        #: Makes repair symbols elsewhere, if somebody set it.
-        self.maker: Maker | None = None
-        self.ended: Callable[[LiveSession, str], None] = lambda session, reason: None
+        self._maker = maker
+        self._tell_end = ended
+        self.closed = False
         self.opened_total = 0
         self.sent_bytes_total = 0
 
@@ -78,6 +85,17 @@ class Sessions:
         symbol_bytes = self.settings.symbol_bytes(header_bytes)
         k = DEFAULT_K if self.paper else block_symbols_for(symbol_bytes)
         return BlockLayout(size_bytes, symbol_bytes, k)
+
+    def capability_of(self, request: Request) -> Capability | None:
+        """What a client that could be in a session of this server says of itself; else None."""
+        value = request.headers.get(_FIELD)
+        if value is None or self.closed:
+            return None
+        try:
+            capability = parse_capability(value.decode("latin-1"))
+        except BadHeader:
+            return None
+        return capability if capability is not None and self.suits(capability) else None
 
     def suits(self, capability: Capability) -> bool:
         """Whether a client could be in a session of this server at all."""
@@ -173,7 +191,7 @@ class Sessions:
             settings,
             self._ended,
             charge=self._sent,
-            maker=self.maker,
+            maker=self._maker,
         )
         self._running[session.id] = session
         self._by_key[key] = session
@@ -191,7 +209,8 @@ class Sessions:
         return session
 
     def close(self) -> None:
-        """End all."""
+        """End all, and begin none any more."""
+        self.closed = True
         for session in list(self._running.values()):
             session.stop("the server stops")
 
@@ -236,4 +255,4 @@ class Sessions:
             members=session.counters.members,
             done=session.carousel.done_members,
         )
-        self.ended(session, reason)
+        self._tell_end(session, reason)

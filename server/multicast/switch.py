@@ -12,13 +12,11 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from protocol.errors import BadHeader
 from protocol.session import (
     HEADER_NAME,
     OFFER_TYPE,
     Capability,
     encode_offer,
-    parse_capability,
 )
 from server.admission.client_keys import CLIENT_FIELD
 from server.files.openfile import OpenFile
@@ -31,7 +29,6 @@ from server.multicast.demand import Hold, Hot, Join, Release, Start
 from server.multicast.live import LiveSession
 from server.multicast.sessions import Sessions
 
-_FIELD = HEADER_NAME.lower().encode()
 _TICKET_FIELD = b"tidegate-ticket"
 #: A capable client that waits with a ticket asks again this soon, lest it miss a session.
 _POLL_S = 5.0
@@ -68,12 +65,10 @@ class MulticastSwitch:
         self.hot = hot
         self._hashes = hashes
         self.sessions = sessions
-        sessions.ended = self._session_ended
         self._eligible = eligible
         self._held: dict[str, _Held] = {}
         self._numbers = 0
         self._call: Any = None
-        self.closed = False
 
     # --- Admission ----------------------------------------------------------------------------
 
@@ -97,10 +92,7 @@ class MulticastSwitch:
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
     ) -> None:
         """See `transfer.Admission`."""
-        value = request.headers.get(_FIELD)
-        capability = None
-        if value is not None and plan.status == 200 and not self.closed:
-            capability = self._capability(value)
+        capability = self.sessions.capability_of(request) if plan.status == 200 else None
         if capability is None or not self._eligible(request, rep):
             self.inner.enter(request, rep, plan, start)
             return
@@ -126,35 +118,15 @@ class MulticastSwitch:
             self.inner.enter(request, rep, plan, start)
         self._settle()
 
-    def hurry(self, request: Request) -> float | None:
-        """How soon a client that is told to wait should ask again; None: as the queue says.
-
-        It comes by unicast when its turn has come or by the next session, whichever is first.
-        """
-        value = request.headers.get(_FIELD)
-        if value is None or self.closed or self._capability(value) is None:
-            return None
-        return max(_POLL_S, self.hot.waiting / _MOST_POLLS_S)
-
     def close(self) -> None:
         """Hold nobody any more, end all sessions; receivers go on by unicast."""
-        self.closed = True
         if self._call is not None and self._call.active():
             self._call.cancel()
+        self.sessions.close()
         for waiter in list(self._held):
             self._pass(self._held.pop(waiter))
-        self.sessions.close()
 
     # --- inside -------------------------------------------------------------------------------
-
-    def _capability(self, value: bytes) -> Capability | None:
-        try:
-            capability = parse_capability(value.decode("latin-1"))
-        except BadHeader:
-            return None
-        if capability is None or not self.sessions.suits(capability):
-            return None
-        return capability
 
     def _gone(self, key: str, waiter: str) -> None:
         if self._held.pop(waiter, None) is not None:
@@ -203,7 +175,7 @@ class MulticastSwitch:
         self._hashes.want(file, layout).addCallbacks(ready, lambda failure: None)
 
     def _settle(self) -> None:
-        if self.closed:
+        if self.sessions.closed:
             return
         now = self._reactor.seconds()
         for outcome in self.hot.decide(now):
@@ -246,8 +218,15 @@ class MulticastSwitch:
             self.hot.started(key, session.id)
         return session
 
-    def _session_ended(self, session: LiveSession, reason: str) -> None:
-        self.hot.ended(session.object_key, session.id)
+
+def hurry(hot: Hot, sessions: Sessions, request: Request) -> float | None:
+    """How soon a client that is told to wait should ask again; None: as the queue says.
+
+    It comes by unicast when its turn has come or by the next session, whichever is first.
+    """
+    if sessions.capability_of(request) is None:
+        return None
+    return max(_POLL_S, hot.waiting / _MOST_POLLS_S)
 
 
 def object_key(rep: Representation) -> str:

@@ -55,7 +55,6 @@ class StoreState:
 class Store:
     """Batches writes to one database and runs reads beside them.
 
-    `memory` gives the writes that bring what the server knows into a database that was lost;
     `fenced` hears that another machine leads, before anybody is told that something is safe.
     """
 
@@ -68,12 +67,11 @@ class Store:
         write_in_thread: RunInThread[None],
         read_in_thread: Callable[[Callable[[], object]], Deferred[object]],
         now: Callable[[], float],
-        memory: Callable[[], list[Work[None]]] = list,
         fenced: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
         self._fenced = fenced
-        self._memory = memory
+        self._memory: Callable[[], list[Work[None]]] = list
         self._reactor: Any = reactor
         self._write_in_thread = write_in_thread
         self._read_in_thread = read_in_thread
@@ -136,8 +134,12 @@ class Store:
 
         return self._read_in_thread(in_thread)  # type: ignore[return-value]
 
-    def open(self) -> None:
-        """Begin to look after the database; the threads run."""
+    def open(self, memory: Callable[[], list[Work[None]]]) -> None:
+        """Begin to look after the database; the threads run.
+
+        `memory` gives the writes that bring what the server knows into a database that was lost.
+        """
+        self._memory = memory
         self._look_call = self._reactor.callLater(LOOK_S, self._look)
 
     def close(self) -> Deferred[bool]:

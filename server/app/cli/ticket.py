@@ -14,7 +14,7 @@ import click
 
 from protocol.errors import ProtocolError
 from protocol.units import parse_duration
-from server.app.config import ConfigError, Flag, load_config
+from server.app.config import CannotStart, ConfigError, Flag, load_config
 
 _MOST = 1_000_000
 
@@ -64,7 +64,7 @@ def issue(
         _fail("--uses must be at least 1.")
 
     from server.admission.passes import PassBook
-    from server.app.keys import KeysUnreadable, load_keys
+    from server.app.keys import load_keys
     from server.store.database import Database, StoreUnavailable, sqlite_url
     from server.store.queries import write_passes
 
@@ -94,7 +94,7 @@ def issue(
         _fail(f"The database does not take the tickets: {fault}")
     except OSError as fault:
         _fail(f"The state folder {config.state} cannot be used: {fault.strerror}; name another.")
-    except (KeysUnreadable, ValueError) as fault:
+    except (CannotStart, ValueError) as fault:
         _fail(str(fault))
     if shape == "csv":
         writer = csv.writer(sys.stdout)

@@ -1,0 +1,53 @@
+"""The store with its threads, from the open database to the end of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet import threads
+from twisted.python.threadpool import ThreadPool
+
+from server.app.parts import Part
+from server.store.database import Database
+from server.store.store import Store, Work
+
+_READ_THREADS = 3
+
+
+class StoreService:
+    """A store on threads of its own; work is queued from the beginning and done once it runs."""
+
+    def __init__(self, reactor: Any, database: Database, now: Callable[[], float]) -> None:
+        self._database = database
+        self._write_pool = ThreadPool(1, 1, "store-write")
+        #: Threads that may wait for a disk.
+        self.read_pool = ThreadPool(0, _READ_THREADS, "store-read")
+        #: After the end: a thread waits for a database that does not answer. A thread cannot be
+        #: ended, so the process must be.
+        self.hung = False
+        self.store = Store(
+            database,
+            reactor,
+            lambda work: threads.deferToThreadPool(reactor, self._write_pool, work),
+            lambda work: threads.deferToThreadPool(reactor, self.read_pool, work),
+            now,
+        )
+
+    def part(self, memory: Callable[[], list[Work[None]]]) -> Part:
+        """Its place in the tree; `memory` brings what is known into a database that was lost."""
+
+        def begin() -> None:
+            self._write_pool.start()
+            self.read_pool.start()
+            self.store.open(memory)
+
+        return Part("store", begin, self._end)
+
+    async def _end(self) -> None:
+        self.hung = not await self.store.close()
+        self._database.interrupt()
+        if not self.hung:
+            self.read_pool.stop()
+            self._write_pool.stop()
+            self._database.close()
