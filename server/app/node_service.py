@@ -109,7 +109,6 @@ class NodeService:
             retryPolicy=lambda failures: _RETRY_S,
             clock=reactor,
         )
-        link.setName("link")  # type: ignore[no-untyped-call]
         tls = tls_server(config)
         self._parts = InOrder(
             [

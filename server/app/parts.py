@@ -22,7 +22,7 @@ class Part(Service):
         begin: Callable[[], object] = lambda: None,
         end: Callable[[], Any] = lambda: None,
     ) -> None:
-        self.setName(name)  # type: ignore[no-untyped-call]
+        self.what = name
         self._begin = begin
         self._end = end
 
@@ -66,4 +66,4 @@ class InOrder(MultiService):
             try:
                 await maybeDeferred(part.stopService)
             except Exception:  # noqa: BLE001 - the parts below must end all the same
-                self.log.failure("{part} did not stop in order", part=part.name)
+                self.log.failure("{part} did not stop in order", part=getattr(part, "what", part))
