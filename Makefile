@@ -100,3 +100,8 @@ lab-policies: $(VENV)/.test
 .PHONY: chaos
 chaos: $(VENV)/.test
 	TIDEGATE_CHAOS_S=3600 $(BIN)/python -m pytest -q --timeout 4000 tests/test_e2e_chaos.py
+
+# The whole site on this machine, without Docker: an origin with two mirrors, until Ctrl-C.
+.PHONY: staging
+staging: $(VENV)/.test
+	$(BIN)/python -m bench.staging $${DIR:-staging} $(STAGING)

@@ -21,6 +21,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "config": ("server.app.cli.config:config", "Check or show the configuration."),
     "ticket": ("server.app.cli.ticket:ticket", "Issue preference tickets."),
     "get": ("client.cli.get:get", "Download, waiting politely and verifying what arrives."),
+    "loadtest": ("loadtest.cli:loadtest", "Send a server the crowd, and say what came of it."),
+    "plan": ("loadtest.sim.plan_cli:plan", "What line a crowd would need, in virtual time."),
     "simulate": ("loadtest.sim.cli:simulate", "Try policies in virtual time."),
     "multicast send": ("server.app.cli.multicast:send", "Send a file to everybody at a set time."),
     "multicast lab": ("bench.multicast.lab:lab", "Measure it here, beside other tools (root)."),

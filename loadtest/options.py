@@ -108,6 +108,9 @@ def add_options(parser: Any) -> None:
         help="An objective such as p95_wait_small<2s; a missed one makes the exit code 1. Give "
         "it as often as you like",
     )
+    group.add_argument(
+        "--progress", action="store_true", help="Say every few seconds how far the run is"
+    )
     # No fields: who may start a run on the page may not write files on this machine.
     group.add_argument(
         "--figures-csv", default="", help="Write all figures of the run to this CSV file"

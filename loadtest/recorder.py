@@ -23,6 +23,7 @@ from loadtest.slo import Objective, misses
 from loadtest.tally import Tally, rows
 
 _KEY = "tidegate"
+_COLUMNS = ("group", "name", "value", "meaning")
 _seen = Tally()
 _total = Tally()
 _environment: list[Environment] = []
@@ -52,11 +53,10 @@ def _receive(client_id: str, data: dict[str, Any]) -> None:
         _total.merge(Tally.from_json(data[_KEY]))
 
 
-@events.test_start.add_listener
-def _reset(environment: Environment, **_: Any) -> None:
-    if not isinstance(environment.runner, WorkerRunner):
-        _seen.drain()
-        _total.drain()
+def reset() -> None:
+    """A new run begins: nothing has been seen yet."""
+    _seen.drain()
+    _total.drain()
 
 
 @events.init.add_listener
@@ -73,6 +73,7 @@ def _extend_page(environment: Environment, **_: Any) -> None:
             {
                 "key": "admission",
                 "structure": [
+                    {"key": "group", "title": "About"},
                     {"key": "name", "title": "Figure"},
                     {"key": "value", "title": "Value"},
                     {"key": "meaning", "title": "Meaning"},
@@ -173,9 +174,7 @@ def _finish_report(exit_code: int, **_: Any) -> None:
 def to_html(figures: dict[str, float]) -> str:
     """A section for Locust's report, readable on its light and its dark page."""
     cells = "".join(
-        "<tr>"
-        + "".join(f"<td>{html.escape(row[key])}</td>" for key in ("name", "value", "meaning"))
-        + "</tr>"
+        "<tr>" + "".join(f"<td>{html.escape(row[key])}</td>" for key in _COLUMNS) + "</tr>"
         for row in rows(figures)
     )
     return (
@@ -183,6 +182,6 @@ def to_html(figures: dict[str, float]) -> str:
         'margin:2rem auto;padding:0 1rem;background:Canvas;color:CanvasText">'
         "<h2>Admission</h2>"
         '<table style="width:100%;border-spacing:0 .3rem;text-align:left">'
-        "<thead><tr><th>Figure</th><th>Value</th><th>Meaning</th></tr></thead>"
+        "<thead><tr><th>About</th><th>Figure</th><th>Value</th><th>Meaning</th></tr></thead>"
         f"<tbody>{cells}</tbody></table></section>"
     )

@@ -6,6 +6,7 @@ that carry arrivals out; when all hands are busy an arrival starts late and is c
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from locust.env import Environment
 from locust.runners import HEARTBEAT_LIVENESS, MasterRunner, Runner, WorkerRunner
 
 from loadtest.population import scaled
-from loadtest.recorder import tally, total
+from loadtest.recorder import reset, tally, total
 from loadtest.workloads import Visitor, Workload, make_workload, with_rude
 
 _ARRIVALS = "tidegate-arrivals"
@@ -162,6 +163,33 @@ def _listen(environment: Environment, **_: Any) -> None:
         environment.runner.register_message(_ARRIVALS, take_arrivals)
 
 
+_TELL_S = 5.0
+
+
+@events.test_start.add_listener
+def _show_progress(environment: Environment, **_: Any) -> None:
+    options = environment.parsed_options
+    if getattr(options, "progress", False) and not isinstance(environment.runner, WorkerRunner):
+        gevent.spawn(_tell, environment, len(population(options).visitors))
+
+
+def _tell(environment: Environment, arrivals: int) -> None:
+    """A line every few seconds while the run goes on."""
+    begun_s = time.monotonic()
+    while environment.runner is not None and environment.runner.state not in (
+        "stopped",
+        "stopping",
+    ):
+        seen = total().counters
+        sys.stderr.write(
+            f"{time.monotonic() - begun_s:6.0f} s: {seen['visitors_done']} of {arrivals} clients "
+            f"are through; {seen['finished']} downloads, {seen['queued']} told to wait, "
+            f"{seen['failed']} failed\n"
+        )
+        sys.stderr.flush()
+        gevent.sleep(_TELL_S)
+
+
 @events.test_stop.add_listener
 def _stop(**_: Any) -> None:
     DEALER.stop()
@@ -184,8 +212,9 @@ class Replay(LoadTestShape):
         self._arrivals = 0
 
     def reset_time(self) -> None:
-        """A new test starts."""
+        """A new test starts; before its first tick, which counts who has come."""
         super().reset_time()
+        reset()
         self._arrivals = 0
 
     def tick(self) -> tuple[int, float] | None:

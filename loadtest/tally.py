@@ -164,6 +164,7 @@ COUNTERS: Mapping[str, str] = {
     "tickets_expired": "tickets that the server called expired",
     "early_polls": "polls before the promised time",
     "refused": "answers that refused a ticket or a client",
+    "not_found": "answers that the server has no such file: is it the right workload?",
     "promises": "waits with a promised 90 % bound",
     "promises_kept": "of these, started within the bound",
     "verified_bytes": "bytes whose digest was right",
@@ -173,12 +174,34 @@ COUNTERS: Mapping[str, str] = {
 
 
 #: What is observed, and which figures are made of each.
-OBSERVED = (
-    *(f"wait_{kind}{manner}" for kind in CLASSES for manner in ("", "_polite", "_rude")),
-    *("session", "visit", "attempts", "eta_error", "lateness"),
-)
+OBSERVED: Mapping[str, str] = {
+    **{
+        f"wait_{kind}{manner}": f"from asking for a {kind} file to its first byte{who}"
+        for kind in CLASSES
+        for manner, who in (("", ""), ("_polite", ", the polite"), ("_rude", ", the rude"))
+    },
+    "session": "from asking for a file to its last verified byte",
+    "visit": "the same for all files of one client",
+    "attempts": "requests for one download",
+    "eta_error": "how wrong the first told time was, relative to the wait",
+    "lateness": "how long after its planned time an arrival began",
+}
 _SHAPES = ("mean", "p50", "p95", "p99", "max")
-_RATIOS = ("give_up_fraction", "failed_fraction", "rude_gain", "eta_within_p90")
+_RATIOS: Mapping[str, str] = {
+    "give_up_fraction": "of all downloads that ended: given up",
+    "failed_fraction": "of all downloads that ended: failed",
+    "rude_gain": "how much sooner the rude are served than the polite",
+    "eta_within_p90": "of all told times: started before their 90 % bound",
+}
+#: What belongs together in a list of figures, by how its members' names begin or end.
+_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Waiting": ("wait_small", "wait_large", "_polite", "_rude", "rude_gain"),
+    "Downloads": ("session", "visit", "arrived", "finished", "gave_up", "failed", "_fraction"),
+    "Promises": ("eta_error", "eta_within_p90", "promises", "promises_kept"),
+    "Asking": ("attempts", "queued", "tickets_", "early_polls", "refused", "not_found"),
+    "Bytes": ("verified_bytes", "multicast_bytes"),
+    "The load itself": ("lateness", "late_arrivals"),
+}
 
 
 def is_figure(name: str) -> bool:
@@ -188,11 +211,43 @@ def is_figure(name: str) -> bool:
 
 
 def rows(figures: dict[str, float]) -> list[dict[str, str]]:
-    """Figures as name, value and meaning, ready to show."""
-    return [
-        {"name": name, "value": spell(name, value), "meaning": COUNTERS.get(name, "")}
+    """Figures as group, name, value and meaning, ready to show; groups stand together."""
+    found = [
+        {
+            "group": _group(name),
+            "name": name,
+            "value": spell(name, value),
+            "meaning": meaning(name),
+        }
         for name, value in figures.items()
     ]
+    order = list(_GROUPS)
+    return sorted(found, key=lambda row: order.index(row["group"]))
+
+
+def _group(name: str) -> str:
+    base = name if name in COUNTERS else name.partition("_")[2] or name
+    for group, parts in _GROUPS.items():
+        if any(
+            one.startswith(part) or one.endswith(part) for part in parts for one in (name, base)
+        ):
+            return group
+    return "The load itself"
+
+
+def meaning(name: str) -> str:
+    """What a figure says, in words."""
+    if name in COUNTERS or name in _RATIOS:
+        return COUNTERS.get(name) or _RATIOS[name]
+    shape, _, of = name.partition("_")
+    shapes = {
+        "mean": "in the mean",
+        "p50": "half of them at the most",
+        "p95": "95 of 100 at the most",
+        "p99": "99 of 100 at the most",
+        "max": "the largest",
+    }
+    return f"{OBSERVED.get(of, of)}: {shapes.get(shape, shape)}"
 
 
 def spell(name: str, value: float) -> str:

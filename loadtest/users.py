@@ -208,7 +208,9 @@ class _Download:
                 expected_s = answer.p90_s if answer.expected_s is None else answer.expected_s
                 self._promise = (now, expected_s, answer.p90_s)
             return answer.retry_after_s is not None
-        if isinstance(answer, Refused):
+        if isinstance(answer, Refused) and answer.reason is Reason.NOT_FOUND:
+            tally().count("not_found")
+        elif isinstance(answer, Refused):
             tally().count("refused")
             if answer.ticket_fault:
                 tally().count("tickets_expired")

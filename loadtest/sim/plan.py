@@ -1,0 +1,291 @@
+"""A release day before it comes: what a crowd would feel on a line, and what line it would take.
+
+The crowd is made from the files themselves and a few numbers. A large crowd is played by a few
+hundred clients on a line that is thinner by as much, so that the answer is there in seconds.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtest.sim.bounds import alone_s
+from loadtest.sim.metrics import measure
+from loadtest.sim.scenario import Scenario
+from loadtest.workloads import RELEASE_DAY, File, Visitor, Workload
+from protocol.units import format_duration, format_rate, format_size
+
+#: Who is played at the most; each then stands for several.
+MOST_CLIENTS = 300
+#: From this size on a file is what people come for; below, what they take beside it.
+LARGE_BYTES = 1_000_000
+#: A plain server: everybody at once, each an equal share.
+PLAIN = "ps"
+#: How often another line is tried.
+_STEPS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Who comes: so many people within so many seconds for these files, by their weights."""
+
+    visitors: int
+    within_s: float
+    large: tuple[tuple[File, float], ...]
+    small: tuple[File, ...]
+    patience_s: float = math.inf
+
+    @property
+    def wanted_bytes(self) -> float:
+        """What all of them take, in the mean."""
+        weight = sum(one for _, one in self.large)
+        mean = sum(file.size_bytes * one for file, one in self.large) / weight if weight else 0.0
+        beside = sum(file.size_bytes for file in self.small) / max(1, len(self.small))
+        return self.visitors * (mean + beside)
+
+
+@dataclass(frozen=True, slots=True)
+class Felt:
+    """What a crowd feels on a line under a policy; times in seconds, `lost_s` is what they wait."""
+
+    policy: str
+    bandwidth_bytes_s: float
+    mean_s: float
+    p95_s: float
+    lost_s: float
+    small_s: float
+    gave_up: float
+    utilisation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was found. `needed` is on the thinnest line that keeps the wish; None: none does."""
+
+    crowd: Crowd
+    plain: Felt
+    ours: Felt
+    wish_s: float
+    needed: Felt | None
+
+    def needed_line(self) -> str:
+        """The line that keeps the wish, in words."""
+        return format_rate(self.needed.bandwidth_bytes_s) if self.needed is not None else "none"
+
+
+def files_below(folder: Path) -> list[File]:
+    """What a server of this folder would offer. Raises OSError."""
+    found = []
+    for place, folders, names in os.walk(folder, onerror=_raise):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            path = Path(place) / name
+            if not name.startswith(".") and path.is_file():
+                found.append(File(str(path.relative_to(folder)), path.stat().st_size))
+    return sorted(found, key=lambda file: file.name)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def make_crowd(
+    files: Sequence[File],
+    visitors: int,
+    within_s: float,
+    weights: Sequence[tuple[str, float]] = (),
+    patience_s: float = math.inf,
+) -> Crowd:
+    """Each visitor takes one of the large files and one of the small ones beside it.
+
+    `weights` are patterns and how often such a file is wanted; the last that fits counts, others
+    have 1. Raises ValueError where there is nothing to take.
+    """
+
+    def weight(file: File) -> float:
+        found = [by for pattern, by in weights if fnmatch.fnmatchcase(file.name, pattern)]
+        return found[-1] if found else 1.0
+
+    for pattern, _ in weights:
+        if not any(fnmatch.fnmatchcase(file.name, pattern) for file in files):
+            raise ValueError(f"no file has a name like {pattern!r}")
+    wanted = [(file, weight(file)) for file in files if file.size_bytes and weight(file) > 0]
+    large = tuple(one for one in wanted if one[0].size_bytes >= LARGE_BYTES)
+    small = tuple(file for file, _ in wanted if file.size_bytes < LARGE_BYTES)
+    if not large:
+        large, small = tuple(wanted), ()
+    if not large:
+        raise ValueError("there is no file that anybody could want")
+    return Crowd(visitors, within_s, large, small, patience_s)
+
+
+def workload_of(crowd: Crowd, seed: int = 1) -> tuple[Workload, float]:
+    """The clients that are played, and how many people each stands for."""
+    rng = random.Random(f"plan/{seed}")
+    played = min(crowd.visitors, MOST_CLIENTS)
+    arrivals = sorted(rng.uniform(0.0, crowd.within_s) for _ in range(played))
+    slow, fast = math.log(RELEASE_DAY.slowest_bytes_s), math.log(RELEASE_DAY.fastest_bytes_s)
+    files = [file for file, _ in crowd.large]
+    weights = [weight for _, weight in crowd.large]
+    visitors = []
+    for number, arrival in enumerate(arrivals):
+        beside = (rng.choice(crowd.small),) if crowd.small else ()
+        visitors.append(
+            Visitor(
+                f"c{number}",
+                arrival,
+                math.exp(rng.uniform(slow, fast)),
+                (*beside, rng.choices(files, weights)[0]),
+                crowd.patience_s,
+            )
+        )
+    wanted = sum(visitor.total_bytes for visitor in visitors)
+    workload = Workload("plan", seed, tuple(visitors), wanted / crowd.within_s)
+    return workload, crowd.visitors / played
+
+
+def feel(workload: Workload, each: float, policy: str, bandwidth_bytes_s: float) -> Felt:
+    """Play the crowd on a line."""
+    scenario = Scenario(
+        policy,
+        slots=30,
+        reserve_small=0 if policy == PLAIN else 6,
+        bandwidth_bytes_s=bandwidth_bytes_s / each,
+    )
+    figures = measure(workload, scenario.conditions(workload), scenario.simulate(workload))
+    alone = float(alone_s(workload, bandwidth_bytes_s / each).mean())
+    return Felt(
+        policy,
+        bandwidth_bytes_s,
+        figures["mean_session_s"],
+        figures["p95_session_s"],
+        max(0.0, figures["mean_session_s"] - alone),
+        figures["small_p99_s"],
+        figures["gave_up"],
+        figures["utilisation"],
+    )
+
+
+def make_plan(
+    crowd: Crowd,
+    bandwidth_bytes_s: float,
+    policy: str,
+    wish_s: float,
+    told: Callable[[float], object] = lambda part: None,
+) -> Plan:
+    """Play the crowd here, under a plain server, and on other lines until the wish is just kept.
+
+    `told` hears how much is done, from 0 to 1.
+    """
+    workload, each = workload_of(crowd)
+    steps = _STEPS + 2.0
+    plain = feel(workload, each, PLAIN, bandwidth_bytes_s)
+    told(1 / steps)
+    ours = feel(workload, each, policy, bandwidth_bytes_s)
+    told(2 / steps)
+    # What everybody takes must get through in the time, or in little more.
+    guess = crowd.wanted_bytes / (crowd.within_s + wish_s)
+    needed = thinnest(workload, each, ours, wish_s, guess, lambda n: told((3 + n) / steps))
+    told(1.0)
+    return Plan(crowd, plain, ours, wish_s, needed)
+
+
+def thinnest(
+    workload: Workload,
+    each: float,
+    ours: Felt,
+    wish_s: float,
+    guess: float,
+    told: Callable[[int], object] = lambda step: None,
+) -> Felt | None:
+    """The thinnest line on which each loses no more than `wish_s`, to a tenth; None: none does.
+
+    The search begins at `guess`, beside what was felt already.
+    """
+    line = ours.bandwidth_bytes_s
+    needed = ours if ours.lost_s <= wish_s else None
+    low, high = (0.0, line) if needed else (line, math.inf)
+    for step in range(_STEPS):
+        if not low < guess < high:
+            guess = math.sqrt(low * high) if low and high < math.inf else 1.3 * low or high / 2
+        tried = feel(workload, each, ours.policy, guess)
+        if tried.lost_s <= wish_s:
+            needed, high = tried, guess
+        else:
+            low = guess
+        if high < 1.1 * low:
+            break
+        told(step)
+    return needed
+
+
+def spell_time(seconds: float) -> str:
+    """A duration; one that nobody reached is `never`."""
+    return "never" if math.isnan(seconds) else format_duration(seconds)
+
+
+def verdict(plan: Plan) -> str:
+    """What there is to decide, in one sentence."""
+    ours, plain, needed = plan.ours, plan.plain, plan.needed
+    text = f"With {format_rate(ours.bandwidth_bytes_s)}, {plan.crowd.visitors:,} visitors within "
+    text += f"{spell_time(plan.crowd.within_s)} lose {spell_time(ours.lost_s)} each to the crowd"
+    if plain.lost_s > 1.2 * ours.lost_s and plain.lost_s > 1.0:
+        text += f" under {ours.policy}, {spell_time(plain.lost_s)} on a plain server"
+    else:
+        text += f" under {ours.policy}"
+    wish = spell_time(plan.wish_s)
+    if needed is None:
+        return f"{text}; no line that was tried brings that below {wish}."
+    if ours.lost_s <= plan.wish_s:
+        if needed.bandwidth_bytes_s < 0.9 * ours.bandwidth_bytes_s:
+            enough = format_rate(needed.bandwidth_bytes_s)
+            return f"{text}; {enough} would be enough to stay below {wish}."
+        return f"{text}, which is below {wish}."
+    return f"{text}; below {wish} it takes {format_rate(needed.bandwidth_bytes_s)}."
+
+
+MEANINGS: Mapping[str, str] = {
+    "done, mean": "from arriving to having the last byte",
+    "done, 95 of 100": "so long at the most for 95 of 100",
+    "lost to the crowd": "of the mean, what each would not need if it were alone",
+    "small files, 99 of 100": "from asking for a small file to having it",
+    "gave up": "left before the first byte, with --patience",
+    "line used": "until the last one was served",
+}
+
+
+def rows(plan: Plan) -> list[tuple[str, ...]]:
+    """The figures behind the verdict, a column for each line and policy."""
+    columns = [("a plain server", plan.plain), (plan.ours.policy, plan.ours)]
+    if plan.needed is not None and plan.needed != plan.ours:
+        columns.append((f"{plan.ours.policy}, {plan.needed_line()}", plan.needed))
+    felt = [one for _, one in columns]
+    return [
+        ("", *(name for name, _ in columns)),
+        ("done, mean", *(spell_time(one.mean_s) for one in felt)),
+        ("done, 95 of 100", *(spell_time(one.p95_s) for one in felt)),
+        ("lost to the crowd", *(spell_time(one.lost_s) for one in felt)),
+        ("small files, 99 of 100", *(spell_time(one.small_s) for one in felt)),
+        ("gave up", *(f"{100 * one.gave_up:.0f} %" for one in felt)),
+        ("line used", *(f"{100 * one.utilisation:.0f} %" for one in felt)),
+    ]
+
+
+def assumptions(crowd: Crowd) -> list[str]:
+    """What the crowd was taken to be; each can be told otherwise."""
+    beside = " and one of the small ones" if crowd.small else ""
+    files = f"{len(crowd.large)} large file{'s' * (len(crowd.large) != 1)}"
+    found = [
+        f"each visitor takes one of {files}{beside}, {format_size(crowd.wanted_bytes)} in all "
+        "(--weight 'PATTERN=3': three times as often as the others)",
+        f"they come evenly within {spell_time(crowd.within_s)}, on lines of 8 to 80 Mbit/s",
+    ]
+    if crowd.visitors > MOST_CLIENTS:
+        each = f"{crowd.visitors / MOST_CLIENTS:.3g}"
+        found.append(f"{MOST_CLIENTS} clients are played, each for {each} people")
+    return found

@@ -1,0 +1,142 @@
+"""`tidegate plan`: what line a crowd needs, before it comes."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+
+import click
+
+from loadtest.report import page, table
+from loadtest.sim.arguments import read_rate
+from loadtest.sim.conditions import Starved
+from loadtest.sim.plan import (
+    MEANINGS,
+    Plan,
+    assumptions,
+    files_below,
+    make_crowd,
+    make_plan,
+    rows,
+    verdict,
+)
+from policies.registry import POLICIES
+from protocol.errors import ProtocolError
+from protocol.units import parse_duration
+
+
+class _Duration(click.ParamType[float]):
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            return parse_duration(str(value))
+        except ProtocolError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _weights(given: Sequence[str]) -> list[tuple[str, float]]:
+    found = []
+    for text in given:
+        pattern, equals, number = text.rpartition("=")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = -1.0
+        if not equals or not pattern or not 0 <= weight < math.inf:
+            raise click.BadParameter(
+                f"{text!r} is not PATTERN=NUMBER, such as '*.iso=10'", param_hint="--weight"
+            )
+        found.append((pattern, weight))
+    return found
+
+
+@click.command()
+@click.argument(
+    "directory", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="DIR"
+)
+@click.option("--bandwidth", required=True, help="What the line carries, such as 200Mbit.")
+@click.option("--visitors", type=click.IntRange(1, 10_000_000), required=True, help="How many.")
+@click.option("--within", type=_Duration(), default="1h", show_default=True, help="They come.")
+@click.option(
+    "--wait",
+    type=_Duration(),
+    default="1m",
+    show_default=True,
+    help="What each may lose to the crowd, in the mean; the line for that is looked for.",
+)
+@click.option("--policy", type=click.Choice(list(POLICIES)), default="fair", show_default=True)
+@click.option("--patience", type=_Duration(), help="Who has no first byte by then leaves.")
+@click.option(
+    "--weight",
+    "weights",
+    multiple=True,
+    metavar="PATTERN=N",
+    help="Files of such a name are wanted N times as often as others; 0: never. Repeatable.",
+)
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write a self-contained HTML page.",
+)
+def plan(
+    directory: Path,
+    bandwidth: str,
+    visitors: int,
+    within: float,
+    wait: float,
+    policy: str,
+    patience: float | None,
+    weights: tuple[str, ...],
+    report: Path | None,
+) -> None:
+    """How long a crowd would wait for the files of DIR, and what line it would take.
+
+    It is played in virtual time by the server's own policies, beside a plain server.
+    """
+    line = read_rate(bandwidth)
+    if line <= 0 or within <= 0:
+        raise click.UsageError("--bandwidth and --within must be above 0")
+    try:
+        crowd = make_crowd(
+            files_below(directory), visitors, within, _weights(weights), patience or math.inf
+        )
+        found = _played(lambda told: make_plan(crowd, line, policy, wait, told))
+        if report is not None:
+            report.write_text(plan_page(found), encoding="utf-8")
+    except (OSError, ValueError, Starved) as error:
+        raise click.ClickException(str(error)) from error
+    lines = rows(found)
+    widths = [max(len(row[at]) for row in lines) for at in range(len(lines[0]))]
+    click.echo(verdict(found) + "\n")
+    for row in lines:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        click.echo("  ".join((*cells, MEANINGS.get(row[0], ""))).rstrip())
+    click.echo("\nTaken for granted:")
+    for text in assumptions(found.crowd):
+        click.echo(f"- {text}")
+
+
+def _played(play: Callable[[Callable[[float], None]], Plan]) -> Plan:
+    with click.progressbar(
+        length=100, label="Playing the crowd", file=sys.stderr, hidden=not sys.stderr.isatty()
+    ) as bar:
+        return play(lambda part: bar.update(round(100 * part) - bar.pos))
+
+
+def plan_page(found: Plan) -> str:
+    """The same as a page."""
+    lines = rows(found)
+    explained = [(*lines[0], "")] + [(*row, MEANINGS.get(row[0], "")) for row in lines[1:]]
+    items = "".join(f"<li>{escape(text)}</li>" for text in assumptions(found.crowd))
+    return page(
+        "Release day, before it comes",
+        f"<p><strong>{escape(verdict(found))}</strong></p>{table(explained)}"
+        f"<h2>Taken for granted</h2><ul>{items}</ul>",
+    )

@@ -1,0 +1,143 @@
+"""`tidegate loadtest` and `tidegate plan`: a crowd and a verdict, from any folder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.running import make_release, serving, wait_for
+from tests.test_e2e_staging import admission, free_port
+
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.e2e
+#: 25 of the paper's clients, much faster than real.
+QUICK = ("--time-scale", "240", "--thin", "16", "--users", "40", "--addresses", "own")
+PROXY = ("--trusted-proxy", "127.0.0.0/8")
+
+
+def tidegate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run to the end, in a folder that is not the project's."""
+    return subprocess.run(
+        [sys.executable, "-m", "tidegate", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+def test_a_wrong_workload_is_named_before_anybody_comes(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", a_txt=100)
+    (tmp_path / "release" / "1M").write_bytes(b"x" * 999)
+    with serving(tmp_path / "release", tmp_path / "state") as server:
+        done = tidegate(tmp_path, "loadtest", "ci", "--host", server.url)
+    assert done.returncode == 1
+    assert "lacks 7 of the 7 files that are asked for: 10K-a, 10K-b" in done.stderr
+    assert "--lay-out" in done.stderr
+    done = tidegate(tmp_path, "loadtest", "ci", "--host", "http://127.0.0.1:1")
+    assert "does not answer" in done.stderr
+
+
+def test_it_lays_out_runs_and_ends_in_one_page(tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    make_release(release, a_txt=100)
+    with serving(release, tmp_path / "state", *PROXY, "--bandwidth", "40Mbit") as server:
+        words = ["loadtest", "ci", "--host", server.url, "--lay-out", str(release)]
+        done = tidegate(tmp_path, *words, "--bandwidth", "40Mbit", "--", *QUICK)
+    page = (tmp_path / "loadtest-ci.html").read_text("utf-8")
+    first = done.stdout.splitlines()[0]
+    assert first in page.replace("&lt;", "<")
+    assert first.startswith(("Held: all 2 objectives; ", "Missed: ")), first
+    assert "keep it below" in first
+    assert "clients are through" in done.stderr
+    for text in ("Live and simulated", "95 of 100 of these", "p95_wait_small<2s", "meaning"):
+        assert text in page.replace("&lt;", "<"), text
+    assert done.returncode == (0 if first.startswith("Held") else 1)
+
+
+@contextlib.contextmanager
+def locust(folder: Path, url: str) -> Iterator[int]:
+    port = free_port()
+    command = [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "release_day.py")]
+    command += ["--host", url, "--web-host", "127.0.0.1", "--web-port", str(port), *QUICK]
+    with subprocess.Popen(
+        [*command, "--workload", "exp2"], cwd=folder, stderr=subprocess.DEVNULL
+    ) as running:
+        try:
+            yield port
+        finally:
+            running.terminate()
+
+
+def start(port: int, host: str) -> None:
+    """Press START."""
+    form = {"user_count": "40", "spawn_rate": "40", "workload": "exp2", "time_scale": "240"}
+    form |= {"thin": "16", "seed": "1", "addresses": "own", "manner": "tickets", "slo": ""}
+    form |= {"rude_fraction": "0", "host": host}
+    data = urllib.parse.urlencode(form).encode()
+    url = f"http://127.0.0.1:{port}/swarm"
+    with urllib.request.urlopen(url, data=data, timeout=20) as answer:
+        assert json.loads(answer.read())["success"]
+
+
+def asked(log: Path) -> int:
+    """How many downloads clients have asked for."""
+    return log.read_text().count('"GET /1')
+
+
+def state(port: int) -> str:
+    with contextlib.suppress(OSError, ValueError):
+        url = f"http://127.0.0.1:{port}/stats/requests"
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            return str(json.loads(answer.read())["state"])
+    return ""
+
+
+def test_a_second_start_on_locusts_page_begins_anew(tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    make_release(release, a_txt=100)
+    laid = [sys.executable, "-m", "loadtest.content", "exp2", str(release)]
+    subprocess.run(laid, cwd=ROOT, check=True)
+    log = tmp_path / "log"
+    log.touch()
+    arguments = ("--access-log", str(log))
+    with (
+        serving(release, tmp_path / "state", *arguments) as server,
+        locust(tmp_path, server.url) as port,
+    ):
+        wait_for(lambda: state(port) == "ready", 60)
+        runs = []
+        for _ in range(2):
+            before = asked(log)
+            start(port, server.url)
+            wait_for(lambda: asked(log) > before and state(port) == "stopped", 60)  # noqa: B023
+            assert asked(log) > before, "this run asked for nothing"
+            found = admission(port)
+            assert found is not None
+            runs.append(found["finished"])
+    assert runs[0] == runs[1] != "0"
+
+
+def test_a_plan_says_what_line_a_crowd_needs(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", a_iso=4_000_000, SHA256SUMS=100)
+    words = ["plan", "--bandwidth", "8Mbit", "--visitors", "60", "--within", "2m", "--wait", "5s"]
+    done = tidegate(tmp_path, *words, "release", "--report", "plan.html")
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("With 8.0 Mbit/s, 60 visitors within 2 min lose ")
+    assert "on a plain server; below 5 s it takes " in first
+    assert first in (tmp_path / "plan.html").read_text("utf-8")
+    assert "each visitor takes one of 1 large file and one of the small ones" in done.stdout
+    done = tidegate(tmp_path, *words, "release", "--weight", "*.img=2")
+    assert "no file has a name like '*.img'" in done.stderr
