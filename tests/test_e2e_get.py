@@ -332,3 +332,15 @@ def test_a_wait_is_told_and_left_out_of_the_rate(tmp_path: Path) -> None:
     assert done["rate"] == pytest.approx(
         len(DATA) / (done["seconds"] - done["first_byte_s"]), rel=0.05
     )
+
+
+def test_a_file_from_a_real_server_keeps_its_name(tmp_path: Path) -> None:
+    """Its digest is told in the answer once it is known; nothing of that is a name."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    with release(tmp_path) as server:
+        urllib.request.urlopen(server.url + "/big.bin.meta4", timeout=60).read()
+        code, _, err = get(folder, server.url + "/big.bin")
+    assert code == 0, err
+    assert "digest right" in err
+    assert (folder / "big.bin").read_bytes() == DATA

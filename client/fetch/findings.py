@@ -47,9 +47,9 @@ def read_findings(base: Url, fields: Fields) -> Findings:
             metalink = metalink or url
     digest = None
     found = parse_repr_digest(", ".join(digests))
-    for name, ours in _HASHLIB.items():
-        if name in found and len(found[name]) == int(name[4:]) // 8:
-            digest = (ours, found[name])
+    for told, ours in _HASHLIB.items():
+        if told in found and len(found[told]) == int(told[4:]) // 8:
+            digest = (ours, found[told])
             break
     ranked.sort(key=lambda pair: pair[0])
     return Findings(tuple(url for _, url in ranked), metalink, digest, name)

@@ -41,7 +41,11 @@ class Url:
 
     def join(self, reference: str) -> Url:
         """The URL that `reference` means here; raises BadUrl."""
-        return parse(urljoin(self.text, _quoted(reference)))
+        try:
+            joined = urljoin(self.text, _quoted(reference))
+        except ValueError as error:
+            raise BadUrl(f"{reference!r} is not a URL: {error}") from None
+        return parse(joined)
 
     def file_name(self) -> str:
         """A safe name for the file: the last part of the path; empty when it has none."""

@@ -1,0 +1,41 @@
+"""What an answer's fields tell about the file elsewhere, and what it should be called."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+from client.fetch.findings import read_findings
+from client.net.answers import Fields
+from client.net.urls import parse
+
+BASE = parse("http://example.test/a/file.iso")
+SHA256, SHA512 = hashlib.sha256(b"x").digest(), hashlib.sha512(b"x").digest()
+
+
+def digests(**told: bytes) -> tuple[str, str]:
+    parts = (
+        f"{name.replace('_', '-')}=:{base64.b64encode(raw).decode()}:" for name, raw in told.items()
+    )
+    return "Repr-Digest", ", ".join(parts)
+
+
+def test_a_digest_proposes_no_name() -> None:
+    found = read_findings(BASE, Fields([digests(sha_256=SHA256)]))
+    assert found.digest == ("sha256", SHA256)
+    assert found.name is None
+
+
+def test_a_proposed_name_is_kept_beside_a_digest() -> None:
+    proposed = ("Content-Disposition", 'attachment; filename="other.iso"')
+    found = read_findings(BASE, Fields([digests(sha_256=SHA256, sha_512=SHA512), proposed]))
+    assert found.digest == ("sha512", SHA512)
+    assert found.name == "other.iso"
+
+
+def test_what_cannot_be_read_is_not_there() -> None:
+    found = read_findings(
+        BASE,
+        Fields([digests(sha_256=b"short"), ("Link", "<http://[>; rel=duplicate, <<>; rel")]),
+    )
+    assert (found.mirrors, found.metalink, found.digest, found.name) == ((), None, None, None)
