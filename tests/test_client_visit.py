@@ -77,6 +77,30 @@ def test_busy_without_a_time_never_ends_the_visit() -> None:
         assert isinstance(one.answered(turn * 100.0, ComeBack()), WaitUntil)
 
 
+def test_a_server_that_has_answered_may_be_away_for_longer() -> None:
+    """It may be starting again: pauses grow to a minute, and that for several minutes."""
+    one = visit(Manners(jitter=0.0, max_failures=3, max_failures_heard=9))
+    one.answered(0.0, Granted())
+    now = 0.0
+    for _ in range(8):
+        action = one.answered(now, Failed("connection refused"))
+        assert isinstance(action, WaitUntil)
+        now = action.at
+    assert now == 1 + 2 + 4 + 8 + 16 + 32 + 60 + 60
+    assert isinstance(one.answered(now, Failed("connection refused")), GiveUp)
+
+
+def test_at_once_again_and_again_is_not_a_loop() -> None:
+    one = visit(Manners(jitter=0.0))
+    now, waits = 0.0, []
+    for told in [0.0, 0.0, 0.0, 0.1, None, 5.0, 0.0, None, None]:
+        action = one.answered(now, ComeBack(told))
+        assert isinstance(action, WaitUntil)
+        waits.append(action.at - now)
+        now = action.at
+    assert waits == [0.0, 0.5, 1.0, 2.0, 16.0, 5.0, 0.0, 2.0, 4.0]
+
+
 def test_a_client_that_will_not_wait_says_so_at_once() -> None:
     action = visit(Manners(max_wait_s=20, jitter=0)).answered(0.0, ComeBack(30))
     assert isinstance(action, GiveUp)

@@ -21,7 +21,8 @@ class Options:
     of the dynamic strategy. `max_wait_s` 0 means: do not wait at all. `client_id` and
     `data_folder` are found in the user's data folder when None. `window_bytes` bounds what is
     held for in-order output. `ca_file` holds certificates (PEM) that are believed beside those of
-    the system; `insecure` believes any.
+    the system; `insecure` believes any. `max_failures` in a row and a mirror is given up; one that
+    has answered before is left three times as many, with pauses up to a minute.
     """
 
     checksum: tuple[str, bytes] | None = None

@@ -19,6 +19,10 @@ from client.schedule.sample_vote import Jury
 from client.schedule.segments import UNKNOWN_SIZE, Board
 from client.schedule.trials import Trials
 
+#: A mirror that has answered is left so many times more failures than one that never did: it may
+#: be starting again.
+_MORE_PATIENCE = 3
+
 
 class MirrorState(enum.Enum):
     """Whether a mirror may be asked, and if not, why."""
@@ -268,7 +272,11 @@ class State:
         if any(mirror.url == url for mirror in self.mirrors):
             return None
         options = self.options
-        manners = Manners(max_wait_s=options.max_wait_s, max_failures=max(1, options.max_failures))
+        failures = max(1, options.max_failures)
+        heard = failures if failures == 1 else _MORE_PATIENCE * failures
+        manners = Manners(
+            max_wait_s=options.max_wait_s, max_failures=failures, max_failures_heard=heard
+        )
         visit = Visit(manners, self.random, self.began_s)
         visit.begin(self.began_s)
         mirror = Mirror(len(self.mirrors), url, visit, url, listed)

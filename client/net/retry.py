@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 TICKET_HEADER = "Tidegate-Ticket"
 WAIT_HEADER = "Tidegate-Wait"
 PASS_HEADER = "Tidegate-Pass"
+#: A shorter time to wait than this is no time.
+_HASTE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,8 @@ class Manners:
     `obeys_retry_after`: whether it waits as told, else `own_retry_s` is used for every answer.
     `tickets`: whether it keeps a ticket and shows it again. `max_wait_s`: it gives up rather than
     wait longer than this in all. `max_failures`: so many failures in a row (no answer, 5xx
-    without a time) end the visit. Backoff after failure n is `backoff_s` x 2**(n-1) up to
+    without a time) end the visit, `max_failures_heard` once the server has answered: it exists, and
+    may be starting again (None: the same). Backoff after failure n is `backoff_s` x 2**(n-1) up to
     `backoff_cap_s`.
     """
 
@@ -48,6 +51,7 @@ class Manners:
     backoff_cap_s: float = 60.0
     max_wait_s: float = math.inf
     max_failures: int = 8
+    max_failures_heard: int | None = None
 
 
 #: `tidegate get`.
@@ -154,6 +158,9 @@ class Visit:
         self._began_s = now
         self._first_wait_s: float | None = None
         self._failures = 0
+        self._heard = False
+        #: Answers in a row that gave no time to speak of.
+        self._hasty = 0
         self._asked_afresh = False
 
     def begin(self, now: float) -> Ask:
@@ -178,7 +185,8 @@ class Visit:
         """The answer to the last attempt; returns what to do next."""
         match answer:
             case Granted(ticket, connections):
-                self._failures = 0
+                self._failures = self._hasty = 0
+                self._heard = True
                 self._asked_afresh = False
                 self._keep(ticket)
                 if self._first_wait_s is not None:
@@ -187,14 +195,15 @@ class Visit:
                 return HoldOn(connections)
             case ComeBack():
                 self._failures = 0
+                self._heard = True
                 self._keep(answer.ticket)
                 self.place = answer.place
                 return self._wait(now, self._told_s(answer), answer.text, answer)
             case Failed(text):
                 self._failures += 1
-                if self._failures >= self.manners.max_failures:
+                if self._failures >= self._most_failures():
                     return GiveUp(Reason.NETWORK, text)
-                return self._wait(now, self._backoff_s(), text, None)
+                return self._wait(now, self._grown_s(self._failures), text, None)
             case Refused(reason, text, ticket_fault):
                 if ticket_fault and self.ticket is not None and not self._asked_afresh:
                     self._asked_afresh = True
@@ -202,6 +211,12 @@ class Visit:
                     self.attempts += 1
                     return Ask()
                 return GiveUp(reason, text)
+
+    def _most_failures(self) -> int:
+        manners = self.manners
+        if self._heard and manners.max_failures_heard is not None:
+            return manners.max_failures_heard
+        return manners.max_failures
 
     def _keep(self, ticket: str | None) -> None:
         if ticket is not None and self.manners.tickets:
@@ -212,18 +227,24 @@ class Visit:
         if manners.own_retry_s is not None and not manners.obeys_retry_after:
             return manners.own_retry_s
         if answer.retry_after_s is not None and manners.obeys_retry_after:
-            return max(0.0, answer.retry_after_s)
+            return max(answer.retry_after_s, self._least_s(answer.retry_after_s))
         if manners.own_retry_s is not None:
             return manners.own_retry_s
         # Busy without a time: back off as after a failure, but never give up over it.
-        self._failures += 1
-        told_s = self._backoff_s()
-        self._failures = min(self._failures, manners.max_failures - 1)
-        return told_s
+        self._hasty += 1
+        return self._grown_s(self._hasty)
 
-    def _backoff_s(self) -> float:
+    def _least_s(self, told_s: float) -> float:
+        """A server that says "at once" again and again is not asked in a loop."""
+        if told_s >= _HASTE_S:
+            self._hasty = 0
+            return 0.0
+        self._hasty += 1
+        return 0.0 if self._hasty == 1 else self._grown_s(self._hasty - 1) / 2
+
+    def _grown_s(self, times: int) -> float:
         manners = self.manners
-        exponent = min(max(self._failures - 1, 0), 30)
+        exponent = min(max(times - 1, 0), 30)
         return min(float(manners.backoff_s * 2**exponent), manners.backoff_cap_s)
 
     def _wait(self, now: float, wait_s: float, text: str, told: ComeBack | None) -> Action:
