@@ -3,90 +3,78 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from client.net.errors import DownloadFailed
 from client.net.urls import Url
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+class Connect(NamedTuple):
     """Open the lane's connection, unless it is open or may not be."""
 
     lane: int
 
 
-@dataclass(frozen=True, slots=True)
-class HangUp:
+class HangUp(NamedTuple):
     """Close it; its blocks become free."""
 
     lane: int
 
 
-@dataclass(frozen=True, slots=True)
-class LetGo:
+class LetGo(NamedTuple):
     """Nothing more for this lane: other downloads may use the connection."""
 
     lane: int
 
 
-@dataclass(frozen=True, slots=True)
-class AskAll:
+class AskAll(NamedTuple):
     """Ask for whatever there is: the whole file."""
 
     lane: int
 
 
-@dataclass(frozen=True, slots=True)
-class Wake:
+class Wake(NamedTuple):
     """Look after all lanes in a moment."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallAt:
+class CallAt(NamedTuple):
     """Say `Due` at that time."""
 
     mirror: int
     until: float
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(NamedTuple):
     """An event for the user."""
 
     event: str
     data: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class SetUp:
+class SetUp(NamedTuple):
     """The size is known, or known to be untold: make a place for the bytes, and begin."""
 
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Settle:
+class Settle(NamedTuple):
     """The size was untold, and is known now."""
 
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Accept:
+class Accept(NamedTuple):
     """The answer's bytes are of our file."""
 
 
-@dataclass(frozen=True, slots=True)
-class Steer:
+class Steer(NamedTuple):
     """The lane's whole answer gets the block from `start` on."""
 
     lane: int
     start: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """Ask for these bytes, to compare them."""
 
     lane: int
@@ -94,44 +82,37 @@ class Sample:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class FetchMetalink:
+class FetchMetalink(NamedTuple):
     """Get the Metalink beside the file."""
 
     url: Url
 
 
-@dataclass(frozen=True, slots=True)
-class UseDigest:
+class UseDigest(NamedTuple):
     """The file should have this digest, if nothing better is known."""
 
     digest: tuple[str, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Distrust:
+class Distrust(NamedTuple):
     """What the mirror gave and nobody vouches for is missing again."""
 
     mirror: int
 
 
-@dataclass(frozen=True, slots=True)
-class Mend:
+class Mend(NamedTuple):
     """The digest is wrong: look for the culprit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(NamedTuple):
     """The file is whole and right: give it its name."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartOver:
+class StartOver(NamedTuple):
     """Forget everything that arrived, and ask all mirrors afresh."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(NamedTuple):
     """It cannot be done."""
 
     problem: DownloadFailed
