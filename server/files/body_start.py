@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from server.files.openfile import OpenFile, Unreadable
 from server.files.pacer import Pacer
 from server.files.sender import BodySender, Piece
+from server.files.touched import Touched
 from server.files.transfer import BodyPlan, Transfer, TransferListener
 from server.http.answers import Header
 from server.http.request import Request
@@ -49,48 +50,68 @@ class WholeTransfer:
 class FileStart:
     """Starts a body from a file; see `transfer.Start`."""
 
-    __slots__ = ("_file", "_pacer", "_pieces", "_plan", "_request")
+    __slots__ = ("_file", "_pacer", "_pieces", "_plan", "_request", "_touched")
 
     def __init__(
-        self, pacer: Pacer, request: Request, file: OpenFile, plan: BodyPlan, pieces: list[Piece]
+        self,
+        pacer: Pacer,
+        request: Request,
+        file: OpenFile,
+        plan: BodyPlan,
+        pieces: list[Piece],
+        touched: Touched,
     ) -> None:
         self._pacer = pacer
         self._request = request
         self._file = file
         self._plan = plan
         self._pieces = pieces
+        self._touched = touched
 
     def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
         """Send the header, then let a sender have the connection."""
         plan = self._plan
-        if not self._file.unchanged():
-            return self._give_up(listener)
-        if plan.body_bytes <= BRIEF_BYTES:
+        unchanged = self._file.unchanged()
+        if unchanged and plan.body_bytes <= BRIEF_BYTES:
             return self._send_at_once(listener, headers)
-        self._request.begin(plan.status, (*plan.headers, *headers), plan.body_bytes)
         sender = BodySender(
-            self._request, self._file, self._pieces, plan.body_bytes, listener, self._pacer
+            self._request,
+            self._file,
+            self._pieces,
+            plan.body_bytes,
+            listener,
+            self._pacer,
+            self._touched.still,
         )
-        sender.start()
+
+        def begin() -> None:
+            self._request.begin(plan.status, (*plan.headers, *headers), plan.body_bytes)
+            sender.start()
+
+        if unchanged:
+            begin()
+        else:
+            # It waited, and the file was written over in place meanwhile, or merely touched.
+            sender.start_if(self._touched.still(self._file), begin, self._refuse)
         return sender
 
     def _send_at_once(self, listener: TransferListener, headers: Sequence[Header]) -> Transfer:
         """A short body goes with its header in one write: cheaper than any sender."""
+        body = unreadable = None
         try:
             body = self._file.read_pieces(self._pieces)
         except Unreadable as error:
-            return self._give_up(listener, error)
+            unreadable = error
         if body is None:
-            return self._give_up(listener)
-        self._request.respond(self._plan.status, (*self._plan.headers, *headers), body)
-        transfer = WholeTransfer(len(body))
-        listener.transfer_done(transfer, True)
+            self._refuse(unreadable)
+        else:
+            self._request.respond(self._plan.status, (*self._plan.headers, *headers), body)
+        transfer = WholeTransfer(len(body or b""))
+        listener.transfer_done(transfer, body is not None)
         return transfer
 
-    def _give_up(
-        self, listener: TransferListener, unreadable: Unreadable | None = None
-    ) -> Transfer:
-        """It waited, and was written over in place meanwhile: what was planned is gone."""
+    def _refuse(self, unreadable: Unreadable | None = None) -> None:
+        """What was planned is gone."""
         if self._request.dripped:
             self._request.abort()
         elif unreadable is not None:
@@ -104,6 +125,3 @@ class FileStart:
                 "The file was replaced while you waited; ask again for the new one.",
                 [(b"Retry-After", b"1")],
             )
-        transfer = WholeTransfer(0)
-        listener.transfer_done(transfer, False)
-        return transfer

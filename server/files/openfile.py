@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 
 from twisted.logger import Logger
 
@@ -62,6 +63,19 @@ class OpenFile:
         """
         now = os.fstat(self.fd)
         return now.st_mtime_ns == self._mtime_ns and now.st_size == self._size_bytes
+
+    def as_it_is(self) -> OpenFile | None:
+        """The same file as its status is now; None when its size is another."""
+        now = os.fstat(self.fd)
+        if now.st_size != self._size_bytes:
+            return None
+        key = key_of(now)
+        rep = replace(self.rep, key=key, etag=etag_of(key), mtime_s=now.st_mtime_ns / 1e9)
+        return OpenFile(os.dup(self.fd), rep)
+
+    def accept(self, other: OpenFile) -> None:
+        """Another status of this file was found to have the same content."""
+        self._mtime_ns = other.rep.key.mtime_ns
 
     def read_at(self, offset: int, count: int) -> bytes:
         """So many bytes from there; fewer only where the file ends. Raises Unreadable."""

@@ -5,7 +5,7 @@ connection's socket to itself from the time the header has left until `finish`.
 
 Never a mixture: the file's size and modification time are compared before each piece, and the
 last piece leaves by a copy that is compared once more before it goes. A file that changed in place
-ends its transfer with a reset.
+ends its transfer with a reset, unless only its times did: then its content is compared first.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import os
 import socket
 import struct
 import termios
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from server.files.openfile import OpenFile, Unreadable
@@ -54,6 +55,7 @@ class BodySender:
         "_by_copy",
         "_checked_bytes",
         "_checked_s",
+        "_checking",
         "_delivered_bytes",
         "_file",
         "_in_ring",
@@ -67,6 +69,7 @@ class BodySender:
         "_pieces",
         "_position",
         "_request",
+        "_still",
         "_stuck_bytes",
         "_trickles",
         "_unsent_bytes",
@@ -85,6 +88,7 @@ class BodySender:
         total_bytes: int,
         listener: TransferListener,
         pacer: Pacer,
+        still: Callable[[OpenFile], Deferred[bool]],
     ) -> None:
         self.sent_bytes = 0
         self.total_bytes = total_bytes
@@ -109,6 +113,9 @@ class BodySender:
         self._pacer = pacer
         self._paused = False
         self._over = False
+        #: Says whether a file that changed has its content still; asked once at a time.
+        self._still = still
+        self._checking = False
         self._in_ring = False
         self._trickles = False
         self.share = listener.share or Share()
@@ -130,9 +137,12 @@ class BodySender:
         """Go on after `pause`."""
         if self._paused and not self._over:
             self._paused = False
-            self._checked_s = self._pacer.now()
-            self._checked_bytes = self.delivered_bytes()
-            self._go()
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._checked_s = self._pacer.now()
+        self._checked_bytes = self.delivered_bytes()
+        self._go()
 
     def abort(self, reason: str) -> None:
         """Cut the connection with a reset."""
@@ -189,6 +199,23 @@ class BodySender:
             connection.monitor = self._monitor
             connection.when_flushed(self._begin)
 
+    def start_if(
+        self, same: Deferred[bool], begin: Callable[[], None], refuse: Callable[[], None]
+    ) -> None:
+        """`begin` once the file's content was found to be the planned one, else `refuse`."""
+        self._request.on_gone(self._gone)
+
+        def compared(yes: bool) -> None:
+            if self._over:
+                return
+            if yes:
+                begin()
+            else:
+                refuse()
+                self._end(False)
+
+        same.addCallback(compared)
+
     def _begin(self) -> None:
         if not self._over:
             self._open = True
@@ -202,7 +229,7 @@ class BodySender:
         """Cut a peer that takes less than the lowest rate over a whole window; when to ask next."""
         limits = self._request.connection.factory.limits
         elapsed_s = now - self._checked_s
-        if self._paused or self._in_ring or elapsed_s < limits.min_rate_window_s:
+        if not self._running() or self._in_ring or elapsed_s < limits.min_rate_window_s:
             return self._checked_s + limits.min_rate_window_s
         delivered = self.delivered_bytes()
         if delivered - self._checked_bytes < limits.min_rate_bytes_s * elapsed_s:
@@ -217,7 +244,7 @@ class BodySender:
 
     def _go(self) -> None:
         """Move on: by the pacer's turns where there is a cap, by writability where not."""
-        if not self._open:
+        if not self._open or self._checking:
             return
         if self._pacer.capped:
             if not self._in_ring:
@@ -226,7 +253,7 @@ class BodySender:
             return
         # Try first: a socket with room needs no trip through the loop.
         self._pacer.sent_bytes_total += self._send_some(_FIRST_BYTES)
-        if not self._over:
+        if self._running():
             self._await_room()
 
     def _await_room(self) -> None:
@@ -248,7 +275,7 @@ class BodySender:
     def push(self, most_bytes: int) -> int:
         """The pacer's turn; see `Paced`."""
         self._in_ring = False
-        if self._over or self._paused:
+        if not self._running():
             return 0
         sent = self._send_some(most_bytes)
         if self._running():
@@ -262,15 +289,15 @@ class BodySender:
         self._trickles = self._paused and not self._over
         if not self._trickles:
             return None
-        return self._send_some(most_bytes) if self._open else 0
+        return self._send_some(most_bytes) if self._open and not self._checking else 0
 
     def _running(self) -> bool:
-        return not self._over and not self._paused
+        return not self._over and not self._paused and not self._checking
 
     def uncapped(self) -> None:
         """The cap is gone; see `Paced`."""
         self._in_ring = False
-        if not self._over and not self._paused:
+        if self._running():
             self._go()
 
     def _advance(self, count: int) -> None:
@@ -291,11 +318,26 @@ class BodySender:
         return None
 
     def _check_file(self) -> bool:
-        """Whether the file is still the one the header promised; ends the transfer if not."""
+        """Whether the file is still the one the header promised; finds out more if not."""
         if self._file.unchanged():
             return True
-        self.abort("the file changed while it was sent")
-        return False
+        self._checking = True
+        waits = False
+
+        def compared(same: bool) -> None:
+            self._checking = False
+            if self._over:
+                return
+            if not same:
+                self.abort("the file changed while it was sent")
+            elif waits and not self._paused:
+                self._go_on()
+
+        self._still(self._file).addCallback(compared)
+        waits = self._checking
+        if waits:
+            self._suspend()
+        return not waits and not self._over
 
     def _end(self, complete: bool) -> None:
         if self._over:
@@ -335,7 +377,7 @@ class BodySender:
                 self._request.abort()
                 self._end(False)
                 return total
-            if self._over:
+            if self._over or not sent:
                 return total
             self._advance(sent)
             total += sent

@@ -29,6 +29,7 @@ from server.files.pages import STATIC_ROUTE, Pages
 from server.files.paths import may_be_generated, split_path, url_of
 from server.files.response_plans import plan_body
 from server.files.sender import Piece
+from server.files.touched import Touched, under
 from server.files.transfer import Admission, BodyPlan, Representation, Visibility
 from server.files.tree import IsDirectory, NotHere, Tree
 from server.http.answers import Header, header_block
@@ -100,6 +101,7 @@ class Site:
         self._small = SmallFiles(small_cache_bytes, self._whole_answer)
         #: Files that were asked for lately, by target: spares the walk while they are current.
         self._opened: dict[bytes, OpenFile] = {}
+        self._touched = Touched(catalog)
         catalog.on_learned(lambda key, digests: self._small.write_anew(key))
         self.add_route(STATIC_ROUTE, pages.answer_static)
         self.add_route(problems.BASE.rstrip("/"), pages.answer_problem)
@@ -194,6 +196,7 @@ class Site:
         if as_directory:
             request.not_found()
             return
+        self._touched.serves(file.rep)
         if len(self._opened) >= _MOST_OPENED:
             self._opened.clear()
         if len(request.target) < _LONG_TARGET_BYTES:
@@ -244,8 +247,21 @@ class Site:
     # -- answering with a file --------------------------------------------------------------
 
     def _serve(self, request: Request, file: OpenFile) -> None:
+        """Answer with a file, under the tag that the client knows if that was its content too."""
+        former = self._touched.named(request.headers, file.rep)
+        if former is None:
+            self._serve_as(request, file, file.rep)
+            return
+
+        def compared(same: bool) -> None:
+            if not request.finished:
+                rep = under(file.rep, former) if same else file.rep
+                self._serve_as(request, file, rep)
+
+        self._touched.same(former, file).addCallback(compared)
+
+    def _serve_as(self, request: Request, file: OpenFile, rep: Representation) -> None:
         """Answer with a file: conditions, ranges, then admission and body."""
-        rep = file.rep
         headers = request.headers
         now = self._wall()
         mtime_s = min(int(rep.mtime_s // 1), int(now))
@@ -261,6 +277,9 @@ class Site:
             return
         digests = self.said.digests(request, file)
         fields = self.said.fields_of(file, now, mtime_s, digests, headers.get(b"want-repr-digest"))
+        if rep is not file.rep:
+            tag = (b"ETag", rep.etag.encode("ascii"))
+            fields = [tag if field[0] == b"ETag" else field for field in fields]
         if status == 304:
             request.respond(
                 304,
@@ -295,7 +314,10 @@ class Site:
             self._send_at_once(request, file, plan, pieces)
         else:
             self.admission.enter(
-                request, rep, plan, FileStart(self.pacer, request, file, plan, pieces)
+                request,
+                rep,
+                plan,
+                FileStart(self.pacer, request, file, plan, pieces, self._touched),
             )
 
     # -- bodies that leave in one write -----------------------------------------------------

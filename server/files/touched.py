@@ -1,0 +1,81 @@
+"""Files whose times were set although nobody wrote to them: `touch`, `chown`, `rsync -a`.
+
+A content is known by its inode, size and times, so such a file looks like another one. Where the
+digest of the former content is known, the present one is hashed and compared before a download is
+cut or a resume begun anew. Nothing is believed unread: never a mixture.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from twisted.internet import defer
+
+from protocol.headers import parse_etag
+from protocol.manifest import FileDigests
+from server.files.digests import Catalog
+from server.files.openfile import OpenFile
+from server.files.transfer import Representation
+
+#: How many paths, and former contents of each, are remembered.
+_MOST_PATHS, _MOST_FORMER = 4_096, 8
+
+
+class Touched:
+    """Remembers what was served under a path, and compares it with what is there now."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._served: OrderedDict[bytes, list[Representation]] = OrderedDict()
+
+    def serves(self, rep: Representation) -> None:
+        """This is what its path has now."""
+        former = self._served.setdefault(rep.path, [])
+        self._served.move_to_end(rep.path)
+        if all(one.key != rep.key for one in former):
+            former.append(rep)
+            del former[:-_MOST_FORMER]
+        if len(self._served) > _MOST_PATHS:
+            self._served.popitem(last=False)
+
+    def named(self, headers: Mapping[bytes, bytes], rep: Representation) -> Representation | None:
+        """The former content of this size that a condition of the client names, by its tag."""
+        value = headers.get(b"if-range") or headers.get(b"if-match")
+        tag = None if value is None else parse_etag(value.decode("latin-1"))
+        if tag is None or tag.weak or f'"{tag.tag}"' == rep.etag:
+            return None
+        for one in self._served.get(rep.path, ()):
+            if one.etag == f'"{tag.tag}"' and one.size_bytes == rep.size_bytes:
+                return one if self._catalog.known(one.key) is not None else None
+        return None
+
+    def same(self, former: Representation, file: OpenFile) -> defer.Deferred[bool]:
+        """Whether the file has the former content; False also when nobody can say."""
+        known = self._catalog.known(former.key)
+        if known is None or former.size_bytes != file.rep.size_bytes:
+            return defer.succeed(False)
+
+        def compare(digests: FileDigests) -> bool:
+            return digests.sha256 == known.sha256
+
+        return self._catalog.want(file).addCallbacks(compare, lambda _: False)
+
+    def still(self, file: OpenFile) -> defer.Deferred[bool]:
+        """Whether a changed file has its content still; if so it counts as unchanged again."""
+        now = file.as_it_is()
+        if now is None:
+            return defer.succeed(False)
+
+        def found(same: bool) -> bool:
+            if same:
+                file.accept(now)
+            return same
+
+        return self.same(file.rep, now).addCallback(found)
+
+
+def under(rep: Representation, former: Representation) -> Representation:
+    """The present content under the tag that the client knows."""
+    return replace(rep, etag=former.etag)
