@@ -346,6 +346,44 @@ def test_the_schedule_opens_sessions_at_their_time_and_drops_nonsense(
     watch.stop()
 
 
+def test_a_scheduled_send_keeps_its_entry_until_it_has_ended(house: House, tmp_path: Path) -> None:
+    """So it is there after a kill, even between its announcement and its end."""
+    state = tmp_path / "state"
+
+    def watching() -> ScheduleWatch:
+        watch = ScheduleWatch(
+            house.clock,
+            state,
+            house.tree,
+            house.hot,
+            house.hashes,  # type: ignore[arg-type]
+            house.sessions,
+            wall=lambda: 1000.0 + house.clock.seconds(),
+        )
+        watch.start()
+        return watch
+
+    entry = write_entry(state, ScheduledSend("/obj.bin", 1000.0 + 300.0, listens=False))
+    killed = watching()
+    house.clock.advance(2)
+    (session,) = house.sessions.running
+    assert entry.exists(), "the send is announced, and not made yet"
+    killed.stop()
+    session.stop("the server stops")
+    again = watching()
+    (session,) = house.sessions.running
+    for _ in range(298):
+        house.clock.advance(1)
+    house.run(10)
+    assert len(FakeSender.sent) > 200
+    assert house.sessions.running == ()
+    house.clock.advance(1)
+    assert not entry.exists()
+    house.clock.advance(5)
+    assert house.sessions.running == (), "what was sent is not sent again"
+    again.stop()
+
+
 def test_sessions_share_the_rate(house: House) -> None:
     house.three()
     (session,) = house.sessions.running

@@ -2,7 +2,8 @@
 
 `tidegate multicast send FILE --at TIME` writes an entry (one JSON file, written beside and renamed)
 into STATE/multicast; the server opens the session `ANNOUNCE_S` before its time, so that receivers
-that ask from then on are given the offer at once and wait for its start. A taken entry is removed.
+that ask from then on are given the offer at once and wait for its start. An entry is removed when
+its send has ended, so a server that was killed or stopped before then sends when it is back.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from protocol.errors import ProtocolError
 from protocol.session import Capability
@@ -26,6 +28,7 @@ from server.files.paths import split_path
 from server.files.tree import IsDirectory, NotHere, Tree
 from server.multicast.blocks import BlockHashes
 from server.multicast.demand import Hot
+from server.multicast.live import LiveSession
 from server.multicast.sessions import Sessions
 from server.multicast.switch import object_key
 
@@ -98,13 +101,15 @@ class ScheduleWatch:
         self._sessions = sessions
         self._wall = wall
         self._call: Any = None
+        #: Entries that are being sent; None while their file is hashed.
+        self._taken: dict[Path, LiveSession | None] = {}
 
     def start(self) -> None:
         """Look now and then every second."""
         self._look()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Look no more; what has not been sent by now keeps its entry."""
         if self._call is not None and self._call.active():
             self._call.cancel()
 
@@ -117,17 +122,26 @@ class ScheduleWatch:
         for name in names:
             if name.endswith(".json"):
                 self._consider(self._folder / name)
+        running = self._sessions.running
+        for file, session in list(self._taken.items()):
+            if session is not None and session not in running:
+                self._drop(file)
+
+    def _drop(self, file: Path) -> None:
+        self._taken.pop(file, None)
+        file.unlink(missing_ok=True)
 
     def _consider(self, file: Path) -> None:
+        if file in self._taken:
+            return
         try:
             entry = read_entry(file)
         except (ProtocolError, OSError) as error:
             self.log.warn("schedule entry {file} dropped: {error}", file=str(file), error=error)
-            file.unlink(missing_ok=True)
+            self._drop(file)
             return
         if entry.at - self._wall() > ANNOUNCE_S:
             return
-        file.unlink(missing_ok=True)
         parts = split_path(entry.path.encode())
         try:
             if parts is None:
@@ -135,14 +149,22 @@ class ScheduleWatch:
             opened = self._tree.open(parts)
         except (NotHere, IsDirectory):
             self.log.warn("scheduled {path} is not there to be sent", path=entry.path)
+            self._drop(file)
             return
+        self._taken[file] = None
         layout = self._sessions.layout(opened.rep.size_bytes)
         self._hashes.want(opened, layout).addCallbacks(
-            lambda hashes: self._open(entry, opened, hashes),
-            lambda failure: self.log.failure("scheduled file cannot be read", failure),
+            lambda hashes: self._open(file, entry, opened, hashes),
+            lambda failure: self._unreadable(file, failure),
         )
 
-    def _open(self, entry: ScheduledSend, file: OpenFile, hashes: tuple[bytes, ...]) -> None:
+    def _unreadable(self, entry_file: Path, failure: Failure) -> None:
+        self.log.failure("scheduled file cannot be read", failure)
+        self._drop(entry_file)
+
+    def _open(
+        self, entry_file: Path, entry: ScheduledSend, file: OpenFile, hashes: tuple[bytes, ...]
+    ) -> None:
         anybody = Capability(self._sessions.schemes)
         fec = self._sessions.choose_fec([anybody], return_channel=entry.listens)
         key = object_key(file.rep)
@@ -157,5 +179,8 @@ class ScheduleWatch:
             passes=entry.passes,
             repair=entry.listens,
         )
-        if session is not None:
-            self._hot.started(key, session.id)
+        if session is None:
+            self._drop(entry_file)
+            return
+        self._taken[entry_file] = session
+        self._hot.started(key, session.id)
