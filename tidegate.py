@@ -134,6 +134,16 @@ cli.params.append(
 
 def main() -> None:
     """Run the command line; exit with the subcommand's status."""
+    try:
+        _run()
+    except (ImportError, MemoryError) as fault:
+        # An import that finds no memory for its library says so in these words.
+        if isinstance(fault, ImportError) and "failed to map segment" not in str(fault):
+            raise
+        sys.exit("tidegate: There is too little memory; raise the limit (ulimit -v, MemoryMax=).")
+
+
+def _run() -> None:
     if sys.argv[1:2] != ["get"]:
         sys.exit(cli(prog_name="tidegate"))
     try:

@@ -38,6 +38,23 @@ class CannotStart(Exception):
     """The server cannot start; the message is a sentence with the fault and the remedy."""
 
 
+def start_fault(fault: Exception) -> str | None:
+    """The sentence for what kept the server from starting; None for a fault of its own code."""
+    if isinstance(fault, CannotStart):
+        return str(fault)
+    if isinstance(fault, MemoryError):
+        return "There is too little memory to start; raise the limit (ulimit -v, MemoryMax=)."
+    if isinstance(fault, RuntimeError) and "new thread" in str(fault):
+        return (
+            "The system gives no more threads or no memory for one; raise the limits (ulimit -u "
+            "and -v, TasksMax=, MemoryMax=)."
+        )
+    if isinstance(fault, OSError):
+        place = f"{fault.filename}: " if fault.filename else ""
+        return f"{place}{fault.strerror or fault}."
+    return None
+
+
 class ConfigError(CannotStart):
     """A configuration that cannot be used; `faults` are whole sentences."""
 

@@ -34,7 +34,7 @@ from twisted.logger import (
 from policies.registry import POLICIES
 from protocol.units import format_rate, format_size
 from server.app.clock import ProcessClockReactor
-from server.app.config import CannotStart, ConfigError, LoadedConfig
+from server.app.config import ConfigError, LoadedConfig, start_fault
 from server.app.confinement import confine, prepare, writable
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
         importlib.import_module(module)
     try:
         workers = Workers(loaded, count, lambda child: _be_child(child, load))
-    except (CannotStart, OSError) as fault:
-        return [str(fault)], 1
+    except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
+        return [_said(fault)], 1
     return [], workers.run()
 
 
@@ -92,8 +92,8 @@ def _serve(
 
     try:
         service = Service(loaded, reactor, child.fleet if child is not None else None)
-    except (CannotStart, OSError) as fault:
-        return [str(fault)], 1
+    except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
+        return [_said(fault)], 1
     faults: list[str] = []
     again = child is not None and child.fleet.epoch > 1
     supervisor = _Supervisor(service, reactor, load, faults, again)
@@ -130,10 +130,10 @@ def _serve_node(
         nonlocal stopping
         try:
             node.start()
-        except CannotStart as fault:
-            faults.append(str(fault))
+        except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
+            faults.append(_said(fault))
             stopping = True
-            reactor.stop()
+            _stop(node, reactor)
 
     def reload() -> None:
         with contextlib.suppress(ConfigError):  # the leader tells of it
@@ -141,8 +141,8 @@ def _serve_node(
 
     try:
         node = NodeService(loaded, reactor, child.fleet, child.name, child.sockets, stop)
-    except (CannotStart, OSError) as fault:
-        return [str(fault)], 1
+    except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
+        return [_said(fault)], 1
     _run(reactor, begin, _Signals(stop, reload, node.reopen_logs), child)
     return faults, 1 if faults else 0
 
@@ -199,6 +199,15 @@ def _run(
     for number, action in actions:
         signal.signal(number, lambda *_, act=action: reactor.callFromThread(act))
     reactor.run(installSignalHandlers=False)
+
+
+def _said(fault: Exception) -> str:
+    """What a person is told of a server that could not start; our own faults go to the log."""
+    text = start_fault(fault)
+    if text is None:
+        Logger().failure("The server could not start")
+        text = "The server failed while it started; its log says where."
+    return text
 
 
 def _stop(service: Any, reactor: Any) -> None:
@@ -274,8 +283,8 @@ class _Supervisor:
             # What was built so far lives as long as the server: spare the collector the walk.
             gc.collect()
             gc.freeze()
-        except CannotStart as fault:
-            self._faults.append(str(fault))
+        except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
+            self._faults.append(_said(fault))
             self._stop()
 
     def _introduce(self, urls: list[str]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet import threads
+from twisted.internet.defer import maybeDeferred
+from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
 from server.app.parts import Part
@@ -29,8 +30,9 @@ class StoreService:
         self.store = Store(
             database,
             reactor,
-            lambda work: threads.deferToThreadPool(reactor, self._write_pool, work),
-            lambda work: threads.deferToThreadPool(reactor, self.read_pool, work),
+            # Where the system gives no thread, that is a failed write or read like any other.
+            lambda work: maybeDeferred(deferToThreadPool, reactor, self._write_pool, work),
+            lambda work: maybeDeferred(deferToThreadPool, reactor, self.read_pool, work),
             now,
         )
 

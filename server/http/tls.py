@@ -86,7 +86,7 @@ class TlsServer:
         except ssl.SSLError as fault:
             raise BadCertificate(
                 f"{self._certificate} and {self._key} are no certificate (PEM) with its private "
-                f"key: {fault.reason or fault}."
+                f"key ({fault.reason or 'not PEM'}); name others with --tls-cert and --tls-key."
             ) from fault
         except ValueError as fault:
             raise BadCertificate(f"{self._key} has a password; take it off: {fault}.") from fault

@@ -1,0 +1,193 @@
+"""Whatever keeps a server from starting is told in one sentence, and never as a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from server.app.config import CannotStart, ConfigError, start_fault
+
+pytestmark = pytest.mark.e2e
+#: Makes the fault in a folder (`release` and `state` are there): flags, and words of the sentence.
+Fault = Callable[[Path], tuple[Sequence[str], str]]
+#: Keeps what a fault needs (a listener, a lock) until the test is over.
+KEPT = contextlib.ExitStack()
+
+
+def no_tree(folder: Path) -> tuple[Sequence[str], str]:
+    (folder / "release").rmdir()
+    return (), "give a directory"
+
+
+def bad_setting(folder: Path) -> tuple[Sequence[str], str]:
+    (folder / "t.toml").write_text("slotz = 3\n")
+    return ("--config", str(folder / "t.toml")), "slotz"
+
+
+def bad_toml(folder: Path) -> tuple[Sequence[str], str]:
+    (folder / "t.toml").write_text("[[[\n")
+    return ("--config", str(folder / "t.toml")), "t.toml"
+
+
+def port_in_use(folder: Path) -> tuple[Sequence[str], str]:
+    taken = socket.create_server(("127.0.0.1", 0))
+    KEPT.enter_context(taken)
+    return ("--listen", f"127.0.0.1:{taken.getsockname()[1]}"), "choose another address"
+
+
+def port_in_use_of_workers(folder: Path) -> tuple[Sequence[str], str]:
+    flags, words = port_in_use(folder)
+    return (*flags, "--workers", "2"), words
+
+
+def admin_port_in_use(folder: Path) -> tuple[Sequence[str], str]:
+    (_, place), _ = port_in_use(folder)
+    return ("--admin", place), "--admin"
+
+
+def state_in_use(folder: Path) -> tuple[Sequence[str], str]:
+    lock = (folder / "state" / "lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    KEPT.enter_context(lock)
+    return (), "--state"
+
+
+def state_is_a_file(folder: Path) -> tuple[Sequence[str], str]:
+    (folder / "state").rmdir()
+    (folder / "state").write_text("")
+    return (), "--state"
+
+
+def newer_database(folder: Path) -> tuple[Sequence[str], str]:
+    with sqlite3.connect(folder / "state" / "tidegate.db") as database:
+        database.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        database.execute("INSERT INTO alembic_version VALUES ('of the future')")
+    database.close()
+    return (), "a newer version of Tidegate"
+
+
+def no_database(folder: Path) -> tuple[Sequence[str], str]:
+    (folder / "state" / "tidegate.db").write_bytes(b"nonsense" * 1000)
+    return (), "move it away"
+
+
+def damaged_keys(folder: Path) -> tuple[Sequence[str], str]:
+    (folder / "state" / "keys.json").write_text("[{")
+    (folder / "state" / "keys.json").chmod(0o600)
+    return (), "keys.json"
+
+
+def open_keys(folder: Path) -> tuple[Sequence[str], str]:
+    # In a folder of others, which the server does not close to them by itself.
+    (folder / "state" / "keys.json").mkdir()
+    return (), "keys.json"
+
+
+def damaged_mark(folder: Path) -> tuple[Sequence[str], str]:
+    (folder / "state" / "ticket-numbers").write_text("many")
+    return (), "write one into it"
+
+
+def bad_certificate(folder: Path) -> tuple[Sequence[str], str]:
+    (folder / "x.pem").write_text("no certificate")
+    return ("--tls-cert", str(folder / "x.pem"), "--tls-key", str(folder / "x.pem")), "--tls-key"
+
+
+def bad_certificate_of_workers(folder: Path) -> tuple[Sequence[str], str]:
+    flags, words = bad_certificate(folder)
+    return (*flags, "--workers", "1"), words
+
+
+def access_log_nowhere(folder: Path) -> tuple[Sequence[str], str]:
+    return ("--access-log", str(folder / "none" / "log")), "access log"
+
+
+def no_interface(folder: Path) -> tuple[Sequence[str], str]:
+    return ("--multicast", "--multicast-interface", "nowhere0"), "nowhere0"
+
+
+FAULTS: tuple[Fault, ...] = (
+    *(no_tree, bad_setting, bad_toml, port_in_use, port_in_use_of_workers, admin_port_in_use),
+    *(state_in_use, state_is_a_file, newer_database, no_database, damaged_keys, open_keys),
+    *(damaged_mark, bad_certificate, bad_certificate_of_workers, access_log_nowhere, no_interface),
+)
+
+_NO_THREAD = """
+import threading
+def refuse(self): raise RuntimeError("can't start new thread")
+threading.Thread.start = refuse
+"""
+_NO_MEMORY = """
+import resource
+import server.app.service as module
+def refuse(*_): raise MemoryError
+module.Pacer = refuse
+"""
+
+
+def told(folder: Path, flags: Sequence[str], patch: str = "") -> str:
+    """What a server says that cannot start; it ends, and says nothing else."""
+    program = f"{patch}\nimport sys, tidegate\ntidegate.main()"
+    words = ["serve", str(folder / "release"), "--state", str(folder / "state")]
+    defaults = {"--listen": "127.0.0.1:0", "--admin": "off"}
+    for flag, value in defaults.items():
+        if flag not in flags:
+            words += [flag, value]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words, *flags],
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode in (1, 2), (done.returncode, done.stdout, done.stderr)
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "release").mkdir()
+    (tmp_path / "state").mkdir(mode=0o700)
+    return tmp_path
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_every_fault_at_the_start_is_one_sentence(folder: Path, fault: Fault) -> None:
+    flags, words = fault(folder)
+    with KEPT:
+        said = told(folder, flags)
+    assert said.startswith("tidegate: ")
+    assert len(said.splitlines()) == 1, said
+    assert words in said
+    assert said.rstrip().endswith((".", "tidegate serve --help")), said
+
+
+@pytest.mark.parametrize(
+    ("patch", "words"),
+    [(_NO_THREAD, "ulimit -u"), (_NO_MEMORY, "ulimit -v")],
+    ids=["thread", "memory"],
+)
+def test_without_threads_or_memory_it_says_so(folder: Path, patch: str, words: str) -> None:
+    lines = told(folder, (), patch).splitlines()
+    assert words in lines[-1]
+    assert all("ulimit" in line or "database" in line for line in lines)
+
+
+def test_a_fault_of_its_own_code_is_no_start_fault() -> None:
+    assert start_fault(ValueError("x")) is None
+    assert start_fault(RuntimeError("x")) is None
+    assert start_fault(CannotStart("Do this.")) == "Do this."
+    assert start_fault(ConfigError(["One.", "Two."])) == "One.\nTwo."
+    assert start_fault(OSError(24, "Too many open files", "/x")) == "/x: Too many open files."
