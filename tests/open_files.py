@@ -69,6 +69,9 @@ class Visible:
         """As the test says."""
         return self.hides(url_path)
 
+    def opens_in_s(self, url_path: str) -> float | None:
+        return None
+
     def secret(self, url_path: str) -> bool:
         """Nothing."""
         return False

@@ -25,9 +25,9 @@ import server.http.parsing
 from protocol.ticket import Key, KeyRing
 from server.admission import client_keys
 from server.admission.client_programs import ToolTable
-from server.admission.phrases import phrases_for
 from server.http.answers import prefers_html
 from server.http.cookies import read_cookie
+from server.http.phrases import phrases_for
 from server.http.proxies import ProxyHeader, TrustedProxies
 
 KEYS = KeyRing([Key("k1", b"0123456789abcdef")])

@@ -21,7 +21,7 @@ from server.admin import forms
 from server.admin.charts import CHARTS, SERIES, Series, from_first_value, show
 from server.admin.status_text import state_of
 from server.admin.vitals import Health
-from server.admission.phrases import Phrases
+from server.http.phrases import Phrases
 from server.store.store import StoreState
 from tests.admin_site import NOW, Browser, Site, make_site, operator, stop
 

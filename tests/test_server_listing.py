@@ -33,7 +33,7 @@ def test_a_long_listing_has_pages_and_json_has_all(bench: Bench) -> None:
     client = bench.connect()
     first = client.get("/many/").body
     assert names(first) == [f"f{n:02}" for n in range(10)]
-    assert b"25 files" in first
+    assert b"Files: 25" in first
     assert b"Page 1 of 3" in first
     assert b'rel="next"' in first
     assert b'rel="prev"' not in first

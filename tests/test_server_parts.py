@@ -20,13 +20,13 @@ from server.admission.client_keys import find_pass, find_remaining, find_ticket
 from server.admission.client_programs import ToolRule, ToolTable
 from server.admission.coverage import Coverage
 from server.admission.number_allocator import BLOCK, Numbers
-from server.admission.phrases import ENGLISH, LANGUAGES, Phrases, phrases_for
 from server.admission.responses import Notice, WaitingRoom
 from server.admission.rules import NOTHING, Rule, RuleBook
 from server.app.config import CannotStart
 from server.app.keys import OVERLAP_S, KeyKeeper, load_keys
 from server.app.sample import make_sample
 from server.files.pages import Pages
+from server.http.phrases import ENGLISH, LANGUAGES, Phrases, phrases_for
 
 DAY_S = 86_400.0
 
@@ -177,7 +177,7 @@ def test_every_language_has_every_phrase_with_the_same_blanks() -> None:
 
 
 #: What some languages write as English does.
-_UNITS = ("seconds", "minutes", "hours", "days")
+_UNITS = ("seconds", "minutes", "hours", "days", "name", "date", "signature", "page_of")
 
 
 def _blanks(text: str) -> list[str]:

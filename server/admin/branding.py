@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from policies.contract import Estimate, Wait
 from server.admin.key_values import Papers
-from server.admission.phrases import Phrases
 from server.admission.responses import Notice, WaitingRoom
+from server.http.phrases import Phrases
 from server.http.request import Request
 
 LOGO_ROUTE = "/-/logo"

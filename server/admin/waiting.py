@@ -13,7 +13,7 @@ from server.admin.branding import LOGO_MAX_BYTES, STATES, Look, picture_type
 from server.admin.router import Operations, Pages
 from server.admin.shapes import Shape, Text
 from server.admin.web import Answer, Problem, html, redirect, wrong
-from server.admission.phrases import LANGUAGES, Phrases
+from server.http.phrases import LANGUAGES, Phrases
 
 api = Operations("release", Scope.FILES)
 pages = Pages(Scope.FILES)

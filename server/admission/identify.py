@@ -91,6 +91,10 @@ class Reception:
         """See `transfer.Visibility`."""
         return self.parts.rules.verdict(url_path).require_class is not None
 
+    def opens_in_s(self, url_path: str) -> float | None:
+        """See `transfer.Visibility`."""
+        return self.parts.rules.verdict(url_path).opens_in_s(self.parts.wall())
+
     def turned_away(self, request: Request, url_path: str) -> bool:
         """See `transfer.Visibility`: who is blocked, or lacks the pass for it."""
         if self._refuses_blocked(request):

@@ -15,10 +15,10 @@ from protocol.headers import format_link
 from protocol.manifest import Source
 from protocol.units import format_duration, format_size
 from server.admission.client_keys import TICKET_FIELD, visitor_cookie
-from server.admission.phrases import Phrases, phrases_for
 from server.files.pages import SECURITY_HEADERS, Pages
 from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html
 from server.http.cookies import set_cookie
+from server.http.phrases import Phrases, phrases_for
 from server.http.request import Request
 
 #: Where the waiting page asks how its ticket stands (`wait_status`).

@@ -72,6 +72,14 @@ class Verdict:
         """Whether the file must not be seen yet."""
         return self.hidden_until_s is not None and now < self.hidden_until_s
 
+    def opens_in_s(self, now: float) -> float | None:
+        """In how many seconds it opens, where everybody may know of it and register for it."""
+        if self.hidden_until_s is None or self.require_class is not None:
+            return None
+        if not self.hidden(now) or not self.registers(now):
+            return None
+        return self.hidden_until_s - now
+
 
 NOTHING = Verdict()
 

@@ -235,6 +235,10 @@ class RemoteAdmission:
         """See `transfer.Visibility`."""
         return self.rules.verdict(url_path).require_class is not None
 
+    def opens_in_s(self, url_path: str) -> float | None:
+        """See `transfer.Visibility`."""
+        return self.rules.verdict(url_path).opens_in_s(time.time())
+
     def turned_away(self, request: Request, url_path: str) -> bool:
         """See `transfer.Visibility`: have the leader judge it; it begins anew if it may."""
         if not self._judge_all and not self.secret(url_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from server.files.paths import url_of
@@ -12,6 +13,14 @@ from server.files.tree import Entry, Tree
 REUSE_FACTOR = 20.0
 _MOST_ENTRIES_KEPT = 200_000
 _MOST_FOLDERS_KEPT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """Something that opens in so many seconds."""
+
+    entry: Entry
+    opens_in_s: float
 
 
 class Clock(Protocol):
@@ -32,17 +41,24 @@ class Folders:
         self._tree = tree
         self._visibility = visibility
         self._clock = clock
-        self._kept: dict[tuple[bytes, ...], tuple[float, list[Entry]]] = {}
+        self._kept: dict[tuple[bytes, ...], tuple[float, list[Entry], list[Coming]]] = {}
         self._entries_kept = 0
 
     def entries(self, parts: list[bytes]) -> list[Entry]:
         """Directories and files by name. The caller changes nothing in it. Raises NotHere."""
+        return self._look(parts)[0]
+
+    def coming(self, parts: list[bytes]) -> list[Coming]:
+        """What is hidden here as yet, and may be registered for. Raises NotHere."""
+        return self._look(parts)[1]
+
+    def _look(self, parts: list[bytes]) -> tuple[list[Entry], list[Coming]]:
         now = self._clock.seconds()
         key = tuple(parts)
         kept = self._kept.get(key)
         if kept is not None and now < kept[0]:
-            return kept[1]
-        entries = self._read(parts)
+            return kept[1:]
+        entries, coming = self._read(parts)
         cost_s = self._clock.seconds() - now
         if (
             self._entries_kept + len(entries) > _MOST_ENTRIES_KEPT
@@ -51,19 +67,25 @@ class Folders:
             self.forget()
         elif kept is not None:
             self._entries_kept -= len(kept[1])
-        self._kept[key] = (now + cost_s * REUSE_FACTOR, entries)
+        self._kept[key] = (now + cost_s * REUSE_FACTOR, entries, coming)
         self._entries_kept += len(entries)
-        return entries
+        return entries, coming
 
     def forget(self) -> None:
         """Read everything anew: what is hidden has changed."""
         self._kept.clear()
         self._entries_kept = 0
 
-    def _read(self, parts: list[bytes]) -> list[Entry]:
+    def _read(self, parts: list[bytes]) -> tuple[list[Entry], list[Coming]]:
         folder = b"".join(part + b"/" for part in parts)
-        return [entry for entry in self._tree.entries(parts) if self._is_shown(folder, entry)]
-
-    def _is_shown(self, folder: bytes, entry: Entry) -> bool:
-        url_path = url_of(folder + entry.name) + ("/" if entry.is_directory else "")
-        return not (self._visibility.hidden(url_path) or self._visibility.secret(url_path))
+        look = self._visibility
+        shown, coming = [], []
+        for entry in self._tree.entries(parts):
+            url_path = url_of(folder + entry.name) + ("/" if entry.is_directory else "")
+            if look.hidden(url_path):
+                opens_in_s = look.opens_in_s(url_path)
+                if opens_in_s is not None:
+                    coming.append(Coming(entry, opens_in_s))
+            elif not look.secret(url_path):
+                shown.append(entry)
+        return shown, coming

@@ -1,4 +1,4 @@
-"""Directory listings: a page for people, JSON for programs, `index.html` where there is one."""
+"""Directory listings: a page for people, JSON for programs, a feed, or the `index.html` there."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import datetime
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qs, quote_from_bytes
+from urllib.parse import parse_qs, quote_from_bytes, urlencode
+
+from markupsafe import Markup
 
 from protocol.units import format_size
 from server.files.digests import Catalog
-from server.files.directory_cache import REUSE_FACTOR, Clock, Folders
-from server.files.openfile import OpenFile
+from server.files.directory_cache import REUSE_FACTOR, Clock, Coming, Folders
+from server.files.openfile import OpenFile, Unreadable
 from server.files.pages import SECURITY_HEADERS, Pages
 from server.files.paths import url_of
+from server.files.readme import MOST_README_BYTES, READMES, render_readme
 from server.files.transfer import Visibility
 from server.files.tree import Entry, IsDirectory, NotHere, Tree
 from server.http.answers import HTML, Header, prefers_html
+from server.http.phrases import Phrases, phrases_for
 from server.http.request import Request
 
 #: What the heading calls the root.
@@ -42,6 +47,13 @@ _COMPANIONS = (
     "sha512sums",
     "md5sums",
 )
+#: What proves who made a file, beside it.
+_SIGNATURES = (b".asc", b".sig", b".minisig", b".sigstore", b".sigstore.json")
+ATOM = b"application/atom+xml"
+_FEED_ROWS = 50
+_LONGEST_SEARCH = 100
+#: Searching may take so much time at once, in seconds; who comes too often is told to come back.
+_BURST_S, _AGAIN_S = 2.0, 2
 #: pip checks the digest that an address carries behind `#` when the file is one it installs.
 _PIP_READS = (".whl", ".tar.gz", ".zip")
 _MOST_KEPT = 64
@@ -63,6 +75,59 @@ def _query_of(request: Request) -> dict[str, list[str]]:
 def _iso(unix_s: float) -> str:
     at = datetime.datetime.fromtimestamp(int(unix_s), datetime.UTC)
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _href(entry: Entry) -> str:
+    return quote_from_bytes(entry.name, safe="") + ("/" if entry.is_directory else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How somebody wants to see a directory."""
+
+    sort: str
+    falling: bool
+    number: int
+    text: str
+    language: str
+
+    @classmethod
+    def of(cls, query: dict[str, list[str]], form: str, language: str) -> Look:
+        """What a query asks for; what it cannot mean is left out."""
+        if form != "html":
+            return cls("name", False, 1, "", "en")
+        page = query.get("page", ["1"])[0]
+        number = min(int(page), 1_000_000) if page.isascii() and page.isdigit() else 1
+        sort = query.get("sort", ["name"])[0]
+        order = query.get("order", [""])[0]
+        sort = sort if sort in _SORTS else "name"
+        falling = order == "desc" if order in ("asc", "desc") else sort == "date"
+        text = query.get("q", [""])[0].strip()[:_LONGEST_SEARCH]
+        return cls(sort, falling, number, text, language)
+
+    def query(self, **changed: object) -> str:
+        """The same with something changed, as a link on its page has it."""
+        order = "desc" if self.falling else "asc"
+        fields = {"q": self.text, "sort": self.sort, "order": order, **changed}
+        return "?" + urlencode({name: value for name, value in fields.items() if value != ""})
+
+
+class _Searches:
+    """What searching may cost: a twentieth of the time, and a burst."""
+
+    def __init__(self) -> None:
+        self._credit_s = _BURST_S
+        self._at_s = 0.0
+
+    def may(self, now: float) -> bool:
+        """Whether there is time for one."""
+        earned = max(0.0, now - self._at_s) / REUSE_FACTOR
+        self._credit_s, self._at_s = min(_BURST_S, self._credit_s + earned), now
+        return self._credit_s > 0.0
+
+    def took(self, cost_s: float) -> None:
+        """One was made."""
+        self._credit_s -= cost_s
 
 
 class Listings:
@@ -90,6 +155,7 @@ class Listings:
         self._clock = clock
         self._greet = greet
         self._kept: dict[tuple[object, ...], tuple[float, bytes, bytes]] = {}
+        self._searches = _Searches()
 
     def index_of(self, request: Request, parts: list[bytes]) -> OpenFile | None:
         """The `index.html` that answers for this directory; None where a listing does."""
@@ -105,48 +171,55 @@ class Listings:
         """Answer for a directory; False when there is none."""
         query = _query_of(request)
         form = self._form(request, query)
-        page = query.get("page", ["1"])[0]
-        number = min(int(page), 1_000_000) if page.isascii() and page.isdigit() else 1
-        sort = query.get("sort", ["name"])[0]
-        order = query.get("order", [""])[0]
-        sort = sort if sort in _SORTS else "name"
-        falling = order == "desc" if order in ("asc", "desc") else sort == "date"
-        key = (form, sort, falling, number if form == "html" else 1, *parts)
+        look = Look.of(query, form, phrases_for(request.header(b"accept-language")).language)
+        key = (form, look, *parts)
         now = self._clock.seconds()
         kept = self._kept.get(key)
         if kept is None or kept[0] <= now:
+            if look.text and not self._searches.may(now):
+                again = [(b"Retry-After", b"%d" % _AGAIN_S)]
+                request.refuse(503, "busy", "Many search here just now; ask again.", again)
+                return True
             try:
-                entries = self._folders.entries(parts)
+                kind, body = self._render(form, parts, look)
             except NotHere:
                 return False
-            if form == "json":
-                kind, body = b"application/json", self._json(parts, entries)
-            else:
-                kind, body = HTML, self._html(parts, entries, sort, falling, max(1, number))
             cost_s = self._clock.seconds() - now
+            if look.text:
+                self._searches.took(cost_s)
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
             kept = self._kept[key] = (now + cost_s * REUSE_FACTOR, kind, body)
         fields: list[Header] = [
             (b"Content-Type", kept[1]),
             (b"Cache-Control", b"no-cache"),
-            (b"Vary", b"Accept"),
+            (b"Vary", b"Accept, Accept-Language"),
             *SECURITY_HEADERS,
         ]
         body = kept[2]
-        if form == "html":
+        if form != "json":
             origin = request.origin
             safe = origin if _SHELL_SAFE.fullmatch(origin) else b"http://SERVER"
             body = body.replace(_SOME_ORIGIN, safe)
+        if form == "html":
+            fields.append((b"Content-Language", Phrases(look.language).tag.encode("ascii")))
             if prefers_html(request.header(b"accept")):
                 fields += self._greet(request)
         request.respond(200, fields, body)
         return True
 
+    def _render(self, form: str, parts: list[bytes], look: Look) -> tuple[bytes, bytes]:
+        entries, coming = self._folders.entries(parts), self._folders.coming(parts)
+        if form == "json":
+            return b"application/json", self._json(parts, entries, coming)
+        if form == "atom":
+            return ATOM, self._feed(parts, entries)
+        return HTML, self._html(parts, entries, coming, look)
+
     @staticmethod
     def _form(request: Request, query: dict[str, list[str]]) -> str:
         asked = query.get("format", [""])[0]
-        if asked in ("json", "html"):
+        if asked in ("json", "html", "atom"):
             return asked
         accept = (request.header(b"accept") or b"").lower()
         return "json" if b"application/json" in accept and b"text/html" not in accept else "html"
@@ -163,32 +236,57 @@ class Listings:
             "url": url_of(b"/".join([*parts, entry.name])) + slash,
         }
 
-    def _json(self, parts: list[bytes], entries: list[Entry]) -> bytes:
+    def _json(self, parts: list[bytes], entries: list[Entry], coming: list[Coming]) -> bytes:
         path = url_of(b"/".join(parts)) + ("/" if parts else "")
-        document = {"path": path, "entries": [self._described(parts, e) for e in entries]}
+        described = [self._described(parts, entry) for entry in entries]
+        for one in coming:
+            hidden = self._described(parts, one.entry)
+            described.append({**hidden, "sha256": None, "opens_in_s": round(one.opens_in_s)})
+        document = {"path": path, "entries": described}
         return json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
 
+    def _feed(self, parts: list[bytes], entries: list[Entry]) -> bytes:
+        """The newest files (RFC 4287)."""
+        files = [entry for entry in entries if not entry.is_directory]
+        files.sort(key=lambda entry: entry.mtime_s, reverse=True)
+        rows = [self._described(parts, entry) for entry in files[:_FEED_ROWS]]
+        for row in rows:
+            row["size"] = format_size(row["size_bytes"])
+        path = url_of(b"/".join(parts)) + ("/" if parts else "")
+        return self._pages.render(
+            "feed.xml",
+            origin=_SOME_ORIGIN.decode(),
+            title=parts[-1].decode("utf-8", "replace") if parts else Phrases()("files_all"),
+            path=path or "/",
+            rows=rows,
+            updated=rows[0]["modified"] if rows else _iso(0.0),
+        )
+
     def _html(
-        self, parts: list[bytes], entries: list[Entry], sort: str, falling: bool, number: int
+        self, parts: list[bytes], entries: list[Entry], coming: list[Coming], look: Look
     ) -> bytes:
-        pages = max(1, -(-len(entries) // _ROWS))
-        number = min(number, pages)
-        ordered = self._ordered(entries, sort, falling)
-        rows = []
-        for entry in ordered[(number - 1) * _ROWS : number * _ROWS]:
-            row = self._described(parts, entry)
-            row["href"] = quote_from_bytes(entry.name, safe="") + (
-                "/" if entry.is_directory else ""
-            )
-            lower = row["name"].lower()
-            if row["sha256"] and lower.endswith(_PIP_READS):
-                row["href"] += f"#sha256={row['sha256']}"
-            row["size"] = "" if entry.is_directory else format_size(entry.size_bytes)
-            # As typed in a shell: nothing that it would read as its own.
-            row["typed_url"] = "/" + quote_from_bytes(b"/".join([*parts, entry.name]), safe="/")
-            row["companion"] = lower.endswith(_COMPANIONS)
-            row["date"] = row["modified"][:10]
-            rows.append(row)
+        phrases = Phrases(look.language)
+        found = entries
+        if look.text:
+            wanted = look.text.casefold()
+            found = [e for e in entries if wanted in e.name.decode("utf-8", "replace").casefold()]
+        pages = max(1, -(-len(found) // _ROWS))
+        number = min(max(1, look.number), pages)
+        ordered = self._ordered(found, look.sort, look.falling)
+        names = {entry.name for entry in entries}
+        rows = [
+            self._row(parts, entry, names, phrases)
+            for entry in ordered[(number - 1) * _ROWS : number * _ROWS]
+        ]
+        expected = [
+            {
+                "name": one.entry.name.decode("utf-8", "replace"),
+                "href": _href(one.entry),
+                "opens": phrases("title_prequeue", time=phrases.time(one.opens_in_s)),
+                "is_file": not one.entry.is_directory,
+            }
+            for one in coming
+        ]
         sizes = [entry.size_bytes for entry in entries if not entry.is_directory]
         crumbs = []
         for depth, part in enumerate(parts, 1):
@@ -198,22 +296,58 @@ class Listings:
                     "url": url_of(b"/".join(parts[:depth])) + "/",
                 }
             )
-        wanted = [r for r in rows if r["type"] == "file" and not r["companion"]]
-        example = max(wanted, key=lambda r: int(r["size_bytes"]), default=None)
+        wanted_rows = [r for r in rows if r["type"] == "file" and not r["companion"]]
+        example = max(wanted_rows, key=lambda r: int(r["size_bytes"]), default=None)
         return self._pages.render(
             "listing.html",
-            served_as=_SERVED_AS,
+            t=phrases,
             crumbs=crumbs,
             rows=rows,
-            sort=sort,
-            falling=falling,
-            files=len(sizes),
-            total=format_size(sum(sizes)),
+            coming=expected,
+            look=look,
+            summary=phrases(
+                "files_sum", n=phrases.number(len(sizes)), size=format_size(sum(sizes))
+            ),
             number=number,
             pages=pages,
+            readme="" if look.text or number > 1 else self._readme(parts, entries),
             example_url=_SOME_ORIGIN.decode() + example["typed_url"] if example else None,
             directory_url=url_of(b"/".join(parts)) + ("/" if parts else ""),
         )
+
+    def _row(
+        self, parts: list[bytes], entry: Entry, names: set[bytes], phrases: Phrases
+    ) -> dict[str, Any]:
+        row = self._described(parts, entry)
+        row["href"] = _href(entry)
+        lower = row["name"].lower()
+        if row["sha256"] and lower.endswith(_PIP_READS):
+            row["href"] += f"#sha256={row['sha256']}"
+        row["size"] = "" if entry.is_directory else format_size(entry.size_bytes)
+        # As typed in a shell: nothing that it would read as its own.
+        row["typed_url"] = "/" + quote_from_bytes(b"/".join([*parts, entry.name]), safe="/")
+        row["companion"] = lower.endswith(_COMPANIONS)
+        row["date"] = phrases.date(entry.mtime_s)
+        row["signatures"] = [
+            {"kind": ending[1:].decode(), "href": quote_from_bytes(entry.name + ending, safe="")}
+            for ending in _SIGNATURES
+            if entry.name + ending in names
+        ]
+        return row
+
+    def _readme(self, parts: list[bytes], entries: list[Entry]) -> Markup:
+        """What the folder says of itself."""
+        by_name = {entry.name.lower(): entry for entry in entries if not entry.is_directory}
+        for name in READMES:
+            entry = by_name.get(name)
+            if entry is not None and entry.size_bytes <= MOST_README_BYTES:
+                try:
+                    file = self._tree.open([*parts, entry.name])
+                    text = file.read_at(0, entry.size_bytes)
+                except (IsDirectory, NotHere, Unreadable):
+                    continue
+                return render_readme(name, text.decode("utf-8", "replace"))
+        return Markup("")
 
     @staticmethod
     def _ordered(entries: list[Entry], sort: str, falling: bool) -> list[Entry]:

@@ -223,10 +223,11 @@ class Site:
 
     def _directory(self, request: Request, parts: list[bytes], as_directory: bool) -> None:
         url_path = url_of(b"/".join(parts)) + ("/" if parts else "")
-        if self.visibility.hidden(url_path):
+        look = self.visibility
+        if look.hidden(url_path) and look.opens_in_s(url_path) is None:
             request.not_found()
             return
-        if self.visibility.turned_away(request, url_path):
+        if look.turned_away(request, url_path):
             return
         if not as_directory:
             query = b"?" + request.query if request.query else b""

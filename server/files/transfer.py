@@ -158,6 +158,10 @@ class Visibility(Protocol):
         """Whether what describes many files at once leaves this one out: it needs a pass."""
         ...
 
+    def opens_in_s(self, url_path: str) -> float | None:
+        """In how many seconds something hidden opens that one may register for; None: it is not."""
+        ...
+
     def turned_away(self, request: Request, url_path: str) -> bool:
         """Answer a request of somebody who may learn nothing of this path; False: he may."""
         ...

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
 from protocol import problems
+from server.http.phrases import phrases_for
 
 Header = tuple[bytes, bytes]
 
@@ -21,16 +22,24 @@ HTML = b"text/html; charset=utf-8"
 #: Problems that asking again may solve.
 _MAY_PASS = frozenset({403, 408, 500, 503})
 
+#: The phrase that heads a problem in other languages than English.
+_WORDS: Mapping[int, str] = {
+    403: "error_403",
+    404: "error_404",
+    500: "error_500",
+    503: "error_503",
+}
+
 _PAGE = (
-    '<!doctype html><html lang="en"><meta charset="utf-8">'
+    '<!doctype html><html lang="{language}" dir="{direction}"><meta charset="utf-8">'
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    "<title>{title}</title><style>a{{color:#0f6b75;font-weight:600;margin-right:1.5rem}}"
+    "<title>{title}</title><style>a{{color:#0f6b75;font-weight:600;margin-inline-end:1.5rem}}"
     "small{{color:#5b6874}}body{{font:1.0625rem/1.6 system-ui,sans-serif;max-width:38rem;"
     "margin:18vh auto 0;padding:0 1.25rem;color:#1d2733;background:#fbfaf7}}h1{{font-size:1.5rem;"
     "line-height:1.25}}p{{color:#4a5866}}@media (prefers-color-scheme:dark){{body{{color:#e6e9ec;"
     "background:#14181d}}p{{color:#a9b4bf}}a{{color:#5cc0cd}}"
-    "small{{color:#8c98a4}}}}</style><h1>{title}</h1><p>{detail}</p>"
-    '<p>{again}<a href="/">All files</a></p><p><small>{status}</small></p></html>\n'
+    "small{{color:#8c98a4}}}}</style><main><h1>{title}</h1>{detail}"
+    '<p>{again}<a href="/">{all_files}</a></p><p><small>{status}</small></p></main></html>\n'
 )
 
 
@@ -58,14 +67,31 @@ def header_block(headers: Iterable[Header]) -> bytes:
     return block
 
 
-def problem_page(status: int, code: str, detail: str) -> bytes:
-    """A problem as a small page, for people whose browser asked for text/html."""
-    title = phrase(status) or "Problem"
+def problem_page(
+    status: int, code: str, detail: str, accept_language: bytes | None = None
+) -> bytes:
+    """A problem as a small page, for people whose browser asked for text/html.
+
+    Its head and buttons are in their language; what exactly is wrong stands there in English.
+    """
+    phrases = phrases_for(accept_language)
+    english = phrases.language == "en"
+    title = (phrase(status) or "Problem") if english else phrases(_WORDS.get(status, "error"))
     # Without its query: a ticket or pass that is no good is left behind.
-    again = '<a href="?">Try again</a>' if status in _MAY_PASS else ""
+    again = f'<a href="?">{html.escape(phrases("try_again"))}</a>' if status in _MAY_PASS else ""
+    text = html.escape(detail)
+    # The title says the same where nothing more is to be said.
+    said = not english and status == 404
     return _PAGE.format(
+        language=phrases.tag,
+        direction=phrases.direction,
         title=html.escape(title),
-        detail=html.escape(detail),
+        detail=""
+        if said
+        else f"<p>{text}</p>"
+        if english
+        else f'<p lang="en" dir="ltr">{text}</p>',
+        all_files=html.escape(phrases("files_all")),
         again=again,
         status=f'HTTP {status} · <a href="{problems.type_of(code)}">{html.escape(code)}</a>',
     ).encode("utf-8")

@@ -157,13 +157,14 @@ class Request:
     ) -> None:
         """Answer with a problem document, or a small page for those who asked for text/html."""
         if prefers_html(self.headers.get(b"accept")):
-            content_type, body = HTML, problem_page(status, code, detail)
+            language = self.headers.get(b"accept-language")
+            content_type, body = HTML, problem_page(status, code, detail, language)
         else:
             content_type, body = PROBLEM_JSON, problems.document(status, code, detail, **members)
         fields = [
             (b"Content-Type", content_type),
             (b"Cache-Control", b"no-store"),
-            (b"Vary", b"Accept"),
+            (b"Vary", b"Accept, Accept-Language"),
             (b"X-Content-Type-Options", b"nosniff"),
             *headers,
         ]

@@ -1,4 +1,4 @@
-"""The words that people read while they wait, by language.
+"""The words of the pages that visitors read, by language.
 
 English stands here; other languages are gettext catalogues in `templates/locales` (LANGUAGE.po),
 found by its file and read when it is first asked for. A phrase that a catalogue lacks falls back to
@@ -7,6 +7,7 @@ English. `Accept-Language` picks (RFC 9110, 12.5.4; RFC 4647, 3.4).
 
 from __future__ import annotations
 
+import datetime
 import functools
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +26,7 @@ ENGLISH: Mapping[str, str] = {
     "title_next": "You are next",
     "title_ready": "You are among the next to start",
     "title_busy": "Every place is taken right now",
-    "title_closed": "The server is restarting",
+    "title_closed": "Downloads are paused",
     "title_prequeue": "This opens in {time}",
     "lead": "{file} ({size}) starts downloading by itself, on this page, when it is your turn.",
     "lead_busy": "{file} ({size}): this page asks again by itself.",
@@ -50,6 +51,29 @@ ENGLISH: Mapping[str, str] = {
     "minutes": "{n} min",
     "hours": "{n} h",
     "days": "{n} d",
+    "files_all": "Release files",
+    "files_sum": "Files: {n}, {size} in all. Choose a name to download it.",
+    "name": "Name",
+    "size": "Size",
+    "date": "Date",
+    "search": "Search",
+    "nothing": "Nothing has been put here yet.",
+    "no_match": "No name contains {text}.",
+    "previous": "Previous",
+    "next": "Next",
+    "page_of": "Page {n} of {pages}",
+    "command_line": "From the command line",
+    "check_have": "Check what you have:",
+    "signature": "Signature",
+    "draw_how": "Open a name now to take part in the draw; coming earlier gives no advantage.",
+    "feed": "New files as a feed",
+    "footer": "When many download at once, you get a place in line and an honest time.",
+    "error": "That did not work",
+    "error_404": "There is nothing here under this name.",
+    "error_403": "You may not have this.",
+    "error_503": "Not just now; please come back soon.",
+    "error_500": "The server failed.",
+    "try_again": "Try again",
 }
 #: Units of `split_duration` by their phrase.
 _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
@@ -93,6 +117,17 @@ class Phrases:
         from babel.numbers import format_decimal
 
         return str(format_decimal(value, locale=_locale(self.language)))
+
+    def date(self, unix_s: float) -> str:
+        """A day as this language writes it: 22 Nov 2026."""
+        from babel.dates import format_date
+
+        day = datetime.datetime.fromtimestamp(unix_s, datetime.UTC).date()
+        return str(
+            format_date(day, "d MMM y", _locale("en_GB"))
+            if self.language == "en"
+            else format_date(day, "medium", _locale(self.language))
+        )
 
     def time(self, duration_s: float) -> str:
         """A duration as this language writes it: 45 s, 14 min, 2 h 5 min."""

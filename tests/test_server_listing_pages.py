@@ -1,0 +1,168 @@
+"""What people see of a folder: their language, README, signatures, search, feed, and what comes."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from server.files import listing
+from server.files.readme import render_readme
+from tests.http_bench import Bench
+from tests.running import make_release, serving
+
+ATOM = "{http://www.w3.org/2005/Atom}"
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made = Bench(tmp_path)
+    for name in ("tool-1.0.tar.gz", "tool-1.0.tar.gz.asc", "tool-1.0.tar.gz.minisig", "notes"):
+        made.write(f"r/{name}", b"x" * 1000)
+    made.write("r/README.md", b"# Tool\n\nRead [this](notes). <script>alert(1)</script>\n")
+    return made
+
+
+def page(bench: Bench, target: str, **headers: str) -> str:
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    return bench.connect().get(target, {"Accept": "text/html", **fields}).body.decode()
+
+
+def test_the_page_speaks_the_visitors_language(bench: Bench) -> None:
+    german = page(bench, "/r/", Accept_Language="de-AT")
+    assert '<html lang="de" dir="ltr">' in german
+    assert "Wählen Sie einen Namen" in german
+    assert 'dir="rtl"' in page(bench, "/r/", Accept_Language="ar")
+    english = page(bench, "/r/")
+    assert "Choose a name to download it" in english
+    assert re.search(r'<time datetime="\d{4}-\d\d-\d\dT[^"]*Z">\d{1,2} [A-Z][a-z]+ \d{4}<', english)
+    answer = bench.connect().get("/r/", {"Accept": "text/html", "Accept-Language": "de"})
+    assert answer.text("content-language") == "de"
+    assert answer.text("vary") == "Accept, Accept-Language"
+
+
+def test_an_error_speaks_it_too(bench: Bench) -> None:
+    german = page(bench, "/none", Accept_Language="de")
+    assert "Unter diesem Namen gibt es hier nichts." in german
+    assert '<html lang="de"' in german
+    assert "<main>" in german
+    refused = bench.connect().get("/r/", {"Accept": "text/html", "Accept-Language": "he"}, "POST")
+    assert 'lang="he" dir="rtl"' in refused.body.decode()
+    assert '<p lang="en" dir="ltr">Only GET and HEAD' in refused.body.decode()
+
+
+def test_a_signature_is_named_beside_what_it_signs(bench: Bench) -> None:
+    found = page(bench, "/r/")
+    assert 'Signature: <a href="tool-1.0.tar.gz.asc">asc</a>' in found
+    assert '<a href="tool-1.0.tar.gz.minisig">minisig</a>' in found
+
+
+def test_a_readme_is_shown_and_harmless(bench: Bench) -> None:
+    found = page(bench, "/r/")
+    assert "<h2>Tool</h2>" in found
+    assert '<a href="notes">this</a>' in found
+    assert "&lt;script&gt;alert" in found
+    assert "<script" not in found
+    assert "Tool</h2>" not in page(bench, "/r/?q=notes")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[x](javascript:alert(1))",
+        "[x](data:text/html;base64,eA==)",
+        "![x](http://else.where/p.png)",
+        "<img src=x onerror=alert(1)>",
+        "<svg/onload=alert(1)>",
+        "[x]: javascript:alert(1)\n\n[x]",
+        "<javascript:alert(1)>",
+        "|a|\n|:-:|\n|b|\n",
+    ],
+)
+def test_nothing_in_a_readme_runs_or_is_fetched(text: str) -> None:
+    html = render_readme(b"readme.md", text)
+    assert not re.search(r"<(script|img|svg|iframe|style)|href=\"(javascript|data):| style=", html)
+    assert "<" not in render_readme(b"readme", text).removeprefix("<pre>").removesuffix("</pre>")
+
+
+def test_a_search_needs_no_script(bench: Bench) -> None:
+    found = page(bench, "/r/?q=TOOL")
+    assert "tool-1.0.tar.gz.asc" in found
+    assert ">notes<" not in found
+    assert 'value="TOOL"' in found
+    assert "sort=size&amp;order=desc" in found
+    assert "q=TOOL" in found
+    nothing = page(bench, "/r/?q=%3Cb%3E%22")
+    assert "No name contains &lt;b&gt;&#34;." in nothing
+
+
+def test_searching_has_a_bounded_price(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = listing._Searches()
+    assert searches.may(100.0)
+    searches.took(3.0)
+    assert not searches.may(100.1)
+    assert searches.may(100.0 + 1.1 * listing.REUSE_FACTOR)
+    monkeypatch.setattr(listing._Searches, "may", lambda self, now: False)
+    answer = bench.connect().get("/r/?q=a")
+    assert (answer.status, answer.text("retry-after")) == (503, "2")
+
+
+def test_a_feed_has_the_newest_files_first(bench: Bench) -> None:
+    bench.write("r/newest & best.iso", b"x", mtime_s=2_000_000_200)
+    bench.write("r/older.iso", b"x", mtime_s=2_000_000_100)
+    answer = bench.connect().get("/r/?format=atom")
+    assert answer.text("content-type") == "application/atom+xml"
+    feed = ET.fromstring(answer.body)
+    titles = [entry.findtext(f"{ATOM}title") for entry in feed.iter(f"{ATOM}entry")]
+    assert titles[:2] == ["newest & best.iso", "older.iso"]
+    link = feed.find(f"{ATOM}entry/{ATOM}link")
+    assert link is not None
+    assert link.get("href") == "http://h/r/newest%20&%20best.iso"
+    assert feed.findtext(f"{ATOM}updated") == "2033-05-18T03:36:40Z"
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_what_opens_soon_can_be_found_and_registered_for(tmp_path: Path, workers: str) -> None:
+    import requests
+
+    release = tmp_path / "release"
+    make_release(release, a_txt=10)
+    make_release(release / "43", big_iso=1000)
+    make_release(release / "44", secret_iso=1000)
+    now = datetime.datetime.now(datetime.UTC)
+    later = (now + datetime.timedelta(hours=3)).isoformat()
+    earlier = (now - datetime.timedelta(hours=1)).isoformat()
+    config = tmp_path / "tidegate.toml"
+    config.write_text(
+        f'[[rules]]\npath = "/43/*"\nhidden_until = "{later}"\nprequeue_from = "{earlier}"\n'
+        f'[[rules]]\npath = "/44/*"\nhidden_until = "{later}"\n'
+    )
+    arguments = ("--config", str(config), "--workers", workers)
+    with serving(release, tmp_path / "state", *arguments) as server:
+
+        def ask(path: str) -> requests.Response:
+            return requests.get(server.url + path, headers={"Accept": "text/html"}, timeout=60)
+
+        front = ask("/").text
+        assert '<a href="43/">43/</a>' in front
+        assert "This opens in 3 h" in front or "This opens in 2 h 59 min" in front
+        assert "44" not in front
+        folder = ask("/43/")
+        assert folder.status_code == 200
+        assert '<a href="big.iso">big.iso</a>' in folder.text
+        assert "take part in the draw" in folder.text
+        assert "Nothing has been put here" not in folder.text
+        assert ask("/44/").status_code == 404
+        assert "big.iso" not in ask("/43/SHA256SUMS").text
+        (coming,) = requests.get(f"{server.url}/43/?format=json", timeout=60).json()["entries"]
+        assert coming["opens_in_s"] > 0
+        assert coming["sha256"] is None
+        registered = ask("/43/big.iso")
+        assert registered.status_code == 503
+        assert registered.headers["Tidegate-Entry"]
+        assert json.loads(requests.get(f"{server.url}/?format=json", timeout=60).text)
