@@ -496,3 +496,19 @@ def test_draining_closes_idle_connections_and_the_others_after_their_answer(
     seen.requests[0].respond(200, [], b"last")
     assert Answer(busy.taken()).body == b"last"
     assert busy.wire.disconnecting
+
+
+def test_a_sweep_of_many_goes_in_parts_and_reaches_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.http.factory._SWEPT_AT_ONCE", 3)
+    bench = Bench(tmp_path, limits=HttpLimits(header_timeout_s=2))
+    clients = [bench.connect() for _ in range(8)]
+    for client in clients:
+        client.send(b"GET / HTTP/1.1")
+    bench.tick(2)
+    for _ in range(8):
+        bench.clock.advance(1.0)
+        bench.clock.advance(0)
+        bench.clock.advance(0)
+    assert [Answer(client.taken()).status for client in clients] == [408] * 8

@@ -17,9 +17,9 @@ from server.files.transfer import BodyPlan, Representation, Transfer
 
 #: Rates are smoothed over the first of these, and looked at after the second of running, seconds.
 _SMOOTHING_S, LOOK_S = 0.5, 0.2
-#: A download that took nothing for the first of these is looked at after half as long again, but
+#: A download that took nothing for the first of these is looked at after as long again, but
 #: at least so often, seconds.
-STILL_S, RARELY_S = 2.0, 5.0
+STILL_S, RARELY_S = 2.0, 10.0
 #: What may lie unsent in the kernel, in seconds of the download's rate, and at least in bytes: a
 #: pause, or a trial of the line, is felt only when it has left.
 _UNSENT_S, _UNSENT_BYTES = 0.25, 32 * 1024
@@ -133,7 +133,7 @@ class Download:
         #: What bodies that are over have delivered.
         self.ended_bytes = 0
         self._looked_s = now
-        #: When it is worth looking again, and for how long it has taken nothing.
+        #: When it is worth looking again (0: at once), and for how long it has taken nothing.
         self.look_at_s = self._still_s = 0.0
         self.rate_bytes_s = 0.0
         self.flowed_bytes = 0
@@ -190,11 +190,14 @@ class Download:
         Returns what the client still wants. Each body is asked once, because asking the kernel is
         most of the cost.
         """
-        fresh = flying = 0
+        fresh = arrived = flying = 0
         for delivery in self.deliveries:
             fresh += delivery.flow()
-            flying += delivery.seen_bytes
-        left = max(0, self.wanted_bytes - self.coverage.total_bytes - flying)
+            arrived += delivery.seen_bytes
+            if delivery.transfer is not None:
+                flying += delivery.transfer.sent_bytes - delivery.seen_bytes
+        self.flying_bytes = flying
+        left = max(0, self.wanted_bytes - self.coverage.total_bytes - arrived)
         self.flowed_bytes += fresh
         running_s = now - self._looked_s
         if running_s < LOOK_S:
@@ -204,7 +207,7 @@ class Download:
         self._still_s = 0.0 if fresh else self._still_s + running_s
         # Who took nothing for a while is looked at less often: thousands may stand still.
         still_s = self._still_s
-        self.look_at_s = now + min(RARELY_S, 0.5 * still_s) if still_s >= STILL_S else 0.0
+        self.look_at_s = now + min(RARELY_S, still_s) if still_s >= STILL_S else 0.0
         rate = fresh / running_s
         if self.rate_bytes_s == 0.0:
             self.rate_bytes_s = rate

@@ -166,7 +166,7 @@ class LineKeeper:
         total_flying = self._linger(now)
         samples = []
         for download in downloads:
-            if download.look_at_s > now and not download.held:
+            if download.look_at_s and not download.held:
                 # A reader that stands still tells nothing of the line, and thousands may.
                 total_flying += download.flying_bytes
                 continue

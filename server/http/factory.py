@@ -21,6 +21,7 @@ from server.http.ready import ReadyTable, Turns
 from server.http.request import Request
 
 _SWEEP_S = 1.0
+_SWEPT_AT_ONCE = 1000
 _PART_LOOK_S = 0.02
 
 
@@ -73,6 +74,7 @@ class HttpFactory:
         self.turns = Turns(reactor, lambda sent_bytes: charge(sent_bytes) if charge else None)
         self._ready: dict[tuple[bool, bool], ReadyTable] = {}
         self._sweeper: Any = None
+        self._to_sweep: list[HttpConnection] = []
         self._tell_time()
 
     def ready_table(self, peer_address: str, *, is_tls: bool) -> ReadyTable | None:
@@ -212,13 +214,23 @@ class HttpFactory:
 
     def _sweep(self) -> None:
         self._tell_time()
-        now = self.now
-        for connection in tuple(self.connections):
-            if connection.needs_sweep(now):
-                connection.sweep(now)
         if self.access_log is not None:
             self.access_log.flush()
-        self._sweeper = self.reactor.callLater(_SWEEP_S, self._sweep) if self.connections else None
+        self._to_sweep = list(self.connections)
+        self._sweep_some()
+
+    def _sweep_some(self) -> None:
+        """A part of them, so that thousands keep nobody waiting."""
+        now = self.now
+        for connection in self._to_sweep[-_SWEPT_AT_ONCE:]:
+            if connection.alive and connection.needs_sweep(now):
+                connection.sweep(now)
+        del self._to_sweep[-_SWEPT_AT_ONCE:]
+        if self._to_sweep:
+            self._sweeper = self.reactor.callLater(0, self._sweep_some)
+        else:
+            again = bool(self.connections)
+            self._sweeper = self.reactor.callLater(_SWEEP_S, self._sweep) if again else None
 
 
 def _block(peer_address: str) -> str:
