@@ -83,11 +83,16 @@ class WireDigests(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    """The first message of a node. `name` tells it from all others, also after a new start."""
+    """The first message of a node. `name` tells it from all others, also after a new start.
+
+    `serves` is false for a machine's candidate, which passes on requests of its admin page only.
+    """
 
     name: str
     version: int = VERSION
     pid: int = 0
+    machine: str = ""
+    serves: bool = True
 
 
 class Enter(msgspec.Struct, frozen=True, array_like=True, tag="enter"):
@@ -107,6 +112,13 @@ class Enter(msgspec.Struct, frozen=True, array_like=True, tag="enter"):
 
 class Ask(msgspec.Struct, frozen=True, array_like=True, tag="ask"):
     """A request that only the leader can answer: one of its routes."""
+
+    number: int
+    request: WireRequest
+
+
+class Administer(msgspec.Struct, frozen=True, array_like=True, tag="administer"):
+    """A request that came to the admin page of a machine that does not lead."""
 
     number: int
     request: WireRequest
@@ -167,6 +179,10 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     connections: int = 0
     connections_total: int = 0
     sent_bytes_total: int = 0
+
+
+class Parting(msgspec.Struct, frozen=True, array_like=True, tag="parting"):
+    """This node finishes what it sends and takes nothing new: it will not be back."""
 
 
 class FindDigests(msgspec.Struct, frozen=True, array_like=True, tag="find-digests"):
@@ -295,7 +311,19 @@ class Leave(msgspec.Struct, frozen=True, array_like=True, tag="leave"):
     """All is finished: the node may stop."""
 
 
-FromNode = Hello | Enter | Ask | Register | Judge | Gone | Ended | Progress | FindDigests
+FromNode = (
+    Hello
+    | Enter
+    | Ask
+    | Administer
+    | Register
+    | Judge
+    | Gone
+    | Ended
+    | Parting
+    | Progress
+    | FindDigests
+)
 FromLeader = (
     Welcome
     | Terms

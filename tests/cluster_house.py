@@ -92,6 +92,9 @@ class Home:
     def route(self, request: Request) -> None:
         self.routed.append(request)
 
+    def administer(self, request: Request) -> None:
+        request.respond(200, [], b"administered")
+
     def register(self, request: Request, rep: Representation) -> None:
         if not self.house.gate.reception.register(request, rep):
             request.not_found()
@@ -147,7 +150,7 @@ class FleetHouse(House):
             self.nodes,
             TrustedProxies(),
             epoch=1,
-            awaited=len(self.fleet),
+            awaited=frozenset(f"node-{index}" for index in range(len(self.fleet))),
             bandwidth_bytes_s=bandwidth_bytes_s,
         )
         self.leader.start(lambda: None)

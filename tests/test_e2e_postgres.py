@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
-import shutil
 import signal
-import subprocess
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -24,56 +20,17 @@ from server.store.database import Database
 from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
 from server.store.records import EventRecord, PassRecord, RevisionRecord, SampleRecord, UsageRecord
 from server.store.usage import add_usage, read_usage
+from tests.postgres import postgres_running
 from tests.running import make_release, serving, wait_for
 from tests.test_e2e_crash import ARGS, ENVIRON, ask
 
 pytestmark = pytest.mark.e2e
 
 
-def tool(name: str) -> str:
-    for folder in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
-        if (folder / name).exists():
-            return str(folder / name)
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip("PostgreSQL is not installed")
-    return found
-
-
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    """A cluster of its own, reached by a unix socket; PostgreSQL refuses to run as root."""
-    pytest.importorskip("psycopg")
-    initdb, postgres = tool("initdb"), tool("postgres")
-    folder = Path(tempfile.mkdtemp(prefix="tg-pg-"))
-    user = getpass.getuser()
-    prefix: list[str] = []
-    if os.geteuid() == 0:
-        user = "postgres"
-        prefix = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
-        shutil.chown(folder, user, user)
-    data = folder / "data"
-    subprocess.run(
-        [*prefix, initdb, "-A", "trust", "-U", "tide", "-N", "-D", str(data)],
-        check=True,
-        capture_output=True,
-        cwd=folder,
-    )
-    server = subprocess.Popen(
-        [*prefix, postgres, "-D", str(data), "-k", str(folder), "-c", "listen_addresses=", "-F"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=folder,
-    )
-    try:
-        ready = [tool("pg_isready"), "-q", "-h", str(folder)]
-        wait_for(lambda: subprocess.run(ready, check=False).returncode == 0)
-        yield f"postgresql://tide@/postgres?host={folder}"
-    finally:
-        # PostgreSQL's fast shutdown: the other one waits for every session.
-        server.send_signal(signal.SIGINT)
-        server.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+    with postgres_running() as found:
+        yield found
 
 
 def test_the_store_says_the_same_in_postgresql(url: str) -> None:

@@ -95,8 +95,11 @@ def test_every_message_is_in_a_vector() -> None:
 
 
 def test_a_newer_peer_may_add_fields_and_messages() -> None:
-    newer = [["hello", "n", 2, 7, "more"], ["sing", "a", "song"], ["gone", 4, None]]
-    assert decode_from_node(msgspec.msgpack.encode(newer)) == [Hello("n", 2, 7), Gone(4)]
+    newer = [["hello", "n", 2, 7, "m", False, "more"], ["sing", "a", "song"], ["gone", 4, None]]
+    assert decode_from_node(msgspec.msgpack.encode(newer)) == [
+        Hello("n", 2, 7, "m", False),
+        Gone(4),
+    ]
     newer = [["pause", 1, "gently"], ["hum"], ["start", 2, [], 3, 0.5, "gold", 4]]
     assert decode_from_leader(msgspec.msgpack.encode(newer)) == [
         Pause(1),

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from policies.contract import Snapshot
 from server.admin.revisions import Revisions
-from server.admin.vitals import Vitals
+from server.admin.vitals import Health, Vitals
 
 #: (name, help, label, {label value: field of the snapshot}); no label: one field under "".
 _GAUGES: tuple[tuple[str, str, str, dict[str, str]], ...] = (
@@ -72,6 +72,13 @@ _HEALTH_GAUGES = (
     ("tidegate_multicast_cohorts", "Multicast sessions that send.", "multicast_cohorts"),
     ("tidegate_multicast_receivers", "Receivers of multicast sessions.", "multicast_receivers"),
     ("tidegate_start_time_seconds", "When the server started, Unix time.", "started_s"),
+)
+#: Of each node, where several processes serve; its name is the label.
+_NODE_GAUGES = (
+    ("tidegate_node_connections", "Open connections of a node.", "connections"),
+    ("tidegate_node_bodies", "Bodies that a node sends.", "bodies"),
+    ("tidegate_node_goodput_bytes_per_second", "What leaves a node.", "goodput_bytes_s"),
+    ("tidegate_node_silent_seconds", "Since the leader heard of a node.", "silent_s"),
 )
 _HEALTH_COUNTERS = (
     ("tidegate_http_connections", "Connections accepted.", "connections_total"),
@@ -130,6 +137,7 @@ class _Live(Collector):
         yield GaugeMetricFamily(
             "tidegate_settings_revision", "Settings in force.", value=self._revisions.current.number
         )
+        yield from _of_nodes(health)
         mirrors = GaugeMetricFamily("tidegate_mirrors", "Mirrors by condition.", labels=["state"])
         for state, count in sorted(Counter(self._mirrors()).items()):
             mirrors.add_metric([state], count)
@@ -141,6 +149,29 @@ class _Live(Collector):
         )
         info.add_metric([health.version, snapshot.policy, snapshot.mode], 1)
         yield info
+
+
+def _of_nodes(health: Health) -> Iterator[Metric]:
+    if not health.epoch:
+        return
+    for name, text, field in _NODE_GAUGES:
+        gauge = GaugeMetricFamily(name, text, labels=["node"])
+        for node in health.nodes:
+            gauge.add_metric([node.name], getattr(node, field))
+        yield gauge
+    sent = CounterMetricFamily(
+        "tidegate_node_sent_bytes", "Bytes that left a node.", labels=["node"]
+    )
+    for node in health.nodes:
+        sent.add_metric([node.name], node.sent_bytes_total)
+    yield sent
+    yield GaugeMetricFamily("tidegate_nodes", "Nodes that are connected.", value=len(health.nodes))
+    yield GaugeMetricFamily("tidegate_leader_epoch", "Leaders up to now.", value=health.epoch)
+    yield GaugeMetricFamily(
+        "tidegate_fleet_up",
+        "Whether all nodes are here and the leader's lease is renewed.",
+        value=not health.fleet_fault,
+    )
 
 
 def _fill(

@@ -13,6 +13,18 @@ from server.multicast.service import MulticastRoom
 from server.store.store import Store
 
 
+@dataclass(frozen=True, slots=True)
+class NodeFigures:
+    """One of several processes that serve, as the leader knows it."""
+
+    name: str
+    connections: int
+    bodies: int
+    goodput_bytes_s: float
+    sent_bytes_total: int
+    silent_s: float
+
+
 class Totals(Protocol):
     """What all that serve have in common, be it this process or several."""
 
@@ -40,6 +52,19 @@ class Totals(Protocol):
         """What left lately."""
         ...
 
+    def nodes(self) -> Sequence[NodeFigures]:
+        """The processes that serve, where there are several."""
+        ...
+
+    @property
+    def epoch(self) -> int:
+        """How many leaders there have been; 0 where nobody can follow this one."""
+        ...
+
+    def fault(self) -> str:
+        """What is wrong among the processes and machines, in a sentence; empty if nothing is."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -62,6 +87,9 @@ class Health:
     multicast_cohorts: int = 0
     multicast_receivers: int = 0
     listeners: tuple[str, ...] = ()
+    nodes: tuple[NodeFigures, ...] = ()
+    epoch: int = 0
+    fleet_fault: str = ""
 
 
 @dataclass(slots=True)
@@ -103,4 +131,7 @@ class Vitals:
             multicast_cohorts=multicast[0],
             multicast_receivers=multicast[1],
             listeners=tuple(self.totals.urls),
+            nodes=tuple(self.totals.nodes()),
+            epoch=self.totals.epoch,
+            fleet_fault=self.totals.fault(),
         )

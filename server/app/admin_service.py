@@ -37,6 +37,7 @@ from server.files.site import Site
 from server.http.factory import HttpFactory
 from server.http.front import Front
 from server.http.proxies import TrustedProxies
+from server.http.request import Request
 from server.http.tls import TlsServer
 from server.mirror.registry import Registry
 from server.multicast.service import MulticastRoom
@@ -51,7 +52,8 @@ _THREADS = 3
 class AdminService:
     """What operators have set up counts even where nobody listens.
 
-    `revision` is the policy in force, `tls` for the listener at `config.admin`.
+    `revision` is the policy in force, `tls` for the listener at `config.admin`; `key` signs
+    sessions where several machines share accounts.
     """
 
     def __init__(
@@ -71,9 +73,12 @@ class AdminService:
         multicast: MulticastRoom | None,
         mirrors: Registry | None,
         tls: TlsServer | None,
+        key: bytes | None,
     ) -> None:
         self._config = config
         self._tables = tables
+        self._key = key
+        self._handler: AdminHandler | None = None
         self._reactor = reactor
         self._tls = tls
         self._pool = ThreadPool(0, _THREADS, "admin")
@@ -139,18 +144,24 @@ class AdminService:
         place = self._config.admin
         if place == "off":
             return
-        handler = AdminHandler(self.open_site().admin, self._reactor)
+        self.open_site()
         proxies = TrustedProxies(self._config.trusted_proxies, self._config.proxy_header)
-        self.factory = HttpFactory(handler, self._reactor, limits=LIMITS, proxies=proxies)
+        self.factory = HttpFactory(self.answer, self._reactor, limits=LIMITS, proxies=proxies)
         front = Front(self._reactor, self.factory, known=False)
         secure = None if place.startswith("unix:") else self._tls
         self.listener = open_port(front, place, secure, "--admin")
+
+    def answer(self, request: Request) -> None:
+        """Answer a request to the admin page, here or at another machine."""
+        if self._handler is None:
+            self._handler = AdminHandler(self.open_site().admin, self._reactor)
+        self._handler(request)
 
     def open_site(self) -> AdminSite:
         """The application, built when it is first needed: it loads accounts and templates."""
         if self.site is None:
             state = self._config.state
-            key = session_key(state / "admin.key")
+            key = self._key or session_key(state / "admin.key")
             self.site = make_admin(self.server, StoredAccounts(self._tables, key), key, state)
         return self.site
 

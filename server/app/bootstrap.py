@@ -16,6 +16,7 @@ from server.http.accesslog import AccessLog
 from server.http.log_format import parse_format
 from server.http.log_outlets import BackgroundWriter, LineWriter, open_outlet
 from server.mirror.durable import write_whole
+from server.store.cluster import Fenced
 from server.store.database import Database, StoreUnavailable, sqlite_url
 from server.store.journal import JournalState, read_journal
 from server.store.queries import add_revision, read_passes, read_revisions
@@ -47,14 +48,21 @@ class Memory:
     passes: list[PassRecord]
 
 
-def open_memory(config: ServerConfig, now: float) -> Memory:
-    """Open the database, bring its tables up to date, read it. Raises CannotStart."""
+def open_memory(config: ServerConfig, now: float, shared: Database | None = None) -> Memory:
+    """Open the database, bring its tables up to date, read it. Raises CannotStart.
+
+    The machines of a cluster have a `shared` one, which is open.
+    """
     url = config.database or sqlite_url(config.state / "tidegate.db")
     try:
-        database = Database(url)
-        database.claim()
-        database.migrate()
+        if shared is None:
+            database = Database(url)
+            database.claim()
+            database.migrate()
+        else:
+            database, url = shared, config.cluster or url
         with database.begin() as session:
+            database.fence(session)
             journal = read_journal(session)
             passes = read_passes(session)
             latest = read_revisions(session, 1000)
@@ -70,7 +78,7 @@ def open_memory(config: ServerConfig, now: float) -> Memory:
                 revision = add_revision(session, wanted)
             else:
                 revision = latest[0]
-    except (StoreUnavailable, OSError) as fault:
+    except (StoreUnavailable, Fenced, OSError) as fault:
         text = str(fault).splitlines()[0]
         remedy = (
             "Repair it, or move it away to start with an empty queue"

@@ -49,7 +49,7 @@ class Writable:
 def writable(config: ServerConfig) -> list[Writable]:
     """What a server of this configuration writes."""
     # Where several processes serve, they meet at a socket there.
-    meeting = _MAKE_SOCKET if config.worker_count() > 1 else 0
+    meeting = _MAKE_SOCKET if config.worker_count() > 1 or config.cluster is not None else 0
     found = [Writable(config.state, _IN_FOLDER | meeting)]
     if config.database is not None and config.database.startswith("sqlite:///"):
         found.append(Writable(Path(config.database.removeprefix("sqlite:///")).parent, _IN_FOLDER))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,11 @@ from twisted.internet.defer import Deferred, succeed
 
 from protocol.cluster import FromNode, decode_from_node
 from protocol.manifest import FileDigests
+from server.admin.vitals import NodeFigures
 from server.admission.gate import Gate, SmallTerms
 from server.admission.rules import Rule, RuleBook
 from server.app.listeners import Listener
+from server.app.shared import Shared
 from server.cluster.leader import Leader, Nodes
 from server.cluster.link import LinkFactory
 from server.files.pacer import Pacer
@@ -23,21 +25,46 @@ from server.files.transfer import Admission, Representation
 from server.files.tree import IsDirectory, NotHere
 from server.http.factory import HttpFactory
 from server.http.request import Request
+from server.store.database import Database
 
 _BACKLOG = 64
+#: A node that has been away for so long is taken to be removed, in seconds.
+_FORGOTTEN_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSeat:
+    """What a leader has of its cluster: the database and the keys that all machines share.
+
+    `awaited` are the nodes that an earlier leader had; `retire` is told that another one leads.
+    """
+
+    machine: str
+    database: Database
+    shared: Shared
+    awaited: frozenset[str]
+    retire: Callable[[str], None]
+    #: Whether the database has renewed the lease in time.
+    sure: Callable[[], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:
-    """Several processes serve: how many, under which addresses, and where they meet.
+    """Several processes serve: their names, under which addresses, and where they meet.
 
-    `epoch` counts the leaders since the start.
+    `epoch` counts the leaders since the start, or since the cluster began.
     """
 
-    workers: int
+    names: frozenset[str]
     urls: tuple[str, ...]
     socket: Path
     epoch: int
+    cluster: ClusterSeat | None = None
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """The nodes that a new leader waits for."""
+        return self.cluster.awaited if self.cluster is not None else self.names
 
 
 class OwnTotals:
@@ -72,13 +99,30 @@ class OwnTotals:
         """See `Totals`."""
         return self._pacer.goodput_bytes_s()
 
+    def nodes(self) -> Sequence[NodeFigures]:
+        """See `Totals`."""
+        return ()
+
+    @property
+    def epoch(self) -> int:
+        """See `Totals`."""
+        return 0
+
+    def fault(self) -> str:
+        """See `Totals`."""
+        return ""
+
 
 class FleetTotals:
     """Several processes serve; this one sends multicast only."""
 
-    def __init__(self, nodes: Nodes, pacer: Pacer, plan: FleetPlan) -> None:
+    def __init__(
+        self, nodes: Nodes, pacer: Pacer, plan: FleetPlan, now: Callable[[], float]
+    ) -> None:
         self._nodes = nodes
         self._pacer = pacer
+        self._plan = plan
+        self._now = now
         self.urls: Sequence[str] = plan.urls
 
     @property
@@ -100,13 +144,48 @@ class FleetTotals:
         """See `Totals`."""
         return self._nodes.goodput_bytes_s()
 
+    def nodes(self) -> Sequence[NodeFigures]:
+        """See `Totals`."""
+        return [
+            NodeFigures(
+                node.name,
+                node.told.connections,
+                node.demand().bodies,
+                node.told.goodput_bytes_s,
+                node.told.sent_bytes_total,
+                node.silent_s,
+            )
+            for node in sorted(self._nodes, key=lambda node: node.name)
+        ]
+
+    @property
+    def epoch(self) -> int:
+        """See `Totals`."""
+        return self._plan.epoch
+
+    def fault(self) -> str:
+        """See `Totals`."""
+        found = []
+        since_s = self._now() - _FORGOTTEN_S
+        away = sorted(name for name, lost_s in self._nodes.away.items() if lost_s > since_s)
+        if away:
+            named = ", ".join(away[:3]) + (" and others" if len(away) > 3 else "")
+            found.append(f"{named} {'is' if len(away) == 1 else 'are'} away.")
+        seat = self._plan.cluster
+        if seat is not None and not seat.sure():
+            found.append(
+                "The database does not answer: this leader goes on, and none can follow it."
+            )
+        return " ".join(found)
+
 
 class LeaderHome:
     """What a server does for its nodes' requests: the same as for its own."""
 
-    def __init__(self, site: Site, gate: Gate) -> None:
+    def __init__(self, site: Site, gate: Gate, administer: Callable[[Request], None]) -> None:
         self._site = site
         self._gate = gate
+        self._administer = administer
         self._book: RuleBook | None = None
         self._rules = b"[]"
 
@@ -118,6 +197,10 @@ class LeaderHome:
     def route(self, request: Request) -> None:
         """See `leader.Home`."""
         self._site(request)
+
+    def administer(self, request: Request) -> None:
+        """See `leader.Home`."""
+        self._administer(request)
 
     def register(self, request: Request, rep: Representation) -> None:
         """See `leader.Home`."""

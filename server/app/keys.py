@@ -17,6 +17,8 @@ from server.app.config import CannotStart
 #: Old keys stay good for reading this long after a newer one took over.
 OVERLAP_S = 30 * 86_400.0
 _LOOK_S = 3600.0
+#: Keys and when they were made.
+Entries = list[tuple[Key, float]]
 
 
 def load_keys(path: Path, now: float, rotate_after_s: float | None = None) -> KeyRing:
@@ -25,20 +27,30 @@ def load_keys(path: Path, now: float, rotate_after_s: float | None = None) -> Ke
     Keys that were replaced more than `OVERLAP_S` ago are dropped: their tickets have expired.
     Raises `CannotStart` for a damaged file or one that others can read.
     """
-    entries = _read(path) if path.exists() else []
+    entries = read_keys(path)
+    kept = renewed(entries, now, rotate_after_s)
+    if kept != entries:
+        _write(path, kept)
+    return KeyRing([key for key, _ in kept])
+
+
+def renewed(entries: Entries, now: float, rotate_after_s: float | None = None) -> Entries:
+    """These keys, newest first, with a fresh one before them if it is time for it."""
     newest_s = max((made_s for _, made_s in entries), default=None)
-    stale = newest_s is None or (rotate_after_s is not None and now - newest_s >= rotate_after_s)
-    if stale:
-        entries.insert(0, (Key(secrets.token_hex(4), secrets.token_bytes(32)), now))
-        replaced_s = now
-        kept = entries[:1]
-        for key, made_s in entries[1:]:
-            if now - replaced_s < OVERLAP_S:
-                kept.append((key, made_s))
-            replaced_s = made_s
-        entries = kept
-        _write(path, entries)
-    return KeyRing([key for key, _ in entries])
+    if newest_s is not None and (rotate_after_s is None or now - newest_s < rotate_after_s):
+        return entries
+    kept = [(Key(secrets.token_hex(4), secrets.token_bytes(32)), now)]
+    replaced_s = now
+    for key, made_s in entries:
+        if now - replaced_s < OVERLAP_S:
+            kept.append((key, made_s))
+        replaced_s = made_s
+    return kept
+
+
+def read_keys(path: Path) -> Entries:
+    """The keys in a file, newest first; none if it is not there. Raises `CannotStart`."""
+    return _read(path) if path.exists() else []
 
 
 class KeyKeeper:
@@ -85,7 +97,7 @@ class KeyKeeper:
         self.read()
 
 
-def _read(path: Path) -> list[tuple[Key, float]]:
+def _read(path: Path) -> Entries:
     try:
         if path.stat().st_mode & 0o077:
             raise CannotStart(f"{path} can be read by others; run chmod 600 {path}.")
@@ -101,7 +113,7 @@ def _read(path: Path) -> list[tuple[Key, float]]:
     return sorted(entries, key=lambda entry: -entry[1])
 
 
-def _write(path: Path, entries: list[tuple[Key, float]]) -> None:
+def _write(path: Path, entries: Entries) -> None:
     # Made with its final mode and moved into place: at no moment is a key readable by others.
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)

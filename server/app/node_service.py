@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from twisted.application.internet import ClientService
 from twisted.internet.endpoints import UNIXClientEndpoint
 from twisted.logger import Logger
 
@@ -18,11 +18,14 @@ from server.app.bootstrap import open_access_log, open_tree, private_paths
 from server.app.config import LoadedConfig
 from server.app.descriptors import affordable, raise_limit
 from server.app.fleet import FleetPlan
+from server.app.health import add_node_routes
 from server.app.listeners import tls_server
+from server.app.meeting import MeetingEndpoint
 from server.app.mirrors import configured_mirrors
 from server.app.parts import InOrder, Part
 from server.app.settings import FIXED, ServerConfig
-from server.cluster.link import LinkFactory
+from server.app.shared import machine_name
+from server.cluster.link import LinkFactory, Redial
 from server.cluster.node import RemoteAdmission, RemoteDigests
 from server.files.digests import Catalog
 from server.files.pacer import Pacer
@@ -33,7 +36,7 @@ from server.http.front import Front, Port
 from server.http.limits import HttpLimits
 from server.http.proxies import TrustedProxies
 from server.http.request import Request
-from server.http.tls import TlsServer
+from server.http.tls import CertificateWatch, TlsServer
 
 #: A leader that is gone is looked for this often: it is back within a second or two.
 _RETRY_S = 0.1
@@ -66,7 +69,14 @@ class NodeService:
         self.tree.keep_private(private_paths(loaded))
         self._open_files = raise_limit()
         cap = config.bandwidth
-        self.pacer = Pacer(reactor, cap / fleet.workers if cap is not None else None)
+        self.pacer = Pacer(reactor, cap / len(fleet.names) if cap is not None else None)
+        near: Any = UNIXClientEndpoint
+        place: Any = near(reactor, str(fleet.socket))
+        machine, epoch = "", lambda: 0
+        if config.cluster is not None:
+            machine = machine_name(config.state)
+            place = MeetingEndpoint(reactor, config.state, fleet.socket, time.time)
+            name, epoch = f"{machine}/{name}", lambda: place.epoch
         self.admission = RemoteAdmission(
             reactor,
             name,
@@ -79,6 +89,8 @@ class NodeService:
             leave=left,
             rules_changed=lambda: self.site.forget_all(),
             again=self._answer,
+            machine=machine,
+            epoch=epoch,
         )
         self.catalog = Catalog(reactor, RemoteDigests(self.admission))
         self.site = Site(
@@ -92,6 +104,8 @@ class NodeService:
             mirrors=configured_mirrors(config),
             unrouted=self.admission.ask,
         )
+        self.draining = False
+        add_node_routes(self.site, self.admission, lambda: self.draining)
         self.factory = HttpFactory(
             self.site,
             reactor,
@@ -101,20 +115,18 @@ class NodeService:
             charge=self.pacer.charge,
         )
         self._front = Front(reactor, self.factory)
-        links: Any = LinkFactory(reactor, decode_from_leader, self.admission.peer)
-        place: Any = UNIXClientEndpoint(reactor, str(fleet.socket))  # type: ignore[no-untyped-call]
-        link = ClientService(
-            place,
-            links,
-            retryPolicy=lambda failures: _RETRY_S,
-            clock=reactor,
-        )
+        links = LinkFactory(reactor, decode_from_leader, self.admission.peer)
+        link = Redial(reactor, place, links, _RETRY_S)
         tls = tls_server(config)
+        self.certificate = CertificateWatch(reactor, tls) if tls is not None else None
+        watch = self.certificate
+        self._ports: list[Port] = []
         self._parts = InOrder(
             [
                 Part("files", end=self._close_files),
                 Part("digests", end=self.catalog.stop),
-                link,
+                Part("link", link.start, link.stop),
+                *([Part("certificate", watch.start, watch.stop)] if watch is not None else []),
                 Part("admission", self.admission.begin, self.admission.stop),
                 Part("connections", end=self._part_with_clients),
                 *(self._listener(one, tls) for one in sockets),
@@ -122,13 +134,17 @@ class NodeService:
         )
 
     def _listener(self, bound: socket.socket, tls: TlsServer | None) -> Part:
-        opened: list[Port] = []
         secure = tls if bound.family != socket.AF_UNIX else None
         return Part(
             "listener",
-            lambda: opened.append(self._front.listen_on(bound, secure)),
-            lambda: opened[0].stopListening(),
+            lambda: self._ports.append(self._front.listen_on(bound, secure)),
+            self._stop_listening,
         )
+
+    def _stop_listening(self) -> None:
+        ports, self._ports = self._ports, []
+        for port in ports:
+            port.stopListening()
 
     def start(self) -> None:
         """Serve, and look for the leader."""
@@ -142,6 +158,8 @@ class NodeService:
         old, new = self.config, loaded.config
         self.loaded, self.config = loaded, new
         self.reopen_logs()
+        if self.certificate is not None:
+            self.certificate.read_now()
         self.factory.limits = self._limits(new)
         self.site.said.mirrors = configured_mirrors(new)
         self.site.forget_all()
@@ -151,6 +169,24 @@ class NodeService:
         """The access log was renamed: begin a new one."""
         if self.factory.access_log is not None:
             self.factory.access_log.reopen()
+
+    def drain(self, finished: Callable[[], None]) -> None:
+        """Take nobody new, and send away who waits; call back when all bodies are over."""
+        if self.draining:
+            return
+        self.draining = True
+        deadline_s = self._reactor.seconds() + self.config.drain_s
+        self._stop_listening()
+        self.factory.drain()
+        self.admission.part()
+
+        def look() -> None:
+            if self._reactor.seconds() >= deadline_s or not self.admission.sending:
+                finished()
+            else:
+                self._reactor.callLater(0.1, look)
+
+        look()
 
     async def stop(self) -> None:
         """Close everything; answers that were given get out."""
@@ -182,5 +218,5 @@ class NodeService:
         limits = config.limits.http_limits()
         most = limits.max_connections
         if most:
-            limits = replace(limits, max_connections=-(-most // self._fleet.workers))
+            limits = replace(limits, max_connections=-(-most // len(self._fleet.names)))
         return affordable(limits, self._open_files)

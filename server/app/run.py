@@ -46,7 +46,7 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     # Keys, the queue and hashes of passwords are written: nothing of it is for other users.
     os.umask(0o077)
     count = loaded.config.worker_count()
-    if count == 1:
+    if count == 1 and loaded.config.cluster is None:
         return _serve(loaded, load)
     from server.app.workers import Workers
 
@@ -54,6 +54,12 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     for module in _SHARED:
         importlib.import_module(module)
     try:
+        if loaded.config.cluster is not None:
+            from server.app.shared import machine_name
+
+            # Before there are several processes that could each make one.
+            prepare(loaded.config)
+            machine_name(loaded.config.state)
         workers = Workers(loaded, count, lambda child: _be_child(child, load))
     except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
         return [_said(fault)], 1
@@ -61,7 +67,7 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
 
 
 #: What a leader and its nodes load.
-_SHARED = ("server.app.service", "server.app.node_service")
+_SHARED = ("server.app.service", "server.app.node_service", "server.app.machine")
 
 
 def _be_child(child: Child, load: Callable[[], LoadedConfig]) -> int:
@@ -73,7 +79,9 @@ def _be_child(child: Child, load: Callable[[], LoadedConfig]) -> int:
     except ConfigError as fault:
         faults, status = fault.faults, CANNOT
     else:
-        if child.name == LEADER:
+        if child.name == LEADER and loaded.config.cluster is not None:
+            faults, status = _serve_machine(loaded, load, child)
+        elif child.name == LEADER:
             faults, status = _serve(loaded, load, child)
         else:
             faults, status = _serve_node(loaded, load, child)
@@ -109,6 +117,45 @@ def _serve(
     return faults, 1 if faults else 0
 
 
+def _serve_machine(
+    loaded: LoadedConfig, load: Callable[[], LoadedConfig], child: Child
+) -> tuple[list[str], int]:
+    """Follow the leader of a cluster, or be it."""
+    reactor = _reactor(loaded)
+
+    from server.app.machine import Machine
+    from server.app.service import Service
+
+    faults: list[str] = []
+
+    def begin() -> None:
+        try:
+            machine.begin()
+        except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
+            faults.append(_said(fault))
+            reactor.stop()
+
+    def reload() -> None:
+        with contextlib.suppress(ConfigError):
+            machine.reload(load())
+
+    try:
+        machine = Machine(
+            loaded,
+            reactor,
+            child.fleet,
+            lambda fleet: Service(loaded, reactor, fleet),
+            introduction,
+            campaigns=child.campaigns,
+            again=child.fleet.epoch > 1,
+        )
+    except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
+        return [_said(fault)], 1
+    # Only nodes write an access log.
+    _run(reactor, begin, _Signals(machine.terminate, reload, lambda: None), child)
+    return faults, 1 if faults else 0
+
+
 def _serve_node(
     loaded: LoadedConfig, load: Callable[[], LoadedConfig], child: Child
 ) -> tuple[list[str], int]:
@@ -125,6 +172,13 @@ def _serve_node(
         if not stopping:
             stopping = True
             _stop(node, reactor)
+
+    def terminate() -> None:
+        # The leader of one machine drains for all, and says when they may stop.
+        if loaded.config.cluster is not None:
+            node.drain(stop)
+        else:
+            stop()
 
     def begin() -> None:
         nonlocal stopping
@@ -143,7 +197,7 @@ def _serve_node(
         node = NodeService(loaded, reactor, child.fleet, child.name, child.sockets, stop)
     except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
         return [_said(fault)], 1
-    _run(reactor, begin, _Signals(stop, reload, node.reopen_logs), child)
+    _run(reactor, begin, _Signals(terminate, reload, node.reopen_logs), child)
     return faults, 1 if faults else 0
 
 

@@ -66,6 +66,7 @@ from server.mirror.registry import Registry
 from server.mirror.routes import PREFIX, MirrorOrigin
 from server.multicast.service import MulticastRoom, MulticastSender
 from server.store.accounts import OperatorTables
+from server.store.cluster import drop_node, keep_node
 from server.store.journal import reserve_numbers, write_tickets
 from server.store.queries import count_pass_use, keep_revision
 from server.store.records import PassRecord
@@ -92,12 +93,17 @@ class Service:
         # What an earlier run left, and what is served.
         self.tree = open_tree(config)
         self._open_files = raise_limit()
-        self._lock = lock_state(config.state)
+        #: What a cluster has done already: its machine holds the state folder.
+        self._cluster = cluster = fleet.cluster if fleet is not None else None
+        self._lock = lock_state(config.state) if cluster is None else None
         self.tree.keep_private(private_paths(loaded))
         key_file = config.state / "keys.json"
-        keys = load_keys(key_file, now(), config.keys_rotate_s)
-        memory = open_memory(config, now())
-        self._database = StoreService(reactor, memory.database, now)
+        if cluster is not None:
+            keys = cluster.shared.keys
+        else:
+            keys = load_keys(key_file, now(), config.keys_rotate_s)
+        memory = open_memory(config, now(), cluster.database if cluster is not None else None)
+        self._database = StoreService(reactor, memory.database, now, self._fenced)
         self.store = self._database.store
         tables = OperatorTables(memory.database, self.store)
         papers = Papers(tables)
@@ -154,7 +160,7 @@ class Service:
         self.gate = gate = Gate(
             parts, policy.policy, PolicySettings.model_validate(policy.settings)
         )
-        self.keys = KeyKeeper(reactor, now, key_file, config.keys_rotate_s, self._use_keys)
+        self.keys = KeyKeeper(reactor, now, key_file, config.keys_rotate_s, self.use_keys)
 
         # What answers.
         self.multicast: MulticastRoom | None = None
@@ -179,7 +185,9 @@ class Service:
         )
         site.add_route(PREQUEUE_ROUTE, lambda request: self._prequeue.answer(request, now()))
         site.add_route(STATUS_PREFIX, WaitStatus(gate, lambda: parts.keys, now).answer)
-        health.add_routes(site, gate, self.store, lambda: self.draining)
+        health.add_routes(
+            site, gate, self.store, lambda: self.draining, lambda: self.totals.fault()
+        )
         if self.multicast is not None:
             self.multicast.add_routes(site)
         self._mirror_origin: MirrorOrigin | None = None
@@ -206,17 +214,17 @@ class Service:
         self.totals: Totals = (
             OwnTotals(self.pacer, self.factory, self.listeners)
             if fleet is None
-            else FleetTotals(self.nodes, self.pacer, fleet)
+            else FleetTotals(self.nodes, self.pacer, fleet, reactor.seconds)
         )
         self.leader: Leader | None = None
         if fleet is not None:
             self.leader = Leader(
                 reactor,
-                LeaderHome(site, gate),
+                LeaderHome(site, gate, lambda request: self.admin.answer(request)),
                 self.nodes,
                 self.factory.proxies,
                 epoch=fleet.epoch,
-                awaited=fleet.workers,
+                awaited=fleet.awaited,
                 bandwidth_bytes_s=config.bandwidth,
             )
         self.admin = AdminService(
@@ -234,7 +242,10 @@ class Service:
             multicast=self.multicast,
             mirrors=registry if self._mirror_origin is not None else None,
             tls=tls,
+            key=cluster.shared.admin_key if cluster is not None else None,
         )
+        if cluster is not None:
+            self._remember_nodes(self.nodes)
         self._ready: Callable[[list[str]], None] = lambda urls: None
         self._parts = InOrder(self._all_parts(memory.journal.live, tls, fleet))
 
@@ -255,7 +266,8 @@ class Service:
         yield self._database.part(self._all_that_must_last)
         yield Part("digests", end=self.catalog.stop)
         yield Part("draw", end=self._prequeue.save)
-        yield Part("keys", self.keys.start, self.keys.stop)
+        if self._cluster is None:
+            yield Part("keys", self.keys.start, self.keys.stop)
         if self.certificate is not None:
             yield Part("certificate", self.certificate.start, self.certificate.stop)
         yield Part("queue", lambda: self.gate.open(restored), self.gate.close)
@@ -321,7 +333,8 @@ class Service:
         if self.certificate is not None:
             self.certificate.read_now()
         self.keys.rotate_after_s = new.keys_rotate_s
-        self.keys.read()
+        if self._cluster is None:
+            self.keys.read()
         if new.bandwidth != old.bandwidth:
             self.line.set_ceiling(new.bandwidth)
             if self.leader is not None:
@@ -396,12 +409,25 @@ class Service:
         if self.factory.access_log is not None:
             self.factory.access_log.close()
         self.tree.close()
-        os.close(self._lock)
+        if self._lock is not None:
+            os.close(self._lock)
 
     # -- small duties ------------------------------------------------------------------------
 
-    def _use_keys(self, keys: KeyRing) -> None:
+    def use_keys(self, keys: KeyRing) -> None:
+        """Sign and read tickets and passes with these."""
         self.gate.parts.keys = self._passes.keys = keys
+
+    def _fenced(self) -> None:
+        if self._cluster is not None:
+            self._cluster.retire("the database says so")
+
+    def _remember_nodes(self, nodes: Nodes) -> None:
+        """A later leader must know for whom to wait."""
+        nodes.came = lambda node: self.store.must(
+            lambda session: keep_node(session, node.name, node.machine, self.now())
+        )
+        nodes.left = lambda node: self.store.must(lambda session: drop_node(session, node.name))
 
     def _keep_pass(self, record: PassRecord) -> None:
         self.store.must(lambda session: count_pass_use(session, record))

@@ -163,6 +163,23 @@ class ServerConfig(_Section):
     database: str | None = Field(
         None, description="sqlite:///FILE or postgresql://…; empty: SQLite in the state folder."
     )
+    cluster: str | None = Field(
+        None,
+        description="postgresql://… that several machines share: one queue for all of them, see "
+        "[cluster](cluster.md). Instead of database.",
+    )
+    cluster_address: str | None = Field(
+        None,
+        description="HOST:PORT under which the other machines reach this one; empty: the address "
+        "towards the database, and any port.",
+    )
+    cluster_lease_s: float = Field(
+        1.5,
+        ge=0.5,
+        le=60,
+        description="A leader that the database has not heard of for so long is replaced.",
+        json_schema_extra=_SECONDS,
+    )
     show_hidden: bool = Field(False, description="Also serve files whose name starts with a dot.")
     access_log: str | None = Field(
         None,
@@ -302,6 +319,13 @@ class ServerConfig(_Section):
         parse_format(text)
         return text
 
+    @field_validator("cluster_address")
+    @classmethod
+    def _cluster_address(cls, address: str | None) -> str | None:
+        if address is not None:
+            split_address(address)
+        return address
+
     @field_validator("trusted_proxies", "metrics_from")
     @classmethod
     def _networks(cls, networks: tuple[str, ...]) -> tuple[str, ...]:
@@ -327,6 +351,10 @@ class ServerConfig(_Section):
             )
         if self.proxy_protocol and not self.trusted_proxies:
             raise ValueError("proxy_protocol needs trusted_proxies: who may say who the client is")
+        if self.cluster is not None and not self.cluster.startswith("postgresql"):
+            raise ValueError("cluster is the URL of a PostgreSQL database: postgresql://…")
+        if self.cluster is not None and self.database is not None:
+            raise ValueError("cluster names the database: leave database out")
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ValueError("tls_cert and tls_key belong together: give both or neither")
         return self
@@ -359,6 +387,9 @@ FIXED = (
     "admin",
     "state",
     "database",
+    "cluster",
+    "cluster_address",
+    "cluster_lease_s",
     "show_hidden",
     "access_log",
     "access_log_format",

@@ -17,9 +17,18 @@ _READ_THREADS = 3
 
 
 class StoreService:
-    """A store on threads of its own; work is queued from the beginning and done once it runs."""
+    """A store on threads of its own; work is queued from the beginning and done once it runs.
 
-    def __init__(self, reactor: Any, database: Database, now: Callable[[], float]) -> None:
+    `fenced` hears that another machine leads.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        database: Database,
+        now: Callable[[], float],
+        fenced: Callable[[], None] = lambda: None,
+    ) -> None:
         self._database = database
         self._write_pool = ThreadPool(1, 1, "store-write")
         #: Threads that may wait for a disk.
@@ -34,6 +43,7 @@ class StoreService:
             lambda work: maybeDeferred(deferToThreadPool, reactor, self._write_pool, work),
             lambda work: maybeDeferred(deferToThreadPool, reactor, self.read_pool, work),
             now,
+            fenced,
         )
 
     def part(self, memory: Callable[[], list[Work[None]]]) -> Part:

@@ -28,10 +28,12 @@ from server.app.listeners import bind_shared
 
 #: A child that lived for less than this twice in a row is started again after a pause, in seconds.
 _YOUNG_S, _PAUSE_S = 3.0, 1.0
-#: Nodes have this long to stop once the leader has, then they are killed.
+#: After a leader that serves one machine has stopped, its nodes have this long.
 _LAST_S = 5.0
 #: A child's exit status that says: it cannot be done, and trying again will not help.
 CANNOT = 78
+#: The same of one that leads no more: the next one begins by following.
+RETIRED = 75
 _PASSED_ON = frozenset({signal.SIGHUP, signal.SIGUSR1})
 _SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}) | _PASSED_ON
 LEADER = "leader"
@@ -39,12 +41,16 @@ LEADER = "leader"
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """What a child is to be. `lifeline` reads end of file when the parent has died."""
+    """What a child is to be. `lifeline` reads end of file when the parent has died.
+
+    A machine that stops does not `campaign` in its cluster any more.
+    """
 
     name: str
     fleet: FleetPlan
     sockets: list[socket.socket]
     lifeline: int
+    campaigns: bool = True
 
 
 @dataclass(slots=True)
@@ -58,6 +64,9 @@ class Workers:
 
     def __init__(self, loaded: LoadedConfig, count: int, be: Callable[[Child], int]) -> None:
         self._config = loaded.config
+        self._clustered = loaded.config.cluster is not None
+        #: Nodes have this long to stop once they were told to, then they are killed.
+        self._last_s = _LAST_S + (loaded.config.drain_s if self._clustered else 0.0)
         self._count = count
         self._be = be
         self._running: dict[str, _Running] = {}
@@ -66,6 +75,8 @@ class Workers:
         self._epoch = 0
         self._stopping_since_s: float | None = None
         self._terminating = False
+        #: Whether the leader that was there when the machine was told to stop ends by itself.
+        self._hands_over = True
         self._failed = False
         state = loaded.config.state
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -105,10 +116,10 @@ class Workers:
         now = time.monotonic()
         until = [at - now for at in self._due.values()]
         if self._stopping_since_s is not None:
-            until.append(self._stopping_since_s + _LAST_S - now)
+            until.append(self._stopping_since_s + self._last_s - now)
         got = signal.sigtimedwait(_SIGNALS, max(0.0, min(until, default=60.0)))
         if got is None:
-            if self._stopping_since_s is not None and now >= self._stopping_since_s + _LAST_S:
+            if self._stopping_since_s is not None and now >= self._stopping_since_s + self._last_s:
                 self._send_all(signal.SIGKILL)
                 self._stopping_since_s = now
         elif got.si_signo in (signal.SIGTERM, signal.SIGINT):
@@ -117,9 +128,15 @@ class Workers:
             self._send_all(signal.Signals(got.si_signo))
 
     def _terminate(self) -> None:
-        """The leader drains; the nodes go on until it says that all is finished."""
+        """The leader drains; the nodes go on until it says that all is finished.
+
+        In a cluster another machine leads on, and the nodes finish what they send.
+        """
         self._terminating = True
         self._due.clear()
+        if self._clustered:
+            self._stop_nodes()
+            return
         leader = self._running.get(LEADER)
         if leader is not None:
             os.kill(leader.pid, signal.SIGTERM)
@@ -157,6 +174,11 @@ class Workers:
 
     def _ended(self, name: str, child: _Running, status: int) -> None:
         if self._stopping_since_s is not None:
+            if self._clustered:
+                self._end_with_nodes(name)
+            return
+        if self._clustered and name == LEADER and status in (0, RETIRED):
+            self._due[name] = time.monotonic()
             return
         if name == LEADER and (status == 0 or self._terminating):
             self._stop_nodes()
@@ -175,6 +197,18 @@ class Workers:
         self._due[name] = now + (_PAUSE_S if self._young[name] > 1 else 0.0)
         how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
         click.echo(f"tidegate: {name} {how}; it is started again.", err=True)
+
+    def _end_with_nodes(self, name: str) -> None:
+        """While a machine stops, its nodes must hear who leads, until their downloads are over."""
+        if self._running.keys() - {LEADER}:
+            if name == LEADER:
+                self._due[name] = time.monotonic()
+                self._hands_over = False
+            return
+        self._due.clear()
+        leader = self._running.get(LEADER)
+        if leader is not None and not self._hands_over:
+            os.kill(leader.pid, signal.SIGTERM)
 
     def _start_due(self) -> None:
         now = time.monotonic()
@@ -205,10 +239,11 @@ class Workers:
                 if index != mine:
                     for one in bound:
                         one.close()
-            fleet = FleetPlan(self._count, self._urls, self._meeting, self._epoch)
+            fleet = FleetPlan(frozenset(self._node_names()), self._urls, self._meeting, self._epoch)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             sockets = self._sockets[mine] if mine >= 0 else []
-            status = self._be(Child(name, fleet, sockets, self._lifeline))
+            campaigns = self._stopping_since_s is None
+            status = self._be(Child(name, fleet, sockets, self._lifeline, campaigns))
         except BaseException:  # noqa: BLE001 - the last words of a fork
             sys.excepthook(*sys.exc_info())
         finally:

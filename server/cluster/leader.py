@@ -17,6 +17,7 @@ from twisted.logger import Logger
 
 from protocol.cluster import (
     OLDEST,
+    Administer,
     Allow,
     Ask,
     Begin,
@@ -33,6 +34,7 @@ from protocol.cluster import (
     Hello,
     Judge,
     Leave,
+    Parting,
     Pause,
     Progress,
     Register,
@@ -56,8 +58,14 @@ from server.http.proxies import TrustedProxies
 from server.http.request import Request
 
 _log = Logger()
-#: How often nodes are told their terms, in seconds.
+#: How often nodes are told their terms, in seconds, and how often at least, so that they know that
+#: somebody is there.
 TELL_S = 0.25
+_AGAIN_S = 1.0
+#: Who has said nothing for so long, in seconds, is no company any more; after the second, its
+#: connection is cut. A node tells its progress four times a second.
+_QUIET_S = 2.0
+SILENT_S = 8.0
 #: New requests wait for nodes that are not back yet for so long after a leader's start: what runs
 #: there has its slots first.
 GATHER_S = 2.0
@@ -76,6 +84,10 @@ class Home(Protocol):
 
     def route(self, request: Request) -> None:
         """Answer a request for one of the server's routes."""
+        ...
+
+    def administer(self, request: Request) -> None:
+        """Answer a request that came to another machine's admin page."""
         ...
 
     def register(self, request: Request, rep: Representation) -> None:
@@ -101,6 +113,10 @@ class Home(Protocol):
     def rules(self) -> bytes:
         """The rules for files, as JSON."""
         ...
+
+
+#: A request that wants an answer or a body.
+Asked = Enter | Register | Ask | Administer | Judge
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +286,14 @@ class Node:
     name: str
     pid: int
     link: Link[FromNode]
+    machine: str = ""
+    serves: bool = True
+    #: For how long it has said nothing, by the ticks of this process: a stopped one heard nobody.
+    silent_s: float = 0.0
+    #: The same of what it was told.
+    untold_s: float = 0.0
+    #: Whether it will not be back.
+    parts: bool = False
     remote: dict[int, RemoteConnection] = field(default_factory=dict)
     told: Progress = field(default_factory=Progress)
     terms: Terms | None = None
@@ -292,6 +316,11 @@ class Nodes:
     def __init__(self, own_goodput_bytes_s: Callable[[], float] = lambda: 0.0) -> None:
         self.own_goodput_bytes_s = own_goodput_bytes_s
         self.by_name: dict[str, Node] = {}
+        #: Since when those are away that were here, and did not say that they leave for good.
+        self.away: dict[str, float] = {}
+        #: Who is told of those that come and go.
+        self.came: Callable[[Node], None] = lambda node: None
+        self.left: Callable[[Node], None] = lambda node: None
         #: What was counted by nodes that have left.
         self._past_connections = 0
         self._past_bytes = 0
@@ -302,12 +331,25 @@ class Nodes:
     def __iter__(self) -> Iterator[Node]:
         return iter(tuple(self.by_name.values()))
 
-    def remove(self, node: Node) -> None:
+    def remove(self, node: Node, now: float) -> None:
         """It has left; what it counted stays counted."""
         if self.by_name.get(node.name) is node:
             del self.by_name[node.name]
+            if not node.parts:
+                self.away[node.name] = now
+            self.left(node)
             self._past_connections += node.told.connections_total
             self._past_bytes += node.told.sent_bytes_total
+
+    def add(self, node: Node) -> None:
+        """It has come."""
+        self.by_name[node.name] = node
+        self.away.pop(node.name, None)
+        self.came(node)
+
+    def machines(self) -> set[str]:
+        """The machines that were heard a moment ago."""
+        return {node.machine for node in self if node.silent_s < _QUIET_S}
 
     @property
     def link_busy(self) -> bool:
@@ -335,7 +377,7 @@ class Nodes:
 
 
 class Leader:
-    """Hears `nodes` and decides for them; `awaited` is how many there will be."""
+    """Hears `nodes` and decides for them; `awaited` are the names of those that will be there."""
 
     def __init__(
         self,
@@ -345,7 +387,7 @@ class Leader:
         proxies: TrustedProxies,
         *,
         epoch: int,
-        awaited: int,
+        awaited: frozenset[str],
         bandwidth_bytes_s: float | None,
     ) -> None:
         self._reactor = reactor
@@ -358,7 +400,7 @@ class Leader:
         self.nodes = nodes
         self._by_link: dict[Link[FromNode], Node] = {}
         #: Requests that came before all nodes were back; None once they are.
-        self._early: list[tuple[Node, Enter | Register | Ask | Judge]] | None = []
+        self._early: list[tuple[Node, Asked]] | None = []
         self._gather_call: Any = None
         self._tell_call: Any = None
         self.peer: Peer[FromNode] = Peer(self._opened, self._received, self._closed)
@@ -368,6 +410,8 @@ class Leader:
     def start(self, gathered: Callable[[], None]) -> None:
         """Wait for nodes from now on; `gathered` hears when they are here, or waited for enough."""
         self._gathered = gathered
+        now = self._reactor.seconds()
+        self.nodes.away |= dict.fromkeys(self._awaited - self.nodes.by_name.keys(), now)
         self._gather_call = self._reactor.callLater(GATHER_S, self._open)
         self._tell_call = self._reactor.callLater(TELL_S, self._tell)
 
@@ -379,6 +423,12 @@ class Leader:
         until_s = self._reactor.seconds() + most_s + _LOOK_S
         while len(self.nodes) and self._reactor.seconds() < until_s:
             await deferLater(self._reactor, _LOOK_S, lambda: None)
+
+    def let_go(self) -> None:
+        """Hear no node any more: they are to look for another leader."""
+        for link in tuple(self._by_link):
+            link.drop()
+            self._closed(link)
 
     def stop(self) -> None:
         """Stop the clocks; the connections end with the process."""
@@ -395,15 +445,18 @@ class Leader:
         node = self._by_link.pop(link, None)
         if node is None:
             return
-        self.nodes.remove(node)
+        self.nodes.remove(node, self._reactor.seconds())
         if self._early is not None:
             self._early = [one for one in self._early if one[0] is not node]
-        _log.info("Node {name} (process {pid}) has left.", name=node.name, pid=node.pid)
+        if node.serves:
+            _log.info("Node {name} (process {pid}) has left.", name=node.name, pid=node.pid)
         for remote in tuple(node.remote.values()):
             remote.gone()
 
     def _received(self, link: Link[FromNode], messages: list[FromNode]) -> None:
         node = self._by_link.get(link)
+        if node is not None:
+            node.silent_s = 0.0
         for message in messages:
             if node is None:
                 node = self._greet(link, message)
@@ -418,16 +471,18 @@ class Leader:
             link.drop()
             return None
         old = self.nodes.by_name.get(message.name)
-        if old is not None:
+        if old is not None and message.serves:
             # Its connection broke and nobody has noticed here.
             old.link.drop()
             self._closed(old.link)
-        node = Node(message.name, message.pid, link)
-        self.nodes.by_name[message.name] = node
+        node = Node(message.name, message.pid, link, message.machine, message.serves)
         self._by_link[link] = node
         node.send(Welcome(self._epoch))
+        if not node.serves:
+            return node
+        self.nodes.add(node)
         self._tell_node(node, None)
-        if len(self.nodes) >= self._awaited:
+        if self._awaited <= self.nodes.by_name.keys():
             # What it runs follows in the same frame or is there already.
             self._reactor.callLater(0, self._open)
         return node
@@ -442,7 +497,7 @@ class Leader:
         self._gathered()
 
     def _hear(self, node: Node, message: FromNode) -> None:
-        if isinstance(message, Enter | Register | Ask | Judge):
+        if isinstance(message, Asked):
             running = isinstance(message, Enter) and message.running
             if self._early is not None and not running:
                 self._early.append((node, message))
@@ -456,6 +511,8 @@ class Leader:
                 remote.body_ended(message.delivered_bytes, message.complete)
             else:
                 self._forget(node, message.number)
+        elif isinstance(message, Parting):
+            node.parts = True
         elif isinstance(message, Progress):
             self._progress(node, message)
         elif isinstance(message, FindDigests):
@@ -470,7 +527,7 @@ class Leader:
                 one for one in self._early if one[0] is not node or one[1].number != number
             ]
 
-    def _enter(self, node: Node, message: Enter | Register | Ask | Judge) -> None:
+    def _enter(self, node: Node, message: Asked) -> None:
         if message.number in node.remote:
             return
         remote = RemoteConnection(node, message.number, message.request, self._proxies)
@@ -479,6 +536,8 @@ class Leader:
         try:
             if isinstance(message, Ask):
                 self._home.route(request)
+            elif isinstance(message, Administer):
+                self._home.administer(request)
             elif isinstance(message, Judge):
                 if not self._home.turned_away(request, message.url_path):
                     node.send(Allow(message.number))
@@ -533,6 +592,14 @@ class Leader:
 
     def _tell(self) -> None:
         self._tell_call = self._reactor.callLater(TELL_S, self._tell)
+        for node in tuple(self._by_link.values()):
+            node.silent_s += TELL_S
+            node.untold_s += TELL_S
+            if not node.serves:
+                self._tell_node(node, None)
+            if node.silent_s >= SILENT_S:
+                _log.error("Node {name} says nothing; its connection is cut.", name=node.name)
+                node.link.drop()
         parts: dict[str, float] = {}
         if self.bandwidth_bytes_s is not None:
             demands = {node.name: node.demand() for node in self.nodes}
@@ -545,7 +612,7 @@ class Leader:
     def _tell_node(self, node: Node, part_bytes_s: float | None) -> None:
         small = self._home.small_terms()
         if part_bytes_s is None and self.bandwidth_bytes_s is not None:
-            part_bytes_s = self.bandwidth_bytes_s / max(self._awaited, len(self.nodes))
+            part_bytes_s = self.bandwidth_bytes_s / max(len(self._awaited), len(self.nodes))
         terms = Terms(
             small.below_bytes,
             small.free,
@@ -554,6 +621,6 @@ class Leader:
             small.brief,
             small.judge_all,
         )
-        if terms != node.terms:
-            node.terms = terms
+        if terms != node.terms or node.untold_s >= _AGAIN_S:
+            node.terms, node.untold_s = terms, 0.0
             node.send(terms)

@@ -42,6 +42,8 @@ class Link(Int32StringReceiver, Generic[Received]):
         self._reactor = reactor
         self._decode = decode
         self._peer = peer
+        #: Called once, when the connection is lost.
+        self.lost: Callable[[], None] = lambda: None
         self._out: list[FromNode | FromLeader] = []
         self._flush_soon: Any = None
         self.open = False
@@ -95,6 +97,7 @@ class Link(Int32StringReceiver, Generic[Received]):
             if self._flush_soon is not None and self._flush_soon.active():
                 self._flush_soon.cancel()
             self._peer.closed(self)
+            self.lost()
 
 
 class LinkFactory(protocol.Factory, Generic[Received]):
@@ -112,3 +115,47 @@ class LinkFactory(protocol.Factory, Generic[Received]):
     def buildProtocol(self, addr: Any) -> Link[Received]:
         """See `Factory`."""
         return Link(self._reactor, self._decode, self._peer)
+
+
+class Redial(Generic[Received]):
+    """Keeps one connection to wherever `endpoint` leads, and tries again `pause_s` after a loss."""
+
+    def __init__(
+        self, reactor: Any, endpoint: Any, links: LinkFactory[Received], pause_s: float
+    ) -> None:
+        self._reactor = reactor
+        self._endpoint = endpoint
+        self._links = links
+        self._pause_s = pause_s
+        self._link: Link[Received] | None = None
+        self._call: Any = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Connect."""
+        self._call = None
+        self._endpoint.connect(self._links).addCallbacks(self._connected, self._again)
+
+    def stop(self) -> None:
+        """Connect no more; the connection that is there is cut."""
+        self._stopped = True
+        if self._call is not None:
+            self._call.cancel()
+        if self._link is not None:
+            self._link.drop()
+
+    def _connected(self, link: Any) -> None:
+        # An endpoint or TLS may have wrapped it.
+        while not isinstance(link, Link):
+            link = getattr(link, "wrappedProtocol", None) or link._wrappedProtocol
+        self._link = link
+        link.lost = self._again
+        if self._stopped:
+            link.drop()
+        elif not link.open:
+            self._again()
+
+    def _again(self, reason: object = None) -> None:
+        self._link = None
+        if not self._stopped:
+            self._call = self._reactor.callLater(self._pause_s, self.start)

@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from protocol.cluster import (
+    Administer,
     Allow,
     Ask,
     Begin,
@@ -36,6 +37,7 @@ from protocol.cluster import (
     Hello,
     Judge,
     Leave,
+    Parting,
     Pause,
     Progress,
     Register,
@@ -62,6 +64,8 @@ TICK_S = 0.25
 #: New large downloads wait for a leader for so long, in seconds.
 PATIENCE_S = 5.0
 _RETRY_S = 2
+#: A leader says something every second; one that has not for so long is looked for again.
+SILENT_S = 5.0
 _TICKET = b"tidegate-ticket"
 
 
@@ -110,6 +114,8 @@ class _Asked:
     ended: bool = False
     share: Share | None = None
     judged: str | None = None
+    #: Whether it came to an admin page.
+    administers: bool = False
     seen: tuple[int, int, bool] = (0, 0, False)
 
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
@@ -134,9 +140,18 @@ class RemoteAdmission:
         leave: Callable[[], None] = lambda: None,
         rules_changed: Callable[[], None] = lambda: None,
         again: Callable[[Request], None] = lambda request: None,
+        machine: str = "",
+        serves: bool = True,
+        epoch: Callable[[], int] = lambda: 0,
     ) -> None:
         self._reactor = reactor
-        self._hello = Hello(name, pid=pid)
+        self._hello = Hello(name, pid=pid, machine=machine, serves=serves)
+        #: The epoch of the latest leader that this machine knows of, and of the one that is there.
+        self._latest_epoch = epoch
+        self._epoch = 0
+        #: For how long the leader has said nothing, by this process's own ticks.
+        self._silent_s = 0.0
+        self._parting = False
         self._outlet = outlet
         self._connections = connections
         self._leave = leave
@@ -175,6 +190,20 @@ class RemoteAdmission:
         for call in (self._tick_call, self._patience):
             if call is not None and call.active():
                 call.cancel()
+
+    def part(self) -> None:
+        """This node is about to stop: those who wait here come back to another one."""
+        self._parting = True
+        self._send(Parting())
+        for asked in tuple(self._asked.values()):
+            if asked.transfer is None and asked.start is not None:
+                self._send(Gone(asked.number))
+                self._send_away(asked)
+
+    @property
+    def sending(self) -> bool:
+        """Whether a body is on its way."""
+        return any(asked.transfer is not None for asked in self._asked.values())
 
     @property
     def led(self) -> bool:
@@ -222,6 +251,10 @@ class RemoteAdmission:
         """Have the leader answer a request for one of its routes."""
         self._put(request)
 
+    def administer(self, request: Request) -> None:
+        """Have the leader answer a request that came to this machine's admin page."""
+        self._put(request, administers=True)
+
     def register(self, request: Request, rep: Representation) -> bool:
         """See `transfer.Visibility`: have the leader answer for a file that is hidden as yet."""
         self._put(request, rep)
@@ -266,13 +299,16 @@ class RemoteAdmission:
         plan: BodyPlan | None = None,
         start: StartBody | None = None,
         judged: str | None = None,
+        administers: bool = False,
     ) -> None:
         self._numbers += 1
         asked = _Asked(self, self._numbers, request, wire_request(request), rep, plan, start)
-        asked.judged = judged
+        asked.judged, asked.administers = judged, administers
         self._asked[asked.number] = asked
         request.on_gone(lambda: self._gone(asked))
-        if self._welcomed:
+        if self._parting and start is not None:
+            self._send_away(asked)
+        elif self._welcomed:
             self._tell(asked)
         elif self._patience is None:
             self._send_away(asked)
@@ -284,6 +320,8 @@ class RemoteAdmission:
         request = replace(asked.wired, dripped=asked.request.dripped)
         if asked.judged is not None:
             self._send(Judge(asked.number, request, asked.judged))
+        elif asked.administers:
+            self._send(Administer(asked.number, request))
         elif asked.rep is None:
             self._send(Ask(asked.number, request))
         elif asked.plan is None:
@@ -319,6 +357,11 @@ class RemoteAdmission:
             del self._allowed[request]
         # Measured also while nobody listens: the average stays one of the last second.
         goodput = self._outlet.goodput_bytes_s()
+        if self._link is not None:
+            self._silent_s += TICK_S
+            if self._latest_epoch() > self._epoch > 0 or self._silent_s >= SILENT_S:
+                # It leads no more, or is not to be reached: what it would say comes too late.
+                self._link.drop()
         if not self._welcomed:
             return
         bodies = []
@@ -347,13 +390,14 @@ class RemoteAdmission:
 
     def _opened(self, link: Link[FromLeader]) -> None:
         self._link = link
+        self._silent_s = 0.0
         link.send(self._hello)
         link.flush()
 
     def _closed(self, link: Link[FromLeader]) -> None:
         if link is not self._link:
             return
-        self._link, self._welcomed = None, False
+        self._link, self._welcomed, self._epoch = None, False, 0
         self._wait_for_leader()
         for waiting in tuple(self._digests.values()):
             waiting.callback(None)
@@ -384,6 +428,8 @@ class RemoteAdmission:
         if self._patience is not None and self._patience.active():
             self._patience.cancel()
         self._patience = None
+        if self._parting:
+            self._send(Parting())
         everything = list(self._asked.values())
         for asked in sorted(everything, key=lambda one: one.transfer is None):
             if asked.begun:
@@ -396,8 +442,13 @@ class RemoteAdmission:
     def _received(self, link: Link[FromLeader], messages: list[FromLeader]) -> None:
         if link is not self._link:
             return
+        self._silent_s = 0.0
         for message in messages:
             if isinstance(message, Welcome):
+                if message.epoch < self._latest_epoch():
+                    link.drop()
+                    return
+                self._epoch = message.epoch
                 self._welcome()
             elif isinstance(message, Terms):
                 self._use(message)

@@ -135,6 +135,11 @@ def _clock(now_s: float | None) -> Any:
     return func.extract("epoch", func.clock_timestamp()).cast(Float)
 
 
+def take_turns(session: Session) -> None:
+    """Go on only when no other machine is between this and its commit."""
+    session.execute(select(LeaseRow.id).with_for_update())
+
+
 def read_secrets(session: Session, kind: str) -> list[Secret]:
     """All shared keys of a kind, newest first."""
     query = select(SecretRow).where(SecretRow.kind == kind).order_by(SecretRow.made_s.desc())
@@ -147,8 +152,7 @@ def write_secrets(session: Session, kind: str, secrets: Iterable[Secret]) -> Non
     for one in secrets:
         values = {"kind": kind, "name": one.name, "secret": one.text, "made_s": one.made_s}
         statement = insert_for(session)(SecretRow).values(**values)
-        # Two machines that start at once may both make the first key: one of them wins.
-        session.execute(statement.on_conflict_do_nothing())
+        session.execute(statement)
 
 
 def read_nodes(session: Session) -> dict[str, str]:

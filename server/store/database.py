@@ -82,11 +82,27 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     cursor.close()
 
 
+def address_towards(url: str) -> str:
+    """The address by which this machine speaks with the database of this URL."""
+    parsed = make_url(url)
+    if not parsed.host or "host" in parsed.query:
+        return "127.0.0.1"
+    try:
+        found = socket.getaddrinfo(parsed.host, parsed.port or 5432, type=socket.SOCK_DGRAM)
+        family, kind, _, _, address = found[0]
+        with socket.socket(family, kind) as probe:
+            # No packet leaves: the kernel only looks which way it would.
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
 class Database:
     """One engine and its sessions; every method blocks.
 
     `clustered` says that other machines use it as well. Once this one leads, `epoch` is what
-    `writing` is fenced by.
+    `fence` checks.
     """
 
     def __init__(self, url: str, *, clustered: bool = False) -> None:
@@ -136,13 +152,10 @@ class Database:
         except SQLAlchemyError as error:
             raise StoreUnavailable(str(error).splitlines()[0]) from error
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[Session]:
-        """One transaction of the server that has the queue. Raises Fenced if another one leads."""
-        with self.session.begin() as session:
-            if self.epoch is not None:
-                check_epoch(session, self.epoch)
-            yield session
+    def fence(self, session: Session) -> None:
+        """Let a transaction write only while no other machine leads. Raises Fenced."""
+        if self.epoch is not None:
+            check_epoch(session, self.epoch)
 
     def migrate(self) -> None:
         """Bring the tables up to date; raises StoreUnavailable with the fault, in a line."""

@@ -218,7 +218,8 @@ class Store:
         def in_thread() -> None:
             if renew:
                 self._database.renew()
-            with self._database.writing() as session:
+            with self._database.session.begin() as session:
+                self._database.fence(session)
                 write_tickets(session, tickets.values())
                 for work in musts:
                     work(session)

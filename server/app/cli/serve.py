@@ -17,6 +17,8 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     "directory": ("directory", "DIR"),
     "listen": ("listen", "--listen"),
     "workers": ("workers", "--workers"),
+    "cluster": ("cluster", "--cluster"),
+    "cluster_address": ("cluster_address", "--cluster-address"),
     "admin": ("admin", "--admin"),
     "metrics_from": ("metrics_from", "--metrics-from"),
     "policy": ("policy", "--policy"),
@@ -47,6 +49,8 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 @click.argument("directory", required=False)
 @click.option("--listen", multiple=True, help="HOST:PORT, [IPv6]:PORT or unix:PATH; repeatable.")
 @click.option("--workers", help="Processes that serve: a number, or auto for one a core.")
+@click.option("--cluster", help="postgresql://… that several machines share: one queue for all.")
+@click.option("--cluster-address", help="HOST:PORT under which the other machines reach this one.")
 @click.option("--admin", help="HOST:PORT of the admin page, or off.")
 @click.option(
     "--metrics-from",

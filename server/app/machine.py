@@ -1,0 +1,339 @@
+"""One machine of a cluster: the process that follows the leader, or is it.
+
+It asks the database who leads and tells its machine's nodes where that is. Once it leads it builds
+the same server as a single one, on the database that all share. When it leads no more the process
+ends, whatever it was at: the next one begins by following. So nothing of an earlier epoch lives on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import click
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from protocol.cluster import FromLeader, FromNode, decode_from_leader, decode_from_node
+from server.admin.adapter import LIMITS
+from server.app.config import CannotStart, LoadedConfig
+from server.app.fleet import ClusterSeat, FleetPlan
+from server.app.listeners import Listener, open_port, tls_server
+from server.app.meeting import Meeting, MeetingEndpoint, write_meeting
+from server.app.settings import ServerConfig, split_address
+from server.app.shared import Shared, machine_name, open_shared
+from server.app.state_lock import lock_state
+from server.app.workers import RETIRED
+from server.cluster.candidate import Candidate
+from server.cluster.election import Candidacy, Standing
+from server.cluster.identity import MutualTls
+from server.cluster.link import Link, LinkFactory, Peer, Redial
+from server.cluster.node import RemoteAdmission
+from server.files.pacer import Pacer
+from server.http.factory import HttpFactory
+from server.http.front import Front
+from server.http.proxies import TrustedProxies
+from server.store.cluster import read_nodes
+from server.store.database import Database, StoreUnavailable, address_towards
+
+_RETRY_S = 0.1
+#: Shared keys are read again this often, in seconds, and renewed when it is time.
+_REFRESH_S = 600.0
+
+
+class ClusterDoor:
+    """Where nodes of other machines connect; they are sent away while nobody leads here."""
+
+    def __init__(self) -> None:
+        self.leads: Peer[FromNode] | None = None
+        self.peer: Peer[FromNode] = Peer(self._opened, self._received, self._closed)
+
+    def _opened(self, link: Link[FromNode]) -> None:
+        if self.leads is None:
+            link.drop()
+        else:
+            self.leads.opened(link)
+
+    def _received(self, link: Link[FromNode], messages: list[FromNode]) -> None:
+        if self.leads is not None:
+            self.leads.received(link, messages)
+
+    def _closed(self, link: Link[FromNode]) -> None:
+        if self.leads is not None:
+            self.leads.closed(link)
+
+
+class Machine:
+    """Follows or leads. `take_over` builds the server of a leader; `introduction` describes it.
+
+    Raises `CannotStart` and OSError.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        reactor: Any,
+        fleet: FleetPlan,
+        take_over: Callable[[FleetPlan], Any],
+        introduction: Callable[[Any, list[str]], list[str]],
+        *,
+        campaigns: bool,
+        again: bool,
+    ) -> None:
+        config = loaded.config
+        assert config.cluster is not None
+        self._loaded = loaded
+        self._reactor = reactor
+        self._fleet = fleet
+        self._take_over = take_over
+        self._introduction = introduction
+        self._campaigns = campaigns
+        #: Whether an earlier process of this machine has said that it serves.
+        self._introduced = again
+        self._lock = lock_state(config.state)
+        self.name = machine_name(config.state)
+        self._database = Database(config.cluster, clustered=True)
+        try:
+            self._database.claim()
+            self._database.migrate()
+            self._shared = self._open_shared()
+        except StoreUnavailable as fault:
+            raise CannotStart(
+                f"The cluster's database cannot be used: {fault}. Start it, or correct `cluster`."
+            ) from fault
+        self._tls = MutualTls(self._shared.identities, time.time())
+        self._door = ClusterDoor()
+        self._port: Any = None
+        self._candidate: Candidate | None = None
+        self._service: Any = None
+        self._relay: Redial[FromLeader] | None = None
+        self._admin: Listener | None = None
+        self._admin_http: HttpFactory | None = None
+        self._refresh_call: Any = None
+        self._followed = ""
+        self._stopping = False
+
+    def _open_shared(self) -> Shared:
+        config = self._loaded.config
+        return open_shared(self._database, config.state, time.time(), config.keys_rotate_s)
+
+    # -- life --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Open the door and stand for election. Raises `CannotStart`."""
+        config = self._loaded.config
+        host, number = _address(config)
+        links: LinkFactory[FromNode] = LinkFactory(self._reactor, decode_from_node, self._door.peer)
+        try:
+            self._port = self._reactor.listenTCP(
+                number, self._tls.around(links, client=False), interface=host
+            )
+        except Exception as fault:
+            raise CannotStart(
+                f"The nodes of other machines cannot be heard at {host}:{number}: {fault}; give "
+                "another `cluster_address`."
+            ) from fault
+        place = f"{host}:{self._port.getHost().port}"
+        self._candidate = Candidate(
+            self._reactor,
+            self._database,
+            self.name,
+            place,
+            config.cluster_lease_s,
+            self._changed,
+            campaigns=self._campaigns,
+            company=self._company,
+        )
+        self._candidate.start()
+        self._refresh_call = self._reactor.callLater(_REFRESH_S, self._refresh)
+
+    def terminate(self) -> None:
+        """Lead no more and end; this machine's nodes go on until their downloads are over."""
+        if self._stopping:
+            self._end(RETIRED)
+        self._stopping = True
+        handed: Deferred[None] = Deferred.fromCoroutine(self._hand_over())
+        handed.addErrback(lambda failure: self.log.failure("Handing over", failure=failure))
+        handed.addBoth(lambda _: self._end(RETIRED))
+
+    async def _hand_over(self) -> None:
+        if self._candidate is None:
+            return
+        if self._service is not None:
+            # First nobody is answered any more, then what was answered is made safe.
+            self._door.leads = None
+            self._service.leader.let_go()
+            self.log.info("This machine hands over.")
+            await self._service.stop()
+        self._candidate.release()
+
+    def reload(self, loaded: LoadedConfig) -> None:
+        """Take over a new configuration."""
+        self._loaded = loaded
+        if self._service is not None:
+            for name in self._service.reload(loaded):
+                self.log.warn("{name} has changed: it takes effect at the next start.", name=name)
+
+    # -- the election --------------------------------------------------------------------------
+
+    def _company(self) -> int:
+        if self._service is None:
+            return 1
+        here = self._service.nodes.machines()
+        return len(here | {self.name})
+
+    def _changed(self, candidacy: Candidacy) -> None:
+        if self._stopping:
+            return
+        seat = candidacy.leader
+        if candidacy.standing is Standing.RETIRED:
+            if seat.holder and seat.holder != self.name:
+                why = f"{seat.holder} leads (epoch {seat.epoch})"
+            else:
+                why = "neither the database nor most machines can be reached"
+            self.retire(why)
+        elif candidacy.standing is Standing.LEADS:
+            if self._service is None:
+                self._lead(seat.epoch)
+        elif not seat.holder:
+            # Given back: all of its nodes are there.
+            self._followed = ""
+        elif seat.place:
+            host, port = split_address(seat.place)
+            self._followed = seat.holder
+            self._tell_nodes(seat.epoch, host, port)
+            self._follow(seat.holder)
+
+    def _lead(self, epoch: int) -> None:
+        self.log.info("This machine leads (epoch {epoch}).", epoch=epoch)
+        self._stop_following()
+        try:
+            with self._database.begin() as session:
+                nodes = read_nodes(session)
+            # Those of a machine that was lost with its leader would be waited for in vain.
+            here = {name for name, machine in nodes.items() if machine != self._followed}
+            own = {f"{self.name}/{name}" for name in self._fleet.names}
+            self._shared = self._open_shared()
+            self._database.epoch = epoch
+            assert self._candidate is not None
+            candidate = self._candidate
+            seat = ClusterSeat(
+                self.name,
+                self._database,
+                self._shared,
+                frozenset(here | own),
+                self.retire,
+                lambda: candidate.sure,
+            )
+            fleet = FleetPlan(
+                self._fleet.names, self._fleet.urls, self._fleet.socket, epoch, cluster=seat
+            )
+            self._service = self._take_over(fleet)
+            self._service.start(lambda urls: self._introduce(urls))
+        except (CannotStart, StoreUnavailable, OSError) as fault:
+            self.log.error("This machine cannot lead: {fault}", fault=fault)
+            if self._candidate is not None:
+                self._candidate.release()
+            self._end(1)
+        self._door.leads = self._service.leader.peer
+        self._tell_nodes(epoch, "", 0)
+
+    def retire(self, why: str) -> None:
+        """Another machine leads: end at once, before anybody hears another word from here."""
+        self.log.error("This machine leads no more: {why}.", why=why)
+        self._end(RETIRED)
+
+    def _end(self, status: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+    def _tell_nodes(self, epoch: int, host: str, port: int) -> None:
+        meeting = Meeting(epoch, host, port, self._shared.identities)
+        write_meeting(self._loaded.config.state, meeting)
+
+    def _refresh(self) -> None:
+        self._refresh_call = self._reactor.callLater(_REFRESH_S, self._refresh)
+        try:
+            self._shared = self._open_shared()
+        except (StoreUnavailable, CannotStart) as fault:
+            self.log.error("The shared keys stay as they were: {fault}", fault=fault)
+            return
+        self._tls.use(self._shared.identities, time.time())
+        if self._service is not None:
+            self._service.use_keys(self._shared.keys)
+
+    # -- following -----------------------------------------------------------------------------
+
+    def _follow(self, leader: str) -> None:
+        """Pass on what comes to this machine's admin page."""
+        self.log.info("{leader} leads.", leader=leader)
+        if self._relay is None:
+            config = self._loaded.config
+            endpoint = MeetingEndpoint(self._reactor, config.state, self._fleet.socket, time.time)
+            relay = RemoteAdmission(
+                self._reactor,
+                f"{self.name}/admin",
+                os.getpid(),
+                Pacer(self._reactor, None),
+                small_below_bytes=0,
+                machine=self.name,
+                serves=False,
+                epoch=lambda: endpoint.epoch,
+            )
+            relay.begin()
+            links = LinkFactory(self._reactor, decode_from_leader, relay.peer)
+            self._relay = Redial(self._reactor, endpoint, links, _RETRY_S)
+            self._relay.start()
+            if config.admin != "off":
+                self._listen_for_admin(config, relay)
+        self._introduce(list(self._fleet.urls))
+
+    def _listen_for_admin(self, config: ServerConfig, relay: RemoteAdmission) -> None:
+        proxies = TrustedProxies(config.trusted_proxies, config.proxy_header)
+        self._admin_http = HttpFactory(
+            relay.administer, self._reactor, limits=LIMITS, proxies=proxies
+        )
+        front = Front(self._reactor, self._admin_http, known=False)
+        try:
+            secure = None if config.admin.startswith("unix:") else tls_server(config)
+            self._admin = open_port(front, config.admin, secure, "--admin")
+        except CannotStart as fault:
+            self.log.error("This machine has no admin page: {fault}", fault=fault)
+
+    def _stop_following(self) -> None:
+        if self._admin is not None and self._admin_http is not None:
+            self._admin.port.stopListening()
+            self._admin_http.abort_all()
+            self._admin = self._admin_http = None
+        if self._relay is not None:
+            self._relay.stop()
+            self._relay = None
+
+    def _introduce(self, urls: list[str]) -> None:
+        if self._introduced:
+            return
+        self._introduced = True
+        if self._service is not None:
+            lines = [*self._introduction(self._service, urls), *self._service.admin.introduction()]
+        else:
+            lines = [f"Cluster   {self.name} follows {self._followed}"]
+            if self._admin is not None:
+                lines.append(f"Admin     {self._admin.url}/")
+        for line in lines:
+            click.echo(line)
+        for url in urls:
+            click.echo(f"ready {url}")
+        sys.stdout.flush()
+
+
+def _address(config: ServerConfig) -> tuple[str, int]:
+    """Where other machines reach this one."""
+    if config.cluster_address is not None:
+        return split_address(config.cluster_address)
+    return address_towards(config.cluster or ""), 0

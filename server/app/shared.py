@@ -1,0 +1,104 @@
+"""The keys that all machines of a cluster share, in its database; a machine's own name.
+
+The first machine brings what it has: its tickets stay good when one server becomes a cluster.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from protocol.ticket import Key, KeyRing
+from server.app.keys import Entries, read_keys, renewed
+from server.cluster.identity import Identity, make_identity
+from server.mirror.durable import write_whole
+from server.store.cluster import Secret, read_secrets, take_turns, write_secrets
+from server.store.database import Database
+
+_TICKETS, _LINKS, _ADMIN = "tickets", "links", "admin"
+_ADMIN_BYTES = 32
+_NAME = "machine"
+#: So many certificates are kept beside the newest one.
+_OLDER_IDENTITIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What signs tickets, what the machines know each other by, and what signs admin sessions."""
+
+    keys: KeyRing
+    identities: tuple[Identity, ...]
+    admin_key: bytes
+
+
+def open_shared(database: Database, state: Path, now: float, rotate_after_s: float) -> Shared:
+    """Read the shared keys, and make or renew those whose time has come; blocks.
+
+    Raises StoreUnavailable and CannotStart.
+    """
+    with database.begin() as session:
+        found = {kind: read_secrets(session, kind) for kind in (_TICKETS, _LINKS, _ADMIN)}
+        fresh = _renewed(found, state, now, rotate_after_s)
+        if fresh != found:
+            # Once more, with all others waiting: two machines may have found the same.
+            take_turns(session)
+            found = {kind: read_secrets(session, kind) for kind in found}
+            fresh = _renewed(found, state, now, rotate_after_s)
+            for kind, rows in fresh.items():
+                if rows != found[kind]:
+                    write_secrets(session, kind, rows)
+    return Shared(
+        KeyRing([key for key, _ in _entries(fresh[_TICKETS])]),
+        tuple(Identity(one.text, one.made_s) for one in fresh[_LINKS]),
+        bytes.fromhex(fresh[_ADMIN][-1].text),
+    )
+
+
+def _renewed(
+    found: dict[str, list[Secret]], state: Path, now: float, rotate_after_s: float
+) -> dict[str, list[Secret]]:
+    entries = _entries(found[_TICKETS]) or read_keys(state / "keys.json")
+    links = found[_LINKS]
+    if not links or now - links[0].made_s >= rotate_after_s:
+        made = make_identity(now)
+        links = [Secret(secrets.token_hex(4), made.pem, now), *links[:_OLDER_IDENTITIES]]
+    return {
+        _TICKETS: [
+            Secret(key.name, key.secret.hex(), made_s)
+            for key, made_s in renewed(entries, now, rotate_after_s)
+        ],
+        _LINKS: links,
+        _ADMIN: found[_ADMIN] or [Secret("session", _admin_key(state).hex(), now)],
+    }
+
+
+def _entries(rows: list[Secret]) -> Entries:
+    return [(Key(one.name, bytes.fromhex(one.text)), one.made_s) for one in rows]
+
+
+def _admin_key(state: Path) -> bytes:
+    """What this machine has signed sessions and sealed secrets with, or a new key."""
+    try:
+        key = (state / "admin.key").read_bytes()
+    except FileNotFoundError:
+        key = b""
+    return key if len(key) >= _ADMIN_BYTES else secrets.token_bytes(_ADMIN_BYTES)
+
+
+def machine_name(state: Path) -> str:
+    """What tells this machine from all others, also after a restart: it lies in the state folder.
+
+    Raises OSError.
+    """
+    file = state / _NAME
+    try:
+        name = file.read_text("ascii").strip()
+    except (FileNotFoundError, ValueError):
+        name = ""
+    if not name:
+        host = "".join(c for c in socket.gethostname().split(".")[0] if c.isalnum() or c == "-")
+        name = f"{host[:40] or 'machine'}-{secrets.token_hex(4)}"
+        write_whole(file, f"{name}\n".encode("ascii", "replace"), mode=0o600)
+    return name

@@ -1,0 +1,138 @@
+"""Asks the database who leads, again and again, on a thread of its own.
+
+So a lease is renewed however busy the reactor is. What follows from the answers stands in
+`election`; the reactor's side hears of every change.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from twisted.logger import Logger
+
+from server.cluster.election import Candidacy, Standing, answered, is_sure, passed
+from server.store.cluster import Seat, campaign, read_seat, release, renew
+from server.store.database import Database, StoreUnavailable
+
+_log = Logger()
+#: A lease is renewed, and looked at, this often in its length.
+_TIMES = 4
+_LOOK_MOST_S = 0.25
+_TICK_S = 0.2
+
+
+class Candidate:
+    """A machine's part in the election.
+
+    `changed` hears on the reactor's thread of each new standing and each new leader. One that does
+    not `campaign` only follows. `company` is how many machines are connected with this one, itself
+    included.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        database: Database,
+        name: str,
+        place: str,
+        lease_s: float,
+        changed: Callable[[Candidacy], None],
+        *,
+        campaigns: bool = True,
+        company: Callable[[], int] = lambda: 1,
+    ) -> None:
+        self._reactor = reactor
+        self._database = database
+        self._name = name
+        self._place = place
+        self._lease_s = lease_s
+        self._changed = changed
+        self._campaigns = campaigns
+        self.company = company
+        self._here = 1
+        self._guard = threading.Lock()
+        self._stopped = threading.Event()
+        self._state = Candidacy()
+        #: Why the database does not answer; empty while it does.
+        self.silence = ""
+        self._thread = threading.Thread(target=self._run, name="election", daemon=True)
+        self._tick_call: Any = None
+
+    @property
+    def state(self) -> Candidacy:
+        """The standing at this moment."""
+        return self._state
+
+    @property
+    def sure(self) -> bool:
+        """Whether it leads, and the database has said so lately."""
+        return is_sure(self._state, time.monotonic())
+
+    def start(self) -> None:
+        """Begin to ask."""
+        self._thread.start()
+        self._tick()
+
+    def stop(self) -> None:
+        """Ask no more; the thread ends by itself."""
+        self._stopped.set()
+        if self._tick_call is not None and self._tick_call.active():
+            self._tick_call.cancel()
+
+    def release(self) -> None:
+        """Give the lease back, and ask no more; blocks for a moment."""
+        self.stop()
+        if self._state.standing is Standing.LEADS:
+            try:
+                with self._database.begin() as session:
+                    release(session, self._state.leader.epoch)
+            except StoreUnavailable as fault:
+                _log.info("The lease runs out by itself: {fault}", fault=fault)
+
+    # -- the thread ----------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause_s = min(_LOOK_MOST_S, self._lease_s / _TIMES)
+        while not self._stopped.is_set():
+            asked_s = time.monotonic()
+            try:
+                seen = self._ask()
+            except StoreUnavailable as fault:
+                self.silence = str(fault)
+            else:
+                self.silence = ""
+                self._hear(seen, asked_s)
+            self._stopped.wait(max(0.02, pause_s - (time.monotonic() - asked_s)))
+
+    def _ask(self) -> Seat:
+        state = self._state
+        with self._database.begin() as session:
+            if state.standing is Standing.LEADS:
+                return renew(session, state.leader.epoch, self._lease_s)
+            if self._campaigns:
+                return campaign(session, self._name, self._place, self._lease_s)
+            return read_seat(session)
+
+    def _hear(self, seen: Seat, asked_s: float) -> None:
+        with self._guard:
+            state = self._state
+            self._state = answered(state, self._name, seen, asked_s, self._lease_s, self._here)
+            new = self._state
+        self._tell(state, new)
+
+    # -- the reactor ---------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self._tick_call = self._reactor.callLater(_TICK_S, self._tick)
+        self._here = self.company()
+        with self._guard:
+            state = self._state
+            new = self._state = passed(state, time.monotonic(), self._here)
+        self._tell(state, new)
+
+    def _tell(self, before: Candidacy, after: Candidacy) -> None:
+        if (before.standing, before.leader) != (after.standing, after.leader):
+            self._reactor.callFromThread(self._changed, after)

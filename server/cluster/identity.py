@@ -1,0 +1,103 @@
+"""Mutual TLS between the machines of a cluster, with nothing to configure.
+
+All machines share one certificate and its key, which lie in the database beside the keys that sign
+tickets: whoever can read that is a member. Each end shows it and accepts nothing else. A renewed
+one is accepted before anybody shows it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from OpenSSL import SSL
+from twisted.internet import ssl
+from twisted.internet.interfaces import (
+    IOpenSSLClientConnectionCreator,
+    IOpenSSLServerConnectionCreator,
+)
+from twisted.protocols.tls import TLSMemoryBIOFactory
+from zope.interface import implementer
+
+#: One that is younger is accepted, and shown only where there is no older one: by then every
+#: machine has read it.
+_SETTLED_S = 3600.0
+_VALID = datetime.timedelta(days=3650)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A certificate with its key, as PEM, and when it was made."""
+
+    pem: str
+    made_s: float
+
+
+def make_identity(now: float) -> Identity:
+    """A new one; its key never leaves the cluster."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tidegate cluster")])
+    since = datetime.datetime.fromtimestamp(now, datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # Clocks differ a little.
+        .not_valid_before(since - datetime.timedelta(days=1))
+        .not_valid_after(since + _VALID)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return Identity((certificate.public_bytes(serialization.Encoding.PEM) + private).decode(), now)
+
+
+def shown(identities: Sequence[Identity], now: float) -> Identity:
+    """The one that is shown: the newest that all have read."""
+    settled = [one for one in identities if one.made_s <= now - _SETTLED_S]
+    if settled:
+        return max(settled, key=lambda one: one.made_s)
+    return min(identities, key=lambda one: one.made_s)
+
+
+@implementer(IOpenSSLClientConnectionCreator, IOpenSSLServerConnectionCreator)
+class MutualTls:
+    """Makes both ends of connections; `use` gives it other identities from then on."""
+
+    def __init__(self, identities: Sequence[Identity], now: float) -> None:
+        self.use(identities, now)
+
+    def use(self, identities: Sequence[Identity], now: float) -> None:
+        """Show and accept these."""
+        pem = ssl.PrivateCertificate
+        trusted: list[Any] = [
+            ssl.Certificate.loadPEM(one.pem.encode("ascii")) for one in identities
+        ]
+        mine: Any = pem.loadPEM(shown(identities, now).pem)  # type: ignore[no-untyped-call]
+        options = mine.options(*trusted)
+        self._context: Any = options.getContext()
+
+    def clientConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
+        """See `IOpenSSLClientConnectionCreator`."""
+        return SSL.Connection(self._context, None)
+
+    def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
+        """See `IOpenSSLServerConnectionCreator`."""
+        return SSL.Connection(self._context, None)
+
+    def around(self, factory: Any, *, client: bool) -> Any:
+        """A factory whose protocols speak through TLS."""
+        wrapped: Any = TLSMemoryBIOFactory
+        return wrapped(self, client, factory)

@@ -1,0 +1,313 @@
+"""Several machines, one queue: real servers on one PostgreSQL, each with its own state folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from server.store.cluster import Seat, read_nodes, read_seat
+from server.store.database import Database
+from tests.postgres import postgres_running
+from tests.running import RunningServer, make_release, wait_for
+from tests.test_e2e_workers import Asking, children
+
+pytestmark = pytest.mark.e2e
+
+ENVIRON = {
+    "TIDEGATE_CLIENTS_PER_ADDRESS": "65536",
+    "TIDEGATE_TICKET_TTL_S": "600",
+    "TIDEGATE_EARLY_PENALTY_S": "0",
+    "TIDEGATE_LEASE_IDLE_S": "1",
+    "TIDEGATE_DRAIN_S": "20",
+    # Nobody leads anew because a busy machine let the leader wait.
+    "TIDEGATE_CLUSTER_LEASE_S": "4",
+}
+ARGS = ("--slots", "2", "--reserve-small", "0", "--policy", "ticket", "--bandwidth", "2MB")
+
+
+class Machines:
+    """The servers of a test, by name; `leader` is the one that leads by what the database says."""
+
+    def __init__(self, folder: Path, url: str, *args: str) -> None:
+        self.folder = folder
+        self.url = url
+        self.args = args
+        self.running: dict[str, RunningServer] = {}
+        self.database = Database(url)
+        self.digests = make_release(folder / "release", big_iso=3_000_000, small_txt=100)
+
+    def start(self, name: str) -> RunningServer:
+        state = self.folder / name
+        args = ("--cluster", self.url, *self.args)
+        server = RunningServer(self.folder / "release", state, *args, **ENVIRON)
+        self.running[name] = server
+        return server
+
+    def seat(self) -> Seat:
+        with self.database.begin() as session:
+            return read_seat(session)
+
+    def connected(self) -> set[str]:
+        with self.database.begin() as session:
+            return set(read_nodes(session).values())
+
+    def id_of(self, name: str) -> str:
+        return (self.folder / name / "machine").read_text("ascii").strip()
+
+    @property
+    def leader(self) -> str:
+        holder = self.seat().holder
+        return next((name for name in self.running if self.id_of(name) == holder), "")
+
+    def leader_pid(self) -> int:
+        return int((self.folder / self.leader / "lock").read_text("ascii"))
+
+    def gathered(self) -> bool:
+        return self.connected() == {self.id_of(name) for name in self.running}
+
+    def lose(self, name: str) -> None:
+        """Kill all processes of a machine."""
+        server = self.running.pop(name)
+        for pid in (server.process.pid, *children(server)):
+            os.kill(pid, signal.SIGKILL)
+        server.kill()
+
+    def stop(self, name: str) -> int:
+        return self.running.pop(name).stop()
+
+    def close(self) -> None:
+        for server in self.running.values():
+            server.signal(signal.SIGTERM)
+        for server in self.running.values():
+            server.stop()
+        with self.database.engine.begin() as connection:
+            connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+            connection.exec_driver_sql("CREATE SCHEMA public")
+        self.database.close()
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with postgres_running() as found:
+        yield found
+
+
+@pytest.fixture
+def machines(tmp_path: Path, url: str) -> Iterator[Machines]:
+    found = Machines(tmp_path, url, *ARGS)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+@pytest.fixture
+def asking() -> Iterator[Callable[..., Asking]]:
+    made: list[Asking] = []
+
+    def make(*args: str, **more: str) -> Asking:
+        made.append(Asking(*args, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+Ask = Callable[..., Asking]
+
+
+def test_three_machines_have_one_queue(tmp_path: Path, url: str, asking: Ask) -> None:
+    # So slow that no slot is free again before the end.
+    machines = Machines(tmp_path, url, *ARGS, "--bandwidth", "50KB")
+    try:
+        _have_one_queue(machines, asking)
+    finally:
+        machines.close()
+
+
+def _have_one_queue(machines: Machines, asking: Ask) -> None:
+    urls = [machines.start(name).url for name in ("one", "two", "three")]
+    wait_for(machines.gathered, 60)
+    assert machines.leader == "one"
+    holders = [asking(urls[n], f"holder-{n}") for n in range(2)]
+    assert [one.status for one in holders] == [200, 200]
+    waiting = [asking(urls[n % 3], f"client-{n}") for n in range(30)]
+    assert [(one.status, one.place) for one in waiting] == [(503, n + 1) for n in range(30)]
+    for n in (3, 17, 28):
+        for token in (waiting[n].token, ""):
+            again = asking(urls[(n + 1) % 3], f"client-{n}", token=token)
+            assert (again.status, again.place) == (503, n + 1)
+    for url in urls:
+        with urllib.request.urlopen(f"{url}/small.txt", timeout=20) as answer:
+            assert len(answer.read()) == 100
+
+
+def test_a_leader_that_is_killed_is_followed_by_another_and_no_place_is_lost(
+    machines: Machines, asking: Ask
+) -> None:
+    urls = {name: machines.start(name).url for name in ("one", "two", "three")}
+    wait_for(machines.gathered, 60)
+    others = [url for name, url in urls.items() if name != machines.leader]
+    running = [asking(others[n], f"holder-{n}") for n in range(2)]
+    bodies: list[str] = []
+    readers = [
+        threading.Thread(
+            target=lambda one=one: bodies.append(hashlib.sha256(one.body()).hexdigest())
+        )
+        for one in running
+    ]
+    for reader in readers:
+        reader.start()
+    waiting = [asking(others[n % 2], f"client-{n}") for n in range(12)]
+    before = machines.seat()
+    # The machine is gone, with all its processes.
+    machines.lose(machines.leader)
+    late = asking(others[0], "late")
+    assert late.status in (200, 503)
+    wait_for(lambda: machines.seat().epoch > before.epoch and machines.leader, 60)
+    assert machines.seat().holder != before.holder
+    places = []
+    for n, one in [(n, one) for n, one in enumerate(waiting) if one.status == 503]:
+        for _ in range(100):
+            again = asking(others[(n + 1) % 2], f"client-{n}", token=one.token)
+            if again.answer.headers.get("Tidegate-Place") or again.status == 200:
+                break
+            time.sleep(0.1)
+        assert again.status in (200, 503)
+        if again.status == 503:
+            places.append(again.place)
+    assert places == sorted(places)
+    assert len(set(places)) == len(places)
+    for reader in readers:
+        reader.join(60)
+    assert bodies == [machines.digests["big.iso"]] * 2
+
+
+def test_a_leader_that_was_stopped_finds_another_in_its_place_and_follows(
+    machines: Machines, asking: Ask
+) -> None:
+    for name in ("one", "two"):
+        machines.start(name)
+    wait_for(machines.gathered, 60)
+    before, lost = machines.seat(), machines.leader
+    other = machines.running["two" if lost == "one" else "one"]
+    waiting = [asking(other.url, f"client-{n}") for n in range(6)]
+    pid = machines.leader_pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_for(lambda: machines.seat().epoch > before.epoch, 60)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert machines.leader not in ("", lost)
+    follower = machines.running[lost]
+    wait_for(lambda: "leads no more" in "".join(follower.errors), 60)
+    assert "leads no more" in "".join(follower.errors)
+    wait_for(machines.gathered, 60)
+    assert machines.gathered()
+    # Its nodes serve on, and ask the new leader.
+    queued = [(n, one) for n, one in enumerate(waiting) if one.status == 503]
+    for n, one in queued:
+        again = asking(follower.url, f"client-{n}", token=one.token)
+        assert again.status in (200, 503)
+        assert again.status == 200 or again.place <= one.place
+
+
+def test_a_machine_is_drained_and_removed_while_its_downloads_end(
+    machines: Machines, asking: Ask
+) -> None:
+    for name in ("one", "two"):
+        machines.start(name)
+    wait_for(machines.gathered, 60)
+    leaving = machines.running["one"]
+    staying = machines.running["two"]
+    running = asking(leaving.url, "holder")
+    waiting = [asking(leaving.url, f"client-{n}") for n in range(5)]
+    wait_for(lambda: machines.leader == "one", 60)
+    leaving.signal(signal.SIGTERM)
+    wait_for(lambda: machines.leader == "two", 60)
+    assert hashlib.sha256(running.body()).hexdigest() == machines.digests["big.iso"]
+    leaving.process.wait(60)
+    assert leaving.process.returncode == 0
+    assert machines.stop("one") == 0
+    places = []
+    for n, one in enumerate(waiting):
+        if one.status == 503:
+            again = asking(staying.url, f"client-{n}", token=one.token)
+            assert again.status in (200, 503)
+            places += [again.place] if again.status == 503 else []
+    assert places == sorted(places)
+
+
+def test_a_leader_runs_on_without_its_database(machines: Machines, asking: Ask) -> None:
+    server = machines.start("one")
+    wait_for(machines.gathered, 60)
+    with machines.database.engine.begin() as connection:
+        backends = [
+            row[0]
+            for row in connection.execute(
+                text(
+                    "SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+                ).execution_options()
+            )
+            if row[0]
+        ]
+    stopped = [pid for pid in backends if _is_ours(pid)]
+    assert stopped
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(3.0)
+        holders = [asking(server.url, f"holder-{n}") for n in range(2)]
+        assert [one.status for one in holders] == [200, 200]
+        waiting = asking(server.url, "late")
+        assert (waiting.status, waiting.place) == (503, 1)
+    finally:
+        for pid in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether this is a connection's process of PostgreSQL, and not one of its own."""
+    try:
+        return b"tide" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+def test_servers_with_and_without_cluster_refuse_each_other(machines: Machines) -> None:
+    machines.start("one")
+    folder = machines.folder
+    with pytest.raises(AssertionError, match="another Tidegate server uses it"):
+        RunningServer(folder / "release", folder / "other", TIDEGATE_DATABASE=machines.url)
+
+
+def test_any_machines_admin_page_is_the_leaders(tmp_path: Path, url: str) -> None:
+    machines = Machines(tmp_path, url, *ARGS, "--admin", "127.0.0.1:0")
+    try:
+        for name in ("one", "two"):
+            machines.start(name)
+        wait_for(machines.gathered, 60)
+        assert machines.gathered()
+        pages = [line for line in machines.running["one"].lines if line.startswith("Admin ")]
+        followers = [line for line in machines.running["two"].lines if line.startswith("Admin ")]
+        for line in (*pages, *followers):
+            with urllib.request.urlopen(f"{line.split()[1]}metrics", timeout=20) as answer:
+                found = answer.read().decode()
+            assert "tidegate_leader_epoch 1.0" in found
+            assert "tidegate_nodes 2.0" in found
+            assert f'tidegate_node_connections{{node="{machines.id_of("two")}/node-0"}}' in found
+        assert len(pages) == len(followers) == 1
+    finally:
+        machines.close()
