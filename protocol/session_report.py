@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -81,16 +81,27 @@ def encode_report(report: Report) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def decode_report(body: bytes) -> Report:
-    """Read a report. Raises `ProtocolError`."""
+def decode_report(
+    body: bytes, blocks: int = MAX_ROWS, is_member: Callable[[str], bool] = lambda name: True
+) -> Report:
+    """Read a report about a file of so many blocks. Raises `ProtocolError`.
+
+    Of who is no member nothing but name and state is read: reading must not cost the sender more
+    than writing costs a stranger.
+    """
     document = load_object(body, "the multicast report")
     state = document.get("state")
     if state not in _STATES:
         raise ProtocolError(f"the multicast report's state is none of {', '.join(_STATES)}")
+    member = get_text(document, "member", 64)
+    if not is_member(member):
+        return Report(member, state)
     counts: dict[int, int] = {}
+    wanted = 0
     for run in get_rows(document, "counts", 3):
         first, length, count = (plain_int(value, 1 << 32) for value in run)
-        if len(counts) + length > MAX_ROWS:
+        wanted += length
+        if wanted > blocks:
             raise ProtocolError("the multicast report wants more blocks than there can be")
         counts.update(dict.fromkeys(range(first, first + length), min(count, MAX_K)))
     symbols: dict[int, int] = {}
@@ -99,7 +110,7 @@ def decode_report(body: bytes) -> Report:
             raise ProtocolError("the multicast report has a bit set that is not hexadecimal")
         symbols[plain_int(block, 1 << 32)] = int(bits, 16)
     return Report(
-        get_text(document, "member", 64),
+        member,
         state,
         get_int(document, "pass", 0, 255),
         get_int(document, "sequence", 0, 0xFFFFFFFF, 0),

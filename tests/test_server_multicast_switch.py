@@ -265,6 +265,10 @@ def test_a_session_sends_sealed_datagrams_and_ends_when_all_are_done(house: Hous
 
 def test_repair_gives_members_a_bounded_share(house: House) -> None:
     offer = house.three()[0]
+    body = f"{offer.member} bytes=10-19,100-104".encode()
+    # Nothing that is yet to be sent.
+    assert house.post(offer.repair_url, body).status == 409
+    house.run(2.0)
     answer = house.post(offer.repair_url, f"{offer.member} bytes=10-19,100-104".encode())
     assert answer.body == house.body[10:20] + house.body[100:105]
     for body, status in (

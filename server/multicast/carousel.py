@@ -66,6 +66,8 @@ class Carousel:
         self._queued: set[int] = set()
         self._foreseen = False
         self._ended = Ended(layout.blocks)
+        #: The blocks below this one have had their source sent.
+        self._out = 0
         self._listen_since = now
         self._mark_at = now
         self._mark_gap_s = settings.mark_every_s
@@ -90,6 +92,14 @@ class Carousel:
     def lost_members(self) -> int:
         """How many fell silent or were sent to unicast."""
         return self._members.lost
+
+    def expects(self, member: str) -> bool:
+        """Whether a report of this receiver counts."""
+        return member in self._members
+
+    def has_sent(self, block: int) -> bool:
+        """Whether the source of this block and of all before it has been sent."""
+        return block < self._out
 
     def join(self, member: str, now: float, declared_bytes_s: float = float("inf")) -> None:
         """A receiver was given the offer."""
@@ -245,6 +255,8 @@ class Carousel:
         stop = min(end, first + limit)
         self._pending = (block, stop, end) if stop < end else None
         k = self._layout.k(block)
+        if stop == end:
+            self._out = max(self._out, block + 1)
         if stop == end and self._ended.add(block, now) and block < self._layout.blocks - 1:
             self._predict(block, sure=True)
         if first == 0:

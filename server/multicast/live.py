@@ -29,8 +29,11 @@ _MOST_WINDOW_S = 10.0
 #: How often a receiver of a small cohort asks for repair during a pass; larger ones, more rarely.
 _REPORT_EVERY_S = 0.2
 _MOST_REPORT_EVERY_S = 10.0
-#: A member may fetch this share of the object by repair; more is for the unicast queue.
+#: What counts as one address may fetch this share of the object by repair, however many members
+#: it has, and no faster than the session sends; more is for the unicast queue.
 _REPAIR_SHARE = 0.3
+#: So much at the session's rate may be had at once.
+_REPAIR_AHEAD_S = 2.0
 _PAPER_SILENCE_S = 1.5
 _SILENCE_S = 2.0
 
@@ -95,7 +98,10 @@ class LiveSession:
         self._sha256 = sha256
         self._settings = settings
         self.rate = rate
-        self._allowance: dict[str, int] = {}
+        #: All who ever joined.
+        self._names: set[str] = set()
+        #: By what counts as one address: when it first asked for repair, and what it got.
+        self._repaired: dict[str, tuple[float, int]] = {}
         rep = file.rep
         self.layout = BlockLayout(rep.size_bytes, fec.symbol_bytes, fec.block_symbols)
         paper = fec.scheme == "paper"
@@ -181,15 +187,21 @@ class LiveSession:
             report_joined=gathering and self.carousel.members <= _SMALL_COHORT,
             silence_s=_PAPER_SILENCE_S if paper else _SILENCE_S,
         )
-        self._allowance[member] = int(self.layout.size_bytes * _REPAIR_SHARE)
+        self._names.add(member)
         self.transmitter.poke()
         return offer
 
+    def is_member(self, name: str) -> bool:
+        """Whether the offer was given to a receiver under this name, which nobody can guess."""
+        return name in self._names
+
     def report(self, report: Report) -> ReportAnswer:
-        """What to answer a member with."""
+        """What to answer to a report; that of a stranger changes nothing."""
         now = self._reactor.seconds()
-        self.counters.reports += 1
         before = self.report_window_s
+        if not self.carousel.expects(report.member):
+            return ReportAnswer("closed", before)
+        self.counters.reports += 1
         action = self.carousel.report(report, now)
         if report.expected:
             self.counters.losses[report.member] = report.loss
@@ -202,11 +214,17 @@ class LiveSession:
         self.transmitter.poke()
         return ReportAnswer(action, max(before, self.report_window_s))
 
-    def repair(self, member: str, ranges: list[tuple[int, int]]) -> bytes | None:
-        """Bytes of the object for a member; None when it asks for too much, or is none."""
+    def repair(self, member: str, address: str, ranges: list[tuple[int, int]]) -> bytes | None:
+        """Bytes of the object for a member at what counts as this address.
+
+        None when it is none, asks for more than it may have now, or for blocks that are yet to be
+        sent.
+        """
         wanted = sum(end - first for first, end in ranges)
-        left = self._allowance.get(member, 0)
-        if wanted > left:
+        last = max(end for _, end in ranges) - 1
+        if member not in self._names or wanted > self._allowed_bytes(address):
+            return None
+        if not self.carousel.has_sent(last // self.layout.block_bytes):
             return None
         try:
             data = b"".join(self._pread(first, end - first) for first, end in ranges)
@@ -214,9 +232,17 @@ class LiveSession:
             return None
         if len(data) != wanted:
             return None
-        self._allowance[member] = left - wanted
+        since, had = self._repaired.get(address, (self._reactor.seconds(), 0))
+        self._repaired[address] = since, had + wanted
         self.counters.repaired_bytes += wanted
         return data
+
+    def _allowed_bytes(self, address: str) -> int:
+        """What this address may still have, as fast as the session sends and a moment ahead."""
+        now = self._reactor.seconds()
+        since, had = self._repaired.get(address, (now, 0))
+        paced = (now - since + _REPAIR_AHEAD_S) * self.transmitter.rate_bytes_s
+        return int(min(paced, self.layout.size_bytes * _REPAIR_SHARE)) - had
 
     def _adapt(self) -> None:
         slowest = self.carousel.slowest_declared_bytes_s()

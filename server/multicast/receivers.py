@@ -31,6 +31,10 @@ class Members:
     def __len__(self) -> int:
         return len(self._members)
 
+    def __contains__(self, name: str) -> bool:
+        """Whether it joined and is not gone."""
+        return name in self._members
+
     def join(self, name: str, now: float, declared_bytes_s: float) -> None:
         """A receiver was given the offer."""
         self.joins += 1

@@ -7,6 +7,7 @@ import re
 
 from protocol.errors import ProtocolError
 from protocol.session_report import decode_report, encode_answer
+from server.http.proxies import block_of
 from server.http.request import Request
 from server.multicast.live import LiveSession
 from server.multicast.sessions import Sessions
@@ -51,7 +52,7 @@ class MulticastRoutes:
 
     def _report(self, request: Request, session: LiveSession) -> None:
         try:
-            report = decode_report(request.body)
+            report = decode_report(request.body, session.layout.blocks, session.is_member)
         except ProtocolError as error:
             request.refuse(error.status, error.code, str(error))
             return
@@ -75,7 +76,7 @@ class MulticastRoutes:
             return
         data = None
         if match is not None and total <= _MOST_REPAIR_BYTES:
-            data = session.repair(match[1].decode(), ranges)
+            data = session.repair(match[1].decode(), block_of(request.client_address), ranges)
         if data is None:
             request.refuse(409, "too-much-repair", "Fetch the rest as ranges of the file itself.")
         else:
