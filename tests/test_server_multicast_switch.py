@@ -385,6 +385,12 @@ def test_a_scheduled_send_keeps_its_entry_until_it_has_ended(house: House, tmp_p
     assert not entry.exists()
     house.clock.advance(5)
     assert house.sessions.running == (), "what was sent is not sent again"
+    entry = write_entry(state, ScheduledSend("/obj.bin", 1700.0))
+    house.clock.advance(1)
+    assert len(house.sessions.running) == 1
+    entry.unlink()
+    house.clock.advance(2)
+    assert house.sessions.running == (), "it was called off"
     again.stop()
 
 

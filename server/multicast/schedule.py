@@ -126,6 +126,8 @@ class ScheduleWatch:
         for file, session in list(self._taken.items()):
             if session is not None and session not in running:
                 self._drop(file)
+            elif session is not None and file.name not in names:
+                session.stop("called off")
 
     def _drop(self, file: Path) -> None:
         self._taken.pop(file, None)
