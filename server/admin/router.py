@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from typing import Any, Protocol, TypeVar, get_type_hints
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ValidationError
@@ -18,11 +18,17 @@ from pydantic import BaseModel, ValidationError
 from server.admin.accounts import Scope
 from server.admin.web import Answer, Call, Problem, invalid, json_answer
 
-if TYPE_CHECKING:
-    from server.admin.app import Ask
-
 H = TypeVar("H", bound=Callable[..., Awaitable[Any]])
 API_ROOT = "/api/v1"
+
+
+class Asked(Protocol):
+    """What a handler is given: a call, and what is needed to answer it (`app.Ask`)."""
+
+    @property
+    def call(self) -> Call:
+        """The call."""
+        ...
 
 
 class Nothing(BaseModel, extra="forbid"):
@@ -60,7 +66,7 @@ class Route:
     own_account: bool = False
     operation: Described | None = None
 
-    async def __call__(self, ask: Ask) -> Answer:
+    async def __call__(self, ask: Asked) -> Answer:
         what = self.operation
         if what is None:
             found = await self.handler(ask)

@@ -13,20 +13,18 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from twisted.logger import Logger
 
 from protocol.errors import ProtocolError
 from server.http.answers import Header, header_block, status_line
+from server.http.factory import HttpFactory
 from server.http.outbox import PIECE_BYTES, Outbox
 from server.http.parser import RequestParser
 from server.http.proxies import Preface, read_preface
 from server.http.ready import Plainly, Ready, ReadyTable
 from server.http.request import Request
-
-if TYPE_CHECKING:
-    from server.http.factory import HttpFactory
 
 _log = Logger()
 _NEVER = float("inf")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 from wsgiref.handlers import format_date_time
 
 from twisted.internet import interfaces
@@ -13,7 +13,6 @@ from twisted.internet.task import deferLater
 
 from protocol.errors import ProtocolError
 from server.http.accesslog import AccessLog
-from server.http.connection import HttpConnection
 from server.http.denylist import BlockList
 from server.http.limits import HttpLimits
 from server.http.proxies import TrustedProxies, block_of, prefixes_of
@@ -23,6 +22,48 @@ from server.http.request import Request
 _SWEEP_S = 1.0
 _SWEPT_AT_ONCE = 1000
 _PART_LOOK_S = 0.02
+
+
+class Connection(Protocol):
+    """What the books hold of a connection (`connection.HttpConnection`)."""
+
+    peer_address: str
+    is_tls: bool
+    block: str
+    deadline: float
+    ready: ReadyTable | None
+    refusal: ProtocolError | None
+
+    @property
+    def client_address(self) -> str:
+        """The client, seen through a proxy's preface."""
+
+    @property
+    def resting(self) -> bool:
+        """Whether nothing is being answered on it."""
+
+    @property
+    def parting(self) -> bool:
+        """Whether it is being closed."""
+
+    @property
+    def written_out(self) -> bool:
+        """Whether the socket has taken all that was to be said."""
+
+    def lost(self) -> None:
+        """Give it up."""
+
+    def close_if_idle(self) -> None:
+        """Close it now, or after the answer that it is giving."""
+
+    def abort(self) -> None:
+        """Cut it."""
+
+    def needs_sweep(self, now: float) -> bool:
+        """Whether a deadline of it may have passed."""
+
+    def sweep(self, now: float) -> None:
+        """Look at its deadlines."""
 
 
 class HttpFactory:
@@ -58,7 +99,7 @@ class HttpFactory:
         if denylist is not None:
             denylist.on_added(self._one_more_is_blocked)
         self.server_line = b"Server: %b\r\n" % server_name.encode("ascii")
-        self.connections: set[HttpConnection] = set()
+        self.connections: set[Connection] = set()
         self.per_address: dict[str, int] = {}
         self.refusing = 0
         self.refused_total = 0
@@ -84,7 +125,8 @@ class HttpFactory:
         kind = is_tls, self.proxies.trusts(peer_address)
         table = self._ready.get(kind)
         if table is None:
-            table = self._ready[kind] = ReadyTable(self)
+            table = self._ready[kind] = ReadyTable()
+            table.closed = self.draining
         return table
 
     def _one_more_is_blocked(self) -> None:
@@ -150,7 +192,7 @@ class HttpFactory:
             # Do not look again before the next sweep.
             self._nothing_idle_s = self.now
 
-    def entered(self, connection: HttpConnection) -> ProtocolError | None:
+    def entered(self, connection: Connection) -> ProtocolError | None:
         """Count a new connection; an error means that it must be refused."""
         self.accepted_total += 1
         self._make_room()
@@ -164,7 +206,7 @@ class HttpFactory:
         self.refusing += 1
         return ProtocolError(reason, status=503, code="too-many-connections")
 
-    def left(self, connection: HttpConnection) -> None:
+    def left(self, connection: Connection) -> None:
         """A counted connection is over."""
         self.connections.discard(connection)
         here = self.per_address.get(connection.block, 0) - 1
@@ -189,6 +231,8 @@ class HttpFactory:
         """Close idle connections now, and every other one after the answer it is giving."""
         self.draining = True
         self._forget_all()
+        for table in self._ready.values():
+            table.closed = True
         for connection in tuple(self.connections):
             connection.close_if_idle()
 

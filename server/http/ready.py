@@ -23,13 +23,10 @@ Its laws, which the differential test holds against a server without it:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from server.http.access_entry import AccessRecord
 from server.http.answers import status_line
-
-if TYPE_CHECKING:
-    from server.http.factory import HttpFactory
 
 _TURN_S = 0.02
 _LOOKS_PER_TURN = 16
@@ -234,10 +231,11 @@ Known = tuple[Ready, bool, AccessRecord | None]
 class ReadyTable:
     """Answers by the bytes of whole requests."""
 
-    def __init__(self, factory: HttpFactory) -> None:
-        self._factory = factory
+    def __init__(self) -> None:
         self._known: dict[bytes, Known] = {}
         self._bytes = 0
+        #: Nothing is remembered any more: the server is about to stop.
+        self.closed = False
         #: The way to look a request up, without a call of ours in between.
         self.get: Callable[[bytes], Known | None] = self._known.get
 
@@ -245,7 +243,7 @@ class ReadyTable:
         self, raw: bytes, ready: Ready, *, close: bool, record: AccessRecord | None = None
     ) -> None:
         """These bytes were answered with `ready`; `record` is what the access log says of them."""
-        if len(raw) > _LONGEST_BYTES or self._factory.draining:
+        if len(raw) > _LONGEST_BYTES or self.closed:
             return
         if len(self._known) >= _MOST_READY or self._bytes >= _MOST_READY_BYTES:
             self.forget_all()

@@ -8,16 +8,110 @@ to `on_gone` have run once. Header names are lower-case bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from protocol import problems
 from server.http.access_entry import AccessRecord
 from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html, problem_page
-
-if TYPE_CHECKING:
-    from server.http.connection import HttpConnection
+from server.http.limits import HttpLimits
+from server.http.proxies import Preface, TrustedProxies
 
 _NO_HEADERS: Mapping[bytes, bytes] = {}
+
+
+class Bounds(Protocol):
+    """What holds for all connections of a listener (`factory.HttpFactory`)."""
+
+    limits: HttpLimits
+    proxies: TrustedProxies
+
+
+class Connection(Protocol):
+    """What a request needs of the connection it came by (`connection.HttpConnection`)."""
+
+    peer_address: str
+    is_tls: bool
+    #: Who sends long bodies has the socket to itself from `when_flushed` until `finish`.
+    socket: Any
+    monitor: Any
+
+    @property
+    def forwarded(self) -> Preface | None:
+        """What a proxy's preface said of the client."""
+        ...
+
+    @property
+    def client_address(self) -> str:
+        """The client's address by that."""
+        ...
+
+    @property
+    def factory(self) -> Bounds:
+        """What holds for all connections."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether the peer is there."""
+        ...
+
+    def answer(
+        self,
+        request: Request,
+        status: int,
+        headers: Iterable[Header],
+        body: bytes,
+        *,
+        close: bool,
+        current: Callable[[], bool] | None = None,
+    ) -> None:
+        """See `Request.respond`."""
+        ...
+
+    def answer_ready(
+        self, request: Request, ready: Any, body: bytes, *, again: bool = True
+    ) -> None:
+        """Answer with a `ready.Ready`; `again` to the same bytes, too."""
+        ...
+
+    def begin(
+        self,
+        request: Request,
+        status: int,
+        headers: Iterable[Header],
+        length: int | None,
+        more: bool,
+    ) -> None:
+        """See `Request.begin`."""
+        ...
+
+    def write_body(self, request: Request, data: bytes) -> None:
+        """See `Request.write`."""
+        ...
+
+    def finish(self, request: Request) -> None:
+        """See `Request.finish`."""
+        ...
+
+    def drip(self, request: Request, status: int, name: bytes, value: bytes) -> None:
+        """See `Request.drip`."""
+        ...
+
+    def abort(self) -> None:
+        """See `Request.abort`."""
+        ...
+
+    def release_buffers(self) -> None:
+        """Let go of what only the next request needs."""
+        ...
+
+    def when_flushed(self, callback: Callable[[], None]) -> None:
+        """Call back when the socket has taken all that was said."""
+        ...
+
+    def await_room(self, callback: Callable[[], None] | None) -> None:
+        """Call back when the socket takes more."""
+        ...
 
 
 class Request:
@@ -50,7 +144,7 @@ class Request:
 
     def __init__(
         self,
-        connection: HttpConnection,
+        connection: Connection,
         method: bytes,
         target: bytes,
         headers: Mapping[bytes, bytes],
