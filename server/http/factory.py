@@ -115,7 +115,7 @@ class HttpFactory:
         self.turns = Turns(reactor, lambda sent_bytes: charge(sent_bytes) if charge else None)
         self._ready: dict[tuple[bool, bool], ReadyTable] = {}
         self._sweeper: Any = None
-        self._to_sweep: list[HttpConnection] = []
+        self._to_sweep: list[Connection] = []
         self._tell_time()
 
     def ready_table(self, peer_address: str, *, is_tls: bool) -> ReadyTable | None:
