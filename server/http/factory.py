@@ -39,6 +39,11 @@ class Connection(Protocol):
         """The client, seen through a proxy's preface."""
 
     @property
+    def alive(self) -> bool:
+        """Whether it is not over."""
+        ...
+
+    @property
     def resting(self) -> bool:
         """Whether nothing is being answered on it."""
 

@@ -239,7 +239,7 @@ class LiveSession:
 
     def _allowed_bytes(self, address: str) -> int:
         """What this address may still have, as fast as the session sends and a moment ahead."""
-        now = self._reactor.seconds()
+        now: float = self._reactor.seconds()
         since, had = self._repaired.get(address, (now, 0))
         paced = (now - since + _REPAIR_AHEAD_S) * self.transmitter.rate_bytes_s
         return int(min(paced, self.layout.size_bytes * _REPAIR_SHARE)) - had
