@@ -257,6 +257,7 @@ class Bench:
             self.clock,
             mirrors=options.get("mirrors", ()),
             # Files made by a test have a change time of today, whatever the fake clock says.
+            disk=options.get("disk"),
             wall=options.get("wall", lambda: 4_000_000_000.0),
         )
         self.factory = HttpFactory(

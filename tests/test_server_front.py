@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from twisted.internet.defer import Deferred
 
 from server.files.cache import SmallFiles
+from server.files.disk import Disk
+from server.files.openfile import OpenFile
 from server.files.transfer import Representation
 from server.http.denylist import BlockList
 from server.http.limits import HttpLimits
@@ -291,7 +294,7 @@ def test_what_was_missing_is_found_once_it_is_there(bench: Bench) -> None:
 
 def test_a_digest_that_became_known_is_said(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    bench.write("late.bin", BODY)
+    bench.write("late.bin", BODY * 10)
     client = Dialled(bench)
     ask, bench.catalog.ask = bench.catalog.ask, lambda file, hits=1: None  # type: ignore[method-assign]
     said = [Answer(client.get("/late.bin")).text("repr-digest") for _ in range(3)]
@@ -521,3 +524,74 @@ def test_a_ready_answer_that_is_not_asked_for_gives_its_memory_back(tmp_path: Pa
     parts = ready.again(turns, date, False)
     assert parts is not None
     assert parts[1] == b"ok"
+
+
+class HeldDisk(Disk):
+    """Reads nothing before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.asked: list[tuple[int, int]] = []
+        self._waiting: list[Deferred[None]] = []
+
+    def fetch(self, file: OpenFile, start: int, stop: int) -> Deferred[None]:
+        self.asked.append((start, stop))
+        self._waiting.append(Deferred())
+        return self._waiting[-1]
+
+    def let_go(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            one.callback(None)
+
+
+def test_a_slow_disk_stops_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = HeldDisk()
+    bench = fill(Bench(tmp_path, disk=disk))
+    bench.write("cold.bin", BODY * 900)
+    cold = (tmp_path / "cold.bin").stat().st_ino, (tmp_path / "big.bin").stat().st_ino
+    monkeypatch.setattr(
+        OpenFile, "at_hand", lambda file, start, stop: file.rep.key.inode not in cold
+    )
+    monkeypatch.setattr(
+        "server.files.tree.at_hand", lambda fd, start, stop: os.fstat(fd).st_ino not in cold
+    )
+    slow, brief, other = Dialled(bench), Dialled(bench), Dialled(bench)
+    head, _, body = slow.get("/cold.bin").partition(b"\r\n\r\n")
+    fields = {"Range": "bytes=100-4195"}
+    brief.send(request("/big.bin", "GET", "Range: bytes=100-4195"))
+    assert Answer(other.get("/a.bin")).body == BODY, "served while two wait for the disk"
+    assert len(disk.asked) == 2
+    said = b""
+    for _ in range(20):
+        disk.let_go()
+        body += slow.taken()
+        said += brief.taken()
+    assert (head[:15], body) == (b"HTTP/1.1 200 OK", BODY * 900)
+    assert len(disk.asked) >= 5, "it reads ahead, not to the end"
+    assert Answer(said).body == (BODY * 40)[100:4196]
+    monkeypatch.undo()
+    assert Answer(brief.get("/big.bin", **fields)).body == (BODY * 40)[100:4196]
+
+
+def test_whoever_leaves_while_the_disk_is_slow_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = HeldDisk()
+    bench = fill(Bench(tmp_path, disk=disk))
+    monkeypatch.setattr(OpenFile, "at_hand", lambda file, start, stop: False)
+    client = Dialled(bench)
+    client.get("/big.bin")
+    assert disk.asked
+    client.sock.close()
+    client.turn()
+    disk.let_go()
+    assert not bench.factory.connections
+
+
+def test_what_was_just_written_is_at_hand(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.write("a.bin", BODY * 100)
+    file = bench.tree.open([b"a.bin"])
+    assert file.at_hand(0, len(BODY) * 100)
+    assert file.at_hand(len(BODY) * 200, len(BODY) * 300), "beyond its end there is no wait"

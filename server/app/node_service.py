@@ -28,6 +28,7 @@ from server.app.shared import machine_name
 from server.cluster.link import LinkFactory, Redial
 from server.cluster.node import RemoteAdmission, RemoteDigests
 from server.files.digests import Catalog
+from server.files.disk import DISK_THREADS, Disk
 from server.files.pacer import Pacer
 from server.files.pages import Pages
 from server.files.site import Site
@@ -103,6 +104,7 @@ class NodeService:
             reactor,
             mirrors=configured_mirrors(config),
             unrouted=self.admission.ask,
+            disk=Disk(reactor, DISK_THREADS),
         )
         self.draining = False
         add_node_routes(self.site, self.admission, lambda: self.draining)

@@ -54,6 +54,7 @@ from server.app.store_service import StoreService
 from server.cluster.leader import Leader, Nodes
 from server.files.digest_warmup import Survey
 from server.files.digests import Catalog
+from server.files.disk import DISK_THREADS, Disk
 from server.files.pacer import Pacer
 from server.files.pages import Pages
 from server.files.site import Site
@@ -181,6 +182,7 @@ class Service:
             mirrors=configured_mirrors(config),
             elsewhere=followers.urls_for if followers else lambda path: (),
             greet=lambda request: parts.clients.greet(request, parts.keys),
+            disk=Disk(reactor, DISK_THREADS),
             wall=now,
         )
         site.add_route(PREQUEUE_ROUTE, lambda request: self._prequeue.answer(request, now()))

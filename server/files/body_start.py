@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from server.files.disk import Disk
 from server.files.openfile import OpenFile, Unreadable
-from server.files.pacer import Pacer
+from server.files.pacer import Pacer, Share
 from server.files.sender import BodySender, Piece
 from server.files.touched import Touched
 from server.files.transfer import BodyPlan, Transfer, TransferListener
@@ -47,10 +48,27 @@ class WholeTransfer:
         """Over already."""
 
 
+class _OnNoLease:
+    """Nobody has to hear how a short body ended that went without a lease."""
+
+    share: Share | None = None
+
+    def transfer_done(self, transfer: Transfer, complete: bool) -> None:
+        """See `TransferListener`."""
+
+
+ON_NO_LEASE: TransferListener = _OnNoLease()
+
+
+def at_hand(file: OpenFile, pieces: Sequence[Piece]) -> bool:
+    """Whether these pieces can be read without waiting for a disk."""
+    return all(isinstance(piece, bytes) or file.at_hand(*piece) for piece in pieces)
+
+
 class FileStart:
     """Starts a body from a file; see `transfer.Start`."""
 
-    __slots__ = ("_file", "_pacer", "_pieces", "_plan", "_request", "_touched")
+    __slots__ = ("_disk", "_file", "_pacer", "_pieces", "_plan", "_request", "_touched")
 
     def __init__(
         self,
@@ -60,6 +78,7 @@ class FileStart:
         plan: BodyPlan,
         pieces: list[Piece],
         touched: Touched,
+        disk: Disk,
     ) -> None:
         self._pacer = pacer
         self._request = request
@@ -67,12 +86,13 @@ class FileStart:
         self._plan = plan
         self._pieces = pieces
         self._touched = touched
+        self._disk = disk
 
     def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
         """Send the header, then let a sender have the connection."""
         plan = self._plan
         unchanged = self._file.unchanged()
-        if unchanged and plan.body_bytes <= BRIEF_BYTES:
+        if unchanged and plan.body_bytes <= BRIEF_BYTES and at_hand(self._file, self._pieces):
             return self._send_at_once(listener, headers)
         sender = BodySender(
             self._request,
@@ -82,6 +102,7 @@ class FileStart:
             listener,
             self._pacer,
             self._touched.still,
+            self._disk,
         )
 
         def begin() -> None:

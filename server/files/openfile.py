@@ -14,6 +14,8 @@ from protocol.errors import ProtocolError
 from server.files.transfer import FileKey, Representation
 
 _log = Logger()
+_PAGE_BYTES = 4096
+_PROBE = bytearray(1)
 
 
 class Unreadable(ProtocolError):
@@ -32,6 +34,22 @@ def etag_of(key: FileKey) -> str:
     """A strong entity tag: the same as long as nobody wrote to the file, also after a restart."""
     text = f"{key.inode:x}.{key.size_bytes:x}.{key.mtime_ns:x}.{key.ctime_ns:x}"
     return f'"{hashlib.blake2b(text.encode("ascii"), digest_size=12).hexdigest()}"'
+
+
+def at_hand(fd: int, start: int, stop: int) -> bool:
+    """Whether the page cache has both ends of this part: files are read from front to back.
+
+    True where nobody can say: some file systems know no such question.
+    """
+    try:
+        if stop - start > _PAGE_BYTES:
+            os.preadv(fd, (_PROBE,), start, os.RWF_NOWAIT)
+        os.preadv(fd, (_PROBE,), max(start, stop - 1), os.RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 class OpenFile:
@@ -102,6 +120,10 @@ class OpenFile:
                 reason=os.strerror(error.errno or errno.EIO),
             )
         return Unreadable("The server cannot read this file; its operator was told.")
+
+    def at_hand(self, start: int, stop: int) -> bool:
+        """Whether this part can be read without waiting for a disk, as far as can be told."""
+        return at_hand(self.fd, start, stop)
 
     def read_all(self) -> bytes | None:
         """The whole content; None when it changed meanwhile. Raises Unreadable."""

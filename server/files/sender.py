@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
+from server.files.disk import AHEAD_BYTES, Disk
 from server.files.openfile import OpenFile, Unreadable
 from server.files.pacer import Pacer, Share
 from server.files.transfer import TransferListener
@@ -52,11 +53,13 @@ class BodySender:
     """
 
     __slots__ = (
+        "_at_hand",
         "_by_copy",
         "_checked_bytes",
         "_checked_s",
         "_checking",
         "_delivered_bytes",
+        "_disk",
         "_file",
         "_in_ring",
         "_index",
@@ -89,9 +92,13 @@ class BodySender:
         listener: TransferListener,
         pacer: Pacer,
         still: Callable[[OpenFile], Deferred[bool]],
+        disk: Disk,
     ) -> None:
         self.sent_bytes = 0
         self.total_bytes = total_bytes
+        self._disk = disk
+        #: The part of the file that was found in the page cache, or brought there.
+        self._at_hand = (0, 0)
         self.blocked = False
         self._request = request
         connection = request.connection
@@ -339,6 +346,36 @@ class BodySender:
             self._suspend()
         return not waits and not self._over
 
+    def _has_at_hand(self, offset: int, count: int, limit: int) -> bool:
+        """Whether bytes of the file can be sent without waiting for the disk; fetches them if not.
+
+        `limit` is where what is to be sent ends.
+        """
+        start, stop = self._at_hand
+        if start <= offset and offset + count <= stop:
+            return True
+        stop = min(limit, offset + max(count, AHEAD_BYTES))
+        if self._file.at_hand(offset, stop):
+            self._at_hand = (offset, stop)
+            return True
+        if self._file.at_hand(offset, offset + count):
+            self._at_hand = (offset, offset + count)
+            return True
+        self._checking = True
+        waits = False
+
+        def fetched(_: None) -> None:
+            self._checking = False
+            self._at_hand = (offset, stop)
+            if waits and not self._over and not self._paused:
+                self._go_on()
+
+        self._disk.fetch(self._file, offset, stop).addCallback(fetched)
+        waits = self._checking
+        if waits:
+            self._suspend()
+        return not waits
+
     def _end(self, complete: bool) -> None:
         if self._over:
             return
@@ -397,6 +434,8 @@ class BodySender:
                 return 0, 0
             asked = min(left - _TAIL_BYTES, most_bytes)
             offset = piece[0] + self._position
+            if not self._has_at_hand(offset, asked, piece[1]):
+                return 0, 0
             sent = os.sendfile(connection.socket.fileno(), self._file.fd, offset, asked)
             if sent == 0:
                 self.abort("the file became shorter while it was sent")
@@ -405,7 +444,10 @@ class BodySender:
         if isinstance(piece, bytes):
             chunk = piece[self._position : self._position + asked]
         else:
-            chunk = self._file.read_at(piece[0] + self._position, asked)
+            offset = piece[0] + self._position
+            if not self._has_at_hand(offset, asked, piece[1]):
+                return 0, 0
+            chunk = self._file.read_at(offset, asked)
             if not self._check_file():
                 return 0, 0
             if len(chunk) < asked:

@@ -15,11 +15,12 @@ from protocol.errors import BadRange
 from protocol.headers import EntityTag
 from protocol.manifest import FileDigests, Source
 from protocol.ranges import ContentRange
-from server.files.body_start import BRIEF_BYTES, FileStart
+from server.files.body_start import BRIEF_BYTES, ON_NO_LEASE, FileStart, at_hand
 from server.files.cache import SmallFiles
 from server.files.conditions import verdict
 from server.files.digests import Catalog
 from server.files.directory_cache import Folders
+from server.files.disk import Disk
 from server.files.headers import Descriptions
 from server.files.listing import Listings
 from server.files.manifests import Generated
@@ -64,7 +65,8 @@ class Site:
 
     `reactor` keeps the time. `elsewhere` says where else a URL path can be had now, beside the
     configured `mirrors`; `unrouted` answers what is under `/-/` and no route of this server;
-    `greet` gives the fields that a browser gets with its first page.
+    `greet` gives the fields that a browser gets with its first page; `disk` reads what the page
+    cache does not have (without one, in line).
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Site:
         greet: Callable[[Request], Sequence[Header]] = lambda request: (),
         small_cache_bytes: int = 32 * 1024 * 1024,
         server_name: str = "Tidegate",
+        disk: Disk | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.tree = tree
@@ -102,6 +105,7 @@ class Site:
         #: Files that were asked for lately, by target: spares the walk while they are current.
         self._opened: dict[bytes, OpenFile] = {}
         self._touched = Touched(catalog)
+        self._disk = disk if disk is not None else Disk(reactor)
         catalog.on_learned(lambda key, digests: self._small.write_anew(key))
         self.add_route(STATIC_ROUTE, pages.answer_static)
         self.add_route(problems.BASE.rstrip("/"), pages.answer_problem)
@@ -309,17 +313,15 @@ class Site:
             else:
                 request.begin(plan.status, plan.headers, plan.body_bytes, more=False)
                 request.finish()
-        elif plan.body_bytes <= BRIEF_BYTES and self.admission.admit_small(
-            request, rep, plan.body_bytes
-        ):
-            self._send_at_once(request, file, plan, pieces)
         else:
-            self.admission.enter(
-                request,
-                rep,
-                plan,
-                FileStart(self.pacer, request, file, plan, pieces, self._touched),
-            )
+            start = FileStart(self.pacer, request, file, plan, pieces, self._touched, self._disk)
+            brief = plan.body_bytes <= BRIEF_BYTES
+            if not brief or not self.admission.admit_small(request, rep, plan.body_bytes):
+                self.admission.enter(request, rep, plan, start)
+            elif at_hand(file, pieces):
+                self._send_at_once(request, file, plan, pieces)
+            else:
+                start(ON_NO_LEASE)
 
     # -- bodies that leave in one write -----------------------------------------------------
 

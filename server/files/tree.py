@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
 from protocol.errors import ProtocolError
-from server.files.openfile import OpenFile, etag_of, key_of
+from server.files.openfile import OpenFile, at_hand, etag_of, key_of
 from server.files.paths import url_of
 from server.files.transfer import FileKey, Representation
 
@@ -142,6 +142,7 @@ class Tree:
     def read_again(self, path: bytes, key: FileKey, start: int, stop: int) -> bytes | None:
         """Bytes of the file with this key, if that is what stands under the path now.
 
+        None also when a disk would have to be waited for: the strict way knows how to wait.
         By the root's name and through any link, as `status_of`.
         """
         try:
@@ -149,7 +150,7 @@ class Tree:
         except (OSError, ValueError):
             return None
         try:
-            if key_of(os.fstat(fd)) != key:
+            if key_of(os.fstat(fd)) != key or not at_hand(fd, start, stop):
                 return None
             data = os.pread(fd, stop - start, start)
             # Written to meanwhile, or read in pieces as some file systems do: the strict way, then.

@@ -1,0 +1,54 @@
+"""Reading what the page cache does not have, on threads, so that a slow disk stops nobody else."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+from twisted.internet import threads
+from twisted.internet.defer import Deferred, execute
+from twisted.python.threadpool import ThreadPool
+
+from server.files.openfile import OpenFile
+
+#: A fetch reads at least so far ahead; it is read in pieces of the second.
+AHEAD_BYTES = 1 << 20
+_READ_BYTES = 256 * 1024
+#: How many reads a server has under way that wait for a disk.
+DISK_THREADS = 16
+
+
+class Disk:
+    """Fetches parts of files into the page cache. `most` is the number of threads; 0 reads in line.
+
+    A thread that a dead disk never lets go of keeps no process from ending.
+    """
+
+    def __init__(self, reactor: Any, most: int = 0) -> None:
+        self._reactor = reactor
+        self._most = most
+        self._pool: ThreadPool | None = None
+
+    def fetch(self, file: OpenFile, start: int, stop: int) -> Deferred[None]:
+        """Read this part; the result comes also when it cannot be read, as the next one learns."""
+        if not self._most:
+            return execute(_read, file, start, stop)
+        if self._pool is None:
+            self._pool = ThreadPool(0, self._most, "disk")
+            self._pool.threadFactory = _Forsaken
+            self._pool.start()
+        return threads.deferToThreadPool(self._reactor, self._pool, _read, file, start, stop)
+
+
+class _Forsaken(threading.Thread):
+    """A thread that no process waits for at its end."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, daemon=True, **options)
+
+
+def _read(file: OpenFile, start: int, stop: int) -> None:
+    with contextlib.suppress(Exception):
+        for offset in range(start, stop, _READ_BYTES):
+            file.read_at(offset, min(_READ_BYTES, stop - offset))
