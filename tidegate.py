@@ -19,6 +19,8 @@ import click
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "serve": ("server.app.cli.serve:serve", "Serve a directory, admitting downloads by policy."),
     "config": ("server.app.cli.config:config", "Check or show the configuration."),
+    "backup": ("server.app.cli.backup:backup", "Write keys, queue and accounts into one file."),
+    "restore": ("server.app.cli.backup:restore", "Make a state folder from a backup."),
     "ticket": ("server.app.cli.ticket:ticket", "Issue preference tickets."),
     "get": ("client.cli.get:get", "Download, waiting politely and verifying what arrives."),
     "loadtest": ("loadtest.cli:loadtest", "Send a server the crowd, and say what came of it."),

@@ -149,12 +149,12 @@ def test_what_opens_soon_can_be_found_and_registered_for(tmp_path: Path, workers
             return requests.get(server.url + path, headers={"Accept": "text/html"}, timeout=60)
 
         front = ask("/").text
-        assert '<a href="43/">43/</a>' in front
+        assert '<a href="43/"><bdi>43/</bdi></a>' in front
         assert "This opens in 3 h" in front or "This opens in 2 h 59 min" in front
         assert "44" not in front
         folder = ask("/43/")
         assert folder.status_code == 200
-        assert '<a href="big.iso">big.iso</a>' in folder.text
+        assert '<a href="big.iso"><bdi>big.iso</bdi></a>' in folder.text
         assert "take part in the draw" in folder.text
         assert "Nothing has been put here" not in folder.text
         assert ask("/44/").status_code == 404

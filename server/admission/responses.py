@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from policies.contract import Estimate, Wait
@@ -15,6 +16,7 @@ from protocol.headers import format_link
 from protocol.manifest import Source
 from protocol.units import format_duration, format_size
 from server.admission.client_keys import TICKET_FIELD, visitor_cookie
+from server.admission.own_pages import OwnPages
 from server.files.pages import SECURITY_HEADERS, Pages
 from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html
 from server.http.cookies import set_cookie
@@ -71,8 +73,11 @@ class WaitingRoom:
         pages: Pages,
         elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: (),
         hurry: Callable[[Request], float | None] = lambda request: None,
+        own: OwnPages | None = None,
     ) -> None:
         self._pages = pages
+        #: The operator's own templates; exchanged when they are read again.
+        self.own = own if own is not None else OwnPages(None)
         self._elsewhere = elsewhere
         self._hurry = hurry
         self.heading = ""
@@ -130,24 +135,44 @@ class WaitingRoom:
         wait = notice.wait
         estimate = wait.estimate
         name = unquote(notice.file.rpartition("/")[2])
+        told: dict[str, Any] = {
+            "title": _title(notice, phrases),
+            "lead": _lead(notice, phrases, name),
+            "expected": phrases.time(estimate.expected_s) if estimate else None,
+            "latest": phrases.time(estimate.p90_s) if estimate else None,
+            "waited": phrases.time(notice.waited_s),
+            "percent": _percent(notice.waited_s, estimate),
+            "next_visit": phrases.time(notice.retry_after_s),
+            "heading": self.heading,
+            "paragraphs": paragraphs_of(self.text),
+            "logo_url": self.logo_url,
+        }
+        elsewhere = [{"url": m.url, "host": urlsplit(m.url).hostname or m.url} for m in free]
+        own = self.own.render(
+            {
+                **told,
+                "state": _state(notice),
+                "language": phrases.tag,
+                "direction": phrases.direction,
+                "file": name,
+                "size": format_size(notice.size_bytes),
+                "size_bytes": notice.size_bytes,
+                "place": wait.place,
+                "retry_after_s": notice.retry_after_s,
+                "mirrors": elsewhere,
+            }
+        )
+        if own is not None:
+            return own
         return self._pages.render(
             "waiting.html",
+            **told,
             t=phrases,
-            title=_title(notice, phrases),
-            lead=_lead(notice, phrases, name),
             name=name,
             estimate=estimate,
-            expected=phrases.time(estimate.expected_s) if estimate else None,
-            latest=phrases.time(estimate.p90_s) if estimate else None,
-            waited=phrases.time(notice.waited_s),
-            percent=_percent(notice.waited_s, estimate),
-            next_visit=phrases.time(notice.retry_after_s),
             notice=notice,
-            heading=self.heading,
-            paragraphs=paragraphs_of(self.text),
-            elsewhere=[{"url": m.url, "host": urlsplit(m.url).hostname or m.url} for m in free],
+            elsewhere=elsewhere,
             live=_live(notice, phrases, origin),
-            logo_url=self.logo_url,
         )
 
     def _browser_fields(self, request: Request, notice: Notice) -> list[Header]:
@@ -277,6 +302,17 @@ def _document(notice: Notice) -> bytes:
     return problems.document(
         503, "closed" if notice.closed else "waiting", sentence(notice), **present
     )
+
+
+def _state(notice: Notice) -> str:
+    """One of `own_pages.STATES`."""
+    if notice.opens_s is not None:
+        return "pre-queue"
+    if notice.closed:
+        return "closed"
+    if notice.wait.place is None:
+        return "busy"
+    return "ready" if notice.wait.ready else "waiting"
 
 
 def _title(notice: Notice, phrases: Phrases) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server.admin.revisions import Configured, usable
+from server.admission.own_pages import BadTemplate, OwnPages
 from server.app.config import CannotStart, LoadedConfig
 from server.app.settings import ServerConfig
 from server.files.tree import Tree
@@ -137,6 +138,14 @@ def configured_policy(config: ServerConfig) -> Configured:
 def same_policy(one: RevisionRecord, other: RevisionRecord) -> bool:
     """Whether two revisions ask for the same."""
     return one.policy == other.policy and dict(one.settings) == dict(other.settings)
+
+
+def open_waiting_pages(config: ServerConfig) -> OwnPages:
+    """The operator's own waiting pages, if there are any. Raises CannotStart."""
+    try:
+        return OwnPages(config.waiting_pages)
+    except BadTemplate as fault:
+        raise CannotStart(f"The waiting page cannot be used: {fault}.") from fault
 
 
 def open_access_log(config: ServerConfig) -> AccessLog | None:

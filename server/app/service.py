@@ -38,6 +38,7 @@ from server.app.bootstrap import (
     open_access_log,
     open_memory,
     open_tree,
+    open_waiting_pages,
     private_paths,
     read_mark,
 )
@@ -129,6 +130,7 @@ class Service:
             pages,
             lambda path: followers.urls_for(path, only_free=True) if followers else (),
             sender.hurry if sender is not None else lambda request: None,
+            open_waiting_pages(config),
         )
         self._passes = PassBook(keys, self._keep_pass)
         self._passes.load(memory.passes)
@@ -321,6 +323,10 @@ class Service:
         old, new = self.config, loaded.config
         self.loaded, self.config = loaded, new
         self.reopen_logs()
+        try:
+            self.waiting.own = open_waiting_pages(new)
+        except CannotStart as fault:
+            self.log.error("The waiting pages stay as they were: {fault}", fault=fault)
         parts, operated = self.gate.parts, self.admin.server
         operated.rules.configure(new.rules)
         operated.scrapers = new.metrics_from

@@ -202,6 +202,12 @@ class ServerConfig(_Section):
     log_format: Literal["text", "json"] = Field(
         "text", description="How the operator's log is written to standard error."
     )
+    waiting_pages: Path | None = Field(
+        None,
+        description="Folder of your own templates for the waiting page (Jinja2, sandboxed): "
+        "waiting.html, and ready.html, busy.html, closed.html, pre-queue.html where that shall "
+        "look different.",
+    )
     tls_cert: Path | None = Field(None, description="Certificate chain (PEM); switches TLS on.")
     tls_key: Path | None = Field(None, description="Its private key (PEM).")
     confine: bool = Field(

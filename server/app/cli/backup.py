@@ -1,0 +1,126 @@
+"""`tidegate backup` and `tidegate restore`: the state folder in one file, also while serving."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sqlite3
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from server.app.bootstrap import keep_mark, read_mark
+from server.app.config import CannotStart, ConfigError, Flag, load_config
+from server.app.settings import ServerConfig
+from server.app.state_lock import lock_state
+
+_DATABASE = "tidegate.db"
+#: Parts of SQLite's own journal, the lock and sockets: they mean nothing elsewhere.
+_LEFT_OUT = (f"{_DATABASE}-wal", f"{_DATABASE}-shm", f"{_DATABASE}-journal", "lock", "queue.sock")
+#: Numbers that were given away after the backup are never given to somebody else.
+_SKIPPED_NUMBERS = 10_000_000
+_WAIT_S = 30.0
+
+_config = click.option(
+    "--config", "file", type=click.Path(path_type=Path), help="Configuration file."
+)
+_state = click.option("--state", help="Folder of keys, database and sessions.")
+
+
+@click.command()
+@click.argument("target", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.tar.gz")
+@_config
+@_state
+def backup(target: Path, file: Path | None, state: str | None) -> None:
+    """Write keys, queue, history and accounts into one file; the server may run meanwhile.
+
+    Whoever has the file can make tickets and passes: keep it as you keep a private key. A
+    database of PostgreSQL is not in it: use pg_dump.
+    """
+    config = _load(file, state)
+    if not config.state.is_dir():
+        _fail(f"{config.state} is no state folder; name it by --state or --config.")
+    handle = None
+    try:
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as out, tarfile.open(fileobj=out, mode="w:gz") as archive:
+            _pack(archive, config.state)
+            out.flush()
+    except FileExistsError:
+        _fail(f"{target} is there already; name a new file.")
+    except (OSError, sqlite3.Error) as fault:
+        if handle is not None:
+            target.unlink(missing_ok=True)
+        _fail(f"{target} could not be written: {fault}")
+    click.echo(f"{config.state} is in {target}.")
+    if config.database is not None and not config.database.startswith("sqlite"):
+        click.echo("The database is not: save it with pg_dump, after this file.")
+
+
+def _pack(archive: tarfile.TarFile, state: Path) -> None:
+    for path in sorted(state.rglob("*")):
+        name = str(path.relative_to(state))
+        if name in _LEFT_OUT or path.is_symlink() or not path.is_file():
+            continue
+        if name == _DATABASE:
+            with tempfile.TemporaryDirectory(prefix="tidegate-backup-") as folder:
+                copy = Path(folder) / _DATABASE
+                # SQLite's own way: whole and of one moment, whoever writes meanwhile.
+                with (
+                    contextlib.closing(sqlite3.connect(path, timeout=_WAIT_S)) as live,
+                    contextlib.closing(sqlite3.connect(copy)) as still,
+                ):
+                    live.backup(still)
+                archive.add(copy, name)
+        else:
+            data = path.read_bytes()
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode, entry.mtime = len(data), 0o600, int(path.stat().st_mtime)
+            archive.addfile(entry, io.BytesIO(data))
+
+
+@click.command()
+@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@_config
+@_state
+def restore(source: Path, file: Path | None, state: str | None) -> None:
+    """Make a state folder from a backup; the folder must be empty or absent.
+
+    Who was given a ticket after the backup keeps its token, and with it a place.
+    """
+    config = _load(file, state)
+    folder = config.state
+    if folder.exists() and any(folder.iterdir()):
+        _fail(f"{folder} is not empty; move it away first, so that nothing of it is lost.")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        held = lock_state(folder)
+        with tarfile.open(source, "r:gz") as archive:
+            names = archive.getnames()
+            if "keys.json" not in names:
+                _fail(f"{source} is no backup of Tidegate: it has no keys.json.")
+            archive.extractall(folder, filter="data")
+        for path in folder.rglob("*"):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+        keep_mark(folder, read_mark(folder) + _SKIPPED_NUMBERS)
+        os.close(held)
+    except (OSError, tarfile.TarError, CannotStart) as fault:
+        _fail(f"{source} could not be restored: {fault}")
+    click.echo(f"{folder} is as it was in {source}. Start the server.")
+
+
+def _load(file: Path | None, state: str | None) -> ServerConfig:
+    flags = {} if state is None else {"state": Flag(state, "--state")}
+    try:
+        return load_config(file, os.environ, flags).config
+    except ConfigError as fault:
+        _fail(fault.faults[0])
+
+
+def _fail(text: str) -> NoReturn:
+    raise click.ClickException(text)
