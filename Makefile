@@ -55,7 +55,7 @@ fuzz: $(VENV)/.test
 lock: $(VENV)/bin/python
 	$(BIN)/python -m pip install -q $(UV)
 	$(BIN)/$(COMPILE) setup.cfg requirements/build.in -o requirements/run.txt
-	$(BIN)/$(COMPILE) --extra test --extra loadtest --extra postgres \
+	$(BIN)/$(COMPILE) --extra test --extra loadtest --extra postgres --extra peers \
 		setup.cfg requirements/build.in -o requirements/test.txt
 
 clean:

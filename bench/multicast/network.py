@@ -46,6 +46,8 @@ class Network:
     mangled: bool = False
     #: Another host, for a mirror.
     second: bool = False
+    #: What each receiver's line carries away from it.
+    upload_mbit: float | None = None
 
     def __post_init__(self) -> None:
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -103,6 +105,9 @@ class Network:
         for number in range(self.receivers):
             name = self.receiver(number)
             self._port(name, self.address(number))
+            if self.upload_mbit is not None:
+                up = f"root tbf rate {self.upload_mbit}mbit burst 16kb latency 50ms"
+                self._shape(name, "eth0", up)
             loss = self.losses[number] if self.losses else self.loss_percent
             if loss:
                 self.set_loss(number, loss)

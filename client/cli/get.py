@@ -88,6 +88,14 @@ def _headers(
 @click.option("-r", "--recursive", is_flag=True, help="Fetch a whole folder.")
 @click.option("--multicast", is_flag=True, help="Join multicast when the server offers it.")
 @click.option("--multicast-interface", metavar="ADDR", help="Address of the interface to join on.")
+@click.option("--peers", is_flag=True, help="Exchange pieces with others who fetch the file.")
+@click.option(
+    "--upload-rate",
+    type=_Unit("rate"),
+    default="10Mbit",
+    show_default=True,
+    help="With --peers: what they are given at most.",
+)
 @click.option("--no-mirrors", is_flag=True, help="Use only the URLs given, none they tell of.")
 @click.option(
     "--forget",

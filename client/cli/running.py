@@ -36,6 +36,8 @@ def options_from(given: Mapping[str, Any]) -> Options:
         pass_token=given["pass_token"],
         mirrors=not given["no_mirrors"],
         multicast=given["multicast"],
+        peers=given["peers"],
+        upload_bytes_s=given["upload_rate"],
         multicast_interface=given["multicast_interface"],
         timeout_s=float(given["timeout"]),
         ca_file=given["ca"],

@@ -176,8 +176,8 @@ def words(event: str, data: Mapping[str, object]) -> str | None:
         return f"{data.get('url', 'Check')}: {text}{again}."
     if event == "forget":
         return f"Forgotten: {text}."
-    if event == "multicast":
-        return f"Multicast: {text}."
+    if event in ("multicast", "peers"):
+        return f"{event.capitalize()}: {text}."
     if event == "mirror" and data.get("state") == "dropped":
         return f"{data['url']} is not used any more: {text}."
     return None
@@ -196,6 +196,8 @@ def figures(download: Download) -> dict[str, object]:
         rates[mirror.url.text] = round(rate)
     if download.joining is not None and (rate := download.joining.rate_bytes_s(now)):
         rates["multicast"] = round(rate)
+    if download.peering is not None and (rate := download.peering.rate_bytes_s(now)):
+        rates["peers"] = round(rate)
     total = sum(rates.values())
     left = sink.size_bytes - sink.have.total
     return {

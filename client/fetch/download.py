@@ -72,9 +72,11 @@ from client.storage.piece_writer import Sink
 
 if TYPE_CHECKING:
     from client.fetch.multicast_join import MulticastJoin
+    from client.fetch.peer_join import PeerJoin
 
 TICK_S = 0.025
 _NOTE_S = 0.5
+_MOST_TORRENT_BYTES = 32 << 20
 _TELL_S = 0.1
 
 
@@ -114,8 +116,8 @@ class Download:
         self.rename_freely = False
         self._metalink = metalink
         self._workers: dict[int, Worker] = {}
-        #: A small download beside this one (a Metalink).
-        self._aside: Download | None = None
+        #: Small downloads beside this one (a Metalink, a torrent).
+        self._aside: list[Download] = []
         self._limit = pacing.RateLimit(network, options.limit_bytes_s, self._hold_all)
         self._waking = False
         self._noted_s = self.state.began_s
@@ -128,6 +130,13 @@ class Download:
             from client.fetch.multicast_join import MulticastJoin
 
             self.joining = MulticastJoin(self, self.state.mirrors[0], target.path.parent)
+        #: Exchanges pieces with others who fetch the file; None: not wanted.
+        self.peering: PeerJoin | None = None
+        if options.peers and target.path is not None and urls:
+            from client.fetch.peer_join import PeerJoin
+
+            folder, name = target.path.parent, target.path.name
+            self.peering = PeerJoin(self, self.state.mirrors[0], folder, name)
 
     @property
     def board(self) -> Board | None:
@@ -143,10 +152,20 @@ class Download:
 
     def start(self) -> None:
         """Begin; returns at once."""
+        if self.peering is None:
+            self._begin()
+        else:
+            self._fetch_torrent(self.peering.head_start(self._begin))
+
+    def _begin(self) -> None:
+        if self.over:
+            return
         known = self._metalink.size_bytes if self._metalink is not None else None
         try:
             self.hear(Started(known))
             size_bytes = self.content.resume()
+            if size_bytes is None and self.peering is not None:
+                size_bytes = self.peering.size_bytes()
             if size_bytes is not None:
                 self.set_up(size_bytes)
         except DownloadFailed as problem:
@@ -166,12 +185,9 @@ class Download:
         self.state.phase = Phase.OVER
         if self.result is None:
             self.failure = problem
-        if self.joining is not None:
-            self.joining.stop()
+        self._leave_others()
         for worker in self._workers.values():
             worker.hang_up()
-        if self._aside is not None:
-            self._aside.stop()
         if self.result is None:
             self.target.close(discard=isinstance(problem, Corrupt))
         self.when_over()
@@ -282,8 +298,7 @@ class Download:
     def _start_over(self) -> None:
         for worker in self._workers.values():
             worker.hang_up()
-        if self.joining is not None:
-            self.joining.stop()
+        self._leave_others()
         self.intake = None
         self._attempt(self.content.start_over)
 
@@ -327,7 +342,10 @@ class Download:
         if note is not None:
             state.notes.append(note)
         remember(state, self._rates)
-        self.result = make_result(state, self.content, sink, self.joining, self.network.now())
+        if self.peering is not None:
+            self.peering.stop()
+        now = self.network.now()
+        self.result = make_result(state, self.content, sink, self.joining, self.peering, now)
         state.phase = Phase.CLOSING
         self._part()
 
@@ -338,11 +356,18 @@ class Download:
             return
         self.over = True
         self.state.phase = Phase.OVER
-        if joining is not None:
-            joining.stop()
-        if self._aside is not None:
-            self._aside.stop()
+        self._leave_others()
         self.when_over()
+
+    def _leave_others(self) -> None:
+        """End what runs beside the mirrors."""
+        if self.joining is not None:
+            self.joining.stop()
+        if self.peering is not None:
+            self.peering.stop()
+        for aside in self._aside:
+            aside.stop()
+        self._aside.clear()
 
     # -- heard from workers --------------------------------------------------------------------
 
@@ -433,6 +458,8 @@ class Download:
                 self.break_stopped()
                 if self.joining is not None:
                     self.joining.tick(now)
+                if self.peering is not None:
+                    self.peering.tick(now)
                 self._follow_reader()
                 self._pump()
             if not self.over and now - self._noted_s >= _NOTE_S:
@@ -475,17 +502,33 @@ class Download:
             if worker.paused and pacing.may_go_on(board, worker.lane):
                 worker.hold(False)
 
-    # -- a Metalink beside the file ------------------------------------------------------------
+    # -- small files beside the file -----------------------------------------------------------
 
     def _fetch_metalink(self, url: Url) -> None:
         """It names pieces, and perhaps more mirrors."""
+        self._fetch_aside(url, LIMIT_BYTES, lambda data: self._read_metalink(url, data))
+
+    def _fetch_torrent(self, answered: Callable[[bytes | None], None]) -> None:
+        """By it the downloads of one file find each other."""
+        path, mark, _ = self.state.mirrors[0].url.target.partition("?")
+        if mark or path.endswith("/"):
+            answered(None)
+        else:
+            url = replace(self.state.mirrors[0].url, target=path + ".torrent")
+            self._fetch_aside(url, _MOST_TORRENT_BYTES, answered)
+
+    def _fetch_aside(
+        self, url: Url, limit_bytes: int, then: Callable[[bytes | None], None]
+    ) -> None:
+        """Fetch something small; `then` gets it, or None."""
         if self.state.ended:
             return
-        target = MemoryTarget(LIMIT_BYTES)
+        target = MemoryTarget(limit_bytes)
         options = replace(
             self.state.options,
             mirrors=False,
             multicast=False,
+            peers=False,
             checksum=None,
             strategy="single",
             connections=None,
@@ -493,13 +536,18 @@ class Download:
             max_wait_s=5.0,
         )
         aside = Download(self.network, [url], target, options, lambda event, data: None)
-        aside.when_over = lambda: self._read_metalink(aside, url, target.data)
-        self._aside = aside
+
+        def ended() -> None:
+            if aside in self._aside:
+                self._aside.remove(aside)
+                then(target.data if aside.result is not None else None)
+
+        aside.when_over = ended
+        self._aside.append(aside)
         aside.start()
 
-    def _read_metalink(self, aside: Download, url: Url, data: bytes) -> None:
-        self._aside = None
-        if aside.result is None or self.sink is None or self.state.ended:
+    def _read_metalink(self, url: Url, data: bytes | None) -> None:
+        if data is None or self.sink is None or self.state.ended:
             return
         try:
             documents = read_metalink(data, url)

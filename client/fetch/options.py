@@ -20,9 +20,10 @@ class Options:
     unless a server limits each connection. `block_bytes` fixes the block size, `blocks` is the B
     of the dynamic strategy. `max_wait_s` 0 means: do not wait at all. `client_id` and
     `data_folder` are found in the user's data folder when None. `window_bytes` bounds what is
-    held for in-order output. `ca_file` holds certificates (PEM) that are believed beside those of
-    the system; `insecure` believes any. `max_failures` in a row and a mirror is given up; one that
-    has answered before is left three times as many, with pauses up to a minute.
+    held for in-order output. `peers`: exchange pieces with others who fetch the file; they are
+    sent at most `upload_bytes_s`. `ca_file` holds certificates (PEM) that are believed beside
+    those of the system; `insecure` believes any. `max_failures` in a row and a mirror is given
+    up; one that has answered before is left three times as many, with pauses up to a minute.
     """
 
     checksum: tuple[str, bytes] | None = None
@@ -36,6 +37,8 @@ class Options:
     mirrors: bool = True
     multicast: bool = False
     multicast_interface: str | None = None
+    peers: bool = False
+    upload_bytes_s: float = 1_250_000.0
     timeout_s: float = 30.0
     stall_s: float = 1.0
     max_wait_s: float = math.inf

@@ -12,6 +12,7 @@ from client.storage.piece_writer import Sink
 
 if TYPE_CHECKING:
     from client.fetch.multicast_join import MulticastJoin
+    from client.fetch.peer_join import PeerJoin
 
 #: A rate is worth remembering after so much of work.
 _TELLING_S = 0.05
@@ -33,10 +34,16 @@ def remember(state: State, rates: Rates) -> None:
 
 
 def make_result(
-    state: State, content: Content, sink: Sink, joining: MulticastJoin | None, now: float
+    state: State,
+    content: Content,
+    sink: Sink,
+    joining: MulticastJoin | None,
+    peering: PeerJoin | None,
+    now: float,
 ) -> Result:
     """The figures of a download that is right."""
     joined_bytes = joining.received_bytes if joining is not None else 0
+    peer_bytes = peering.received_bytes if peering is not None else 0
     verified = "length"
     if sink.digest is not None:
         verified = content.digest_from
@@ -46,11 +53,15 @@ def make_result(
     return Result(
         content.target.path,
         sink.size_bytes,
-        state.received_bytes() + state.overhead_bytes + joined_bytes,
+        state.received_bytes() + state.overhead_bytes + joined_bytes + peer_bytes,
         content.resumed_bytes,
         now - state.began_s,
         verified,
-        (*(joining.report() if joining is not None else ()), *_sources(state)),
+        (
+            *(joining.report() if joining is not None else ()),
+            *(peering.report() if peering is not None else ()),
+            *_sources(state),
+        ),
         (state.first_byte_s or state.began_s) - state.began_s,
         state.predicted.seconds,
         tuple(state.mirrors[number].url.text for number in sorted(sink.culprits)),

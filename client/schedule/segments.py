@@ -13,6 +13,7 @@ Times are seconds (`now` never runs backwards), rates bytes per second.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -97,6 +98,8 @@ class Board(ABC):
         self.limit: int | None = None
         #: What lies below will probably come by multicast: it is handed out last.
         self.floor = 0
+        #: Picks what is handed out next from what is free; None: the lowest bytes first.
+        self.choose: Callable[[Spans], Span | None] | None = None
         #: How many lanes there are or will be in a moment; one alone may take everything.
         self.expected = 1
         self._stopped: list[Block] = []
@@ -179,6 +182,8 @@ class Board(ABC):
     def carry_on(self, block: Block, now: float) -> bool:
         """If what follows the block in its answer is free, the block grows. False: it ends where
         it does, and its answer should be broken off there."""
+        if self.choose is not None:
+            return False
         span = self._first_free(block.end)
         lane = self.lanes[block.lane]
         if span is None or span[0] != block.end or block.stop <= block.end or not lane.present:
@@ -222,6 +227,16 @@ class Board(ABC):
                 if not self.wanted.overlaps(block.position, block.end):
                     self._stop(block)
 
+    def shorten(self, most_bytes: int) -> None:
+        """No block under way is longer from here on; what that takes away is free again."""
+        for lane in self.lanes.values():
+            for block in list(lane.blocks):
+                end, cut = block.end, block.position + most_bytes
+                if cut < end:
+                    self._cut(block, cut)
+                    for start, stop in self.wanted.within(cut, end):
+                        self.free.add(start, stop)
+
     def stopped(self) -> list[Block]:
         """Blocks taken away since the last call: break off their transfers."""
         found, self._stopped = self._stopped, []
@@ -242,7 +257,9 @@ class Board(ABC):
         return self.wanted.total
 
     def _first_free(self, start: int = 0) -> Span | None:
-        """The lowest free span, cut at the reader's window."""
+        """The next free span to hand out, cut at the reader's window."""
+        if self.choose is not None:
+            return self.choose(self.free)
         start = start or self.floor
         span = (start and self.free.first(start)) or self.free.first()
         if span is None or self.limit is None:

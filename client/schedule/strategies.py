@@ -214,8 +214,10 @@ class AdaptiveBlocks(Board):
         block.ask_at = min(block.ask_at, max(block.start, block.end - int(rate * early_s)))
 
     def _alone(self, own: Lane) -> bool:
-        return self.expected <= 1 and not any(
-            lane.present for lane in self.lanes.values() if lane is not own
+        return (
+            self.choose is None
+            and self.expected <= 1
+            and not any(lane.present for lane in self.lanes.values() if lane is not own)
         )
 
     def _size(self, own: Lane, now: float) -> int:

@@ -71,6 +71,7 @@ _HEALTH_GAUGES = (
     ("tidegate_held_requests", "Clients that wait inside their request.", "held"),
     ("tidegate_multicast_cohorts", "Multicast sessions that send.", "multicast_cohorts"),
     ("tidegate_multicast_receivers", "Receivers of multicast sessions.", "multicast_receivers"),
+    ("tidegate_torrent_peers", "Downloads that exchange pieces.", "torrent_peers"),
     ("tidegate_start_time_seconds", "When the server started, Unix time.", "started_s"),
 )
 #: Of each node, where several processes serve; its name is the label.
@@ -84,6 +85,7 @@ _HEALTH_COUNTERS = (
     ("tidegate_http_connections", "Connections accepted.", "connections_total"),
     ("tidegate_sent_bytes", "Bytes of file bodies sent.", "sent_bytes_total"),
     ("tidegate_faults", "Errors logged.", "errors_total"),
+    ("tidegate_torrent_announces", "Words of peers to the tracker.", "torrent_announces_total"),
     ("tidegate_forged_tokens", "Tickets and passes with a wrong signature.", "forged_total"),
 )
 

@@ -83,6 +83,8 @@ class StateOut(Shape):
     held: int
     multicast_cohorts: int
     multicast_receivers: int
+    torrent_peers: int
+    torrent_peers_complete: int
     draining: bool
     store_degraded: bool
     store_fault: str

@@ -11,6 +11,8 @@ from server.admin.events import FaultCount
 from server.admission.gate import Gate
 from server.multicast.service import MulticastRoom
 from server.store.store import Store
+from server.torrent.room import TorrentRoom
+from server.torrent.swarm import Census
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,9 @@ class Health:
     sent_bytes_total: int = 0
     multicast_cohorts: int = 0
     multicast_receivers: int = 0
+    torrent_peers: int = 0
+    torrent_peers_complete: int = 0
+    torrent_announces_total: int = 0
     listeners: tuple[str, ...] = ()
     nodes: tuple[NodeFigures, ...] = ()
     epoch: int = 0
@@ -103,6 +108,7 @@ class Vitals:
     capacity_bytes_s: Callable[[], float | None]
     store: Store
     multicast: MulticastRoom | None
+    torrents: TorrentRoom | None
     faults: FaultCount
 
     def snapshot(self) -> Snapshot:
@@ -113,6 +119,8 @@ class Vitals:
         """Everything else at a glance."""
         state = self.store.state
         multicast = self.multicast.figures() if self.multicast is not None else (0, 0)
+        torrents = self.torrents
+        peers = torrents.census() if torrents is not None else Census(0, 0, 0)
         return Health(
             version=self.version,
             started_s=self.started_s,
@@ -130,6 +138,9 @@ class Vitals:
             sent_bytes_total=self.totals.sent_bytes_total,
             multicast_cohorts=multicast[0],
             multicast_receivers=multicast[1],
+            torrent_peers=peers.complete + peers.incomplete,
+            torrent_peers_complete=peers.complete,
+            torrent_announces_total=torrents.announces_total if torrents is not None else 0,
             listeners=tuple(self.totals.urls),
             nodes=tuple(self.totals.nodes()),
             epoch=self.totals.epoch,

@@ -18,6 +18,7 @@ from protocol.units import format_duration, format_size
 from server.admission.client_keys import TICKET_FIELD, visitor_cookie
 from server.admission.own_pages import OwnPages
 from server.files.pages import SECURITY_HEADERS, Pages
+from server.files.transfer import HasTorrent, no_torrents
 from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html
 from server.http.cookies import set_cookie
 from server.http.phrases import Phrases, phrases_for
@@ -65,7 +66,8 @@ class WaitingRoom:
     """Renders waiting pages and refusals. `heading` and `logo_url` are the operator's own.
 
     `elsewhere` tells mirrors that would start a download of a URL path at once, `hurry` how soon
-    a client should ask again, whatever the queue says (multicast).
+    a client should ask again, whatever the queue says (multicast). `has_torrent` says
+    whether the file of a URL path and size has a torrent.
     """
 
     def __init__(
@@ -74,10 +76,12 @@ class WaitingRoom:
         elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: (),
         hurry: Callable[[Request], float | None] = lambda request: None,
         own: OwnPages | None = None,
+        has_torrent: HasTorrent = no_torrents,
     ) -> None:
         self._pages = pages
         #: The operator's own templates; exchanged when they are read again.
         self.own = own if own is not None else OwnPages(None)
+        self._has_torrent = has_torrent
         self._elsewhere = elsewhere
         self._hurry = hurry
         self.heading = ""
@@ -148,6 +152,8 @@ class WaitingRoom:
             "logo_url": self.logo_url,
         }
         elsewhere = [{"url": m.url, "host": urlsplit(m.url).hostname or m.url} for m in free]
+        has_torrent = self._has_torrent(notice.file, notice.size_bytes)
+        magnet_url = f"/-/magnet{notice.file}" if has_torrent else None
         own = self.own.render(
             {
                 **told,
@@ -160,6 +166,7 @@ class WaitingRoom:
                 "place": wait.place,
                 "retry_after_s": notice.retry_after_s,
                 "mirrors": elsewhere,
+                "magnet_url": magnet_url,
             }
         )
         if own is not None:
@@ -172,6 +179,7 @@ class WaitingRoom:
             estimate=estimate,
             notice=notice,
             elsewhere=elsewhere,
+            magnet_url=magnet_url,
             live=_live(notice, phrases, origin),
         )
 

@@ -43,6 +43,7 @@ from server.mirror.registry import Registry
 from server.multicast.service import MulticastRoom
 from server.store.records import RevisionRecord
 from server.store.store import Store
+from server.torrent.room import TorrentRoom
 
 _KEY_BYTES = 32
 #: Work of the pages (passwords above all) runs here, so that it cannot crowd out the store.
@@ -71,6 +72,7 @@ class AdminService:
         arrivals: Arrivals,
         totals: Totals,
         multicast: MulticastRoom | None,
+        torrents: TorrentRoom | None,
         mirrors: Registry | None,
         tls: TlsServer | None,
         key: bytes | None,
@@ -92,6 +94,7 @@ class AdminService:
             capacity_bytes_s=lambda: site.pacer.bandwidth_bytes_s,
             store=store,
             multicast=multicast,
+            torrents=torrents,
             faults=self.faults,
         )
         popularity, kept_s = gate.parts.popularity, config.ticket_max_age_s

@@ -5,13 +5,18 @@ Each fault is a `CannotStart` that names the remedy.
 
 from __future__ import annotations
 
+import importlib.util
+import random
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from server.admin.revisions import Configured, usable
 from server.admission.own_pages import BadTemplate, OwnPages
 from server.app.config import CannotStart, LoadedConfig
 from server.app.settings import ServerConfig
+from server.files.site import Site
+from server.files.transfer import HasTorrent
 from server.files.tree import Tree
 from server.http.accesslog import AccessLog
 from server.http.log_format import parse_format
@@ -22,6 +27,8 @@ from server.store.database import Database, StoreUnavailable, sqlite_url
 from server.store.journal import JournalState, read_journal
 from server.store.queries import add_revision, read_passes, read_revisions
 from server.store.records import PassRecord, RevisionRecord
+from server.torrent.metainfo import MetainfoStore
+from server.torrent.room import TorrentRoom
 
 #: Author of revisions that come from the configuration and not from an operator.
 CONFIGURATION = "configuration"
@@ -160,3 +167,18 @@ def open_access_log(config: ServerConfig) -> AccessLog | None:
         raise CannotStart(f"The access log {place} cannot be opened: {reason}.") from fault
     form = parse_format(config.access_log_format)
     return AccessLog(BackgroundWriter(LineWriter(outlet, form, config.access_log_most)))
+
+
+def torrent_room(
+    config: ServerConfig, reactor: Any, site: Site, has_torrent: HasTorrent, rng: random.Random
+) -> TorrentRoom | None:
+    """What torrent programs are answered; None where there are no torrents. Raises CannotStart."""
+    if not config.torrent.enabled:
+        return None
+    if importlib.util.find_spec("libtorrent") is None:
+        raise CannotStart(
+            "torrents need the package libtorrent: install tidegate with its extra, "
+            "tidegate[peers], or leave torrent.enabled out"
+        )
+    store = MetainfoStore(reactor, config.state / "torrents")
+    return TorrentRoom(reactor, config.torrent, site, store, has_torrent, rng, reactor.seconds)

@@ -41,6 +41,7 @@ from server.app.bootstrap import (
     open_waiting_pages,
     private_paths,
     read_mark,
+    torrent_room,
 )
 from server.app.config import CannotStart, LoadedConfig
 from server.app.descriptors import affordable, raise_limit
@@ -60,6 +61,7 @@ from server.files.pacer import Pacer
 from server.files.pages import Pages
 from server.files.site import Site
 from server.files.stored_digests import StoredDigests
+from server.files.transfer import no_torrents
 from server.http.factory import HttpFactory
 from server.http.front import Front
 from server.http.proxies import TrustedProxies
@@ -126,11 +128,13 @@ class Service:
 
         # The queue.
         pages = Pages()
+        has_torrent = self._has_torrent if config.torrent.enabled else no_torrents
         self.waiting = WaitingRoom(
             pages,
             lambda path: followers.urls_for(path, only_free=True) if followers else (),
             sender.hurry if sender is not None else lambda request: None,
             open_waiting_pages(config),
+            has_torrent,
         )
         self._passes = PassBook(keys, self._keep_pass)
         self._passes.load(memory.passes)
@@ -185,6 +189,7 @@ class Service:
             elsewhere=followers.urls_for if followers else lambda path: (),
             greet=lambda request: parts.clients.greet(request, parts.keys),
             disk=Disk(reactor, DISK_THREADS),
+            has_torrent=has_torrent,
             wall=now,
         )
         site.add_route(PREQUEUE_ROUTE, lambda request: self._prequeue.answer(request, now()))
@@ -200,6 +205,7 @@ class Service:
                 registry, config.mirror_publish, reactor, now, site.forget_all
             )
             site.add_route(PREFIX, self._mirror_origin.handle, ("GET", "HEAD", "POST"))
+        self.torrents = torrent_room(config, reactor, site, has_torrent, rng)
         self.factory = HttpFactory(
             site,
             reactor,
@@ -244,6 +250,7 @@ class Service:
             arrivals=arrivals,
             totals=self.totals,
             multicast=self.multicast,
+            torrents=self.torrents,
             mirrors=registry if self._mirror_origin is not None else None,
             tls=tls,
             key=cluster.shared.admin_key if cluster is not None else None,
@@ -252,6 +259,11 @@ class Service:
             self._remember_nodes(self.nodes)
         self._ready: Callable[[list[str]], None] = lambda urls: None
         self._parts = InOrder(self._all_parts(memory.journal.live, tls, fleet))
+
+    def _has_torrent(self, url_path: str, size_bytes: int) -> bool:
+        # What needs a pass has none: its peers would hand it on.
+        large = size_bytes >= self.config.torrent.least
+        return large and not self.gate.reception.secret(url_path)
 
     def _multicast_sender(self, rng: random.Random) -> MulticastSender | None:
         settings = self.config.multicast
@@ -289,6 +301,8 @@ class Service:
             yield Part("mirrors", self._mirror_origin.start, self._mirror_origin.stop)
         if self.multicast is not None:
             yield Part("multicast", self.multicast.start, self.multicast.close)
+        if self.torrents is not None:
+            yield Part("torrents", self.torrents.start, self.torrents.stop)
         yield from self.admin.parts()
 
     def _listener(self, place: str, tls: TlsServer | None) -> Part:

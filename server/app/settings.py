@@ -19,6 +19,7 @@ from server.http.log_format import parse_format
 from server.http.proxies import ProxyHeader
 from server.http.tls import INTERMEDIATE, TlsVersion
 from server.multicast.settings import MulticastSettings
+from server.torrent.settings import TorrentSettings
 
 
 def _known_policy(name: str) -> str:
@@ -298,6 +299,9 @@ class ServerConfig(_Section):
     multicast: MulticastSettings = Field(
         default_factory=MulticastSettings, description="Hot files once for everyone."
     )
+    torrent: TorrentSettings = Field(
+        default_factory=TorrentSettings, description="Downloads from each other."
+    )
     rules: tuple[Rule, ...] = Field(
         (), max_length=10_000, description="Rules for single files and folders."
     )
@@ -411,6 +415,7 @@ FIXED = (
     "proxy_header",
     "proxy_protocol",
     "multicast",
+    "torrent",
     "mirror_publish",
     "mirror_channel",
     "mirror_prefix",

@@ -15,7 +15,7 @@ from protocol.manifest import FileDigests, Source
 from server.files.digests import Catalog
 from server.files.mediatypes import content_type_of
 from server.files.openfile import OpenFile
-from server.files.transfer import Representation
+from server.files.transfer import HasTorrent, Representation
 from server.http.answers import Header
 from server.http.request import Request
 
@@ -34,10 +34,12 @@ class Descriptions:
         catalog: Catalog,
         mirrors: Sequence[Source],
         elsewhere: Callable[[str], Sequence[Source]],
+        has_torrent: HasTorrent,
     ) -> None:
         self._catalog = catalog
         self.mirrors: tuple[Source, ...] = tuple(mirrors)
         self._elsewhere = elsewhere
+        self._has_torrent = has_torrent
         #: Counts the times that what is said of files has changed as a whole.
         self.version = 0
 
@@ -114,6 +116,10 @@ class Descriptions:
                 rep.url_path + ".meta4", rel="describedby", type="application/metalink4+xml"
             )
         ]
+        if self._has_torrent(rep.url_path, rep.size_bytes):
+            # RFC 6249, 3.1.
+            kind = "application/x-bittorrent"
+            links.append(format_link(rep.url_path + ".torrent", rel="describedby", type=kind))
         for mirror in self.sources_of(rep.url_path):
             more = {"geo": mirror.location} if mirror.location else {}
             links.append(

@@ -19,7 +19,7 @@ from server.files.openfile import OpenFile, Unreadable
 from server.files.pages import SECURITY_HEADERS, Pages
 from server.files.paths import url_of
 from server.files.readme import MOST_README_BYTES, READMES, render_readme
-from server.files.transfer import Visibility
+from server.files.transfer import HasTorrent, Visibility
 from server.files.tree import Entry, IsDirectory, NotHere, Tree
 from server.http.answers import HTML, Header, prefers_html
 from server.http.phrases import Phrases, phrases_for
@@ -146,6 +146,7 @@ class Listings:
         pages: Pages,
         clock: Clock,
         greet: Callable[[Request], Sequence[Header]],
+        has_torrent: HasTorrent,
     ) -> None:
         self._tree = tree
         self._catalog = catalog
@@ -154,6 +155,7 @@ class Listings:
         self._pages = pages
         self._clock = clock
         self._greet = greet
+        self._has_torrent = has_torrent
         self._kept: dict[tuple[object, ...], tuple[float, bytes, bytes]] = {}
         self._searches = _Searches()
 
@@ -327,6 +329,7 @@ class Listings:
         # As typed in a shell: nothing that it would read as its own.
         row["typed_url"] = "/" + quote_from_bytes(b"/".join([*parts, entry.name]), safe="/")
         row["companion"] = lower.endswith(_COMPANIONS)
+        row["torrent"] = not entry.is_directory and self._has_torrent(row["url"], entry.size_bytes)
         row["date"] = phrases.date(entry.mtime_s)
         row["signatures"] = [
             {"kind": ending[1:].decode(), "href": quote_from_bytes(entry.name + ending, safe="")}

@@ -261,30 +261,43 @@ class Generated:
     def _wait(
         self, request: Request, ready: defer.Deferred[Any], answer: Callable[[Any], None]
     ) -> None:
-        """Answer when `ready`, or say "come back" when that takes too long or fails."""
-        clocks: list[Any] = []
+        when_ready(self._reactor, request, ready, answer, (FileChanged, NotHere))
 
-        def stop_clock() -> None:
-            for clock in clocks:
-                if clock.active():
-                    clock.cancel()
 
-        def late(detail: str) -> None:
-            request.refuse(503, "digest-pending", detail, [(b"Retry-After", b"5")])
+def when_ready(
+    reactor: Any,
+    request: Request,
+    ready: defer.Deferred[Any],
+    answer: Callable[[Any], None],
+    expected: tuple[type[Exception], ...],
+) -> None:
+    """Answer when `ready`, or say "come back" when that takes too long or fails.
 
-        def failed(failure: Failure) -> None:
-            stop_clock()
-            if not isinstance(failure.value, FileChanged | OSError | NotHere):
-                _log.failure("a generated file failed", failure)
-            late("A file changed while its digest was computed; ask again in a moment.")
+    Failures other than the `expected` ones and those of the disk are faults of ours.
+    """
+    clocks: list[Any] = []
 
-        def done(result: Any) -> None:
-            stop_clock()
-            if not request.finished:
-                answer(result)
+    def stop_clock() -> None:
+        for clock in clocks:
+            if clock.active():
+                clock.cancel()
 
-        ready.addCallback(done).addErrback(failed)
-        if not request.finished and not ready.called:
-            pending = "Digests are being computed; ask again in a few seconds."
-            clocks.append(self._reactor.callLater(_WAIT_S, late, pending))
-            request.on_gone(stop_clock)
+    def late(detail: str) -> None:
+        request.refuse(503, "digest-pending", detail, [(b"Retry-After", b"5")])
+
+    def failed(failure: Failure) -> None:
+        stop_clock()
+        if not isinstance(failure.value, (OSError, *expected)):
+            _log.failure("a generated file failed", failure)
+        late("A file changed while its digest was computed; ask again in a moment.")
+
+    def done(result: Any) -> None:
+        stop_clock()
+        if not request.finished:
+            answer(result)
+
+    ready.addCallback(done).addErrback(failed)
+    if not request.finished and not ready.called:
+        pending = "Digests are being computed; ask again in a few seconds."
+        clocks.append(reactor.callLater(_WAIT_S, late, pending))
+        request.on_gone(stop_clock)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from urllib.parse import quote_from_bytes
 
 _SAFE = "/-._~!$&'()*+,;=:@"
-#: Names of files that nobody wrote; see `manifests`.
+#: Names of files that nobody wrote; see `manifests` and `server.torrent`.
 SUMS = b"SHA256SUMS"
 METALINK = b".meta4"
 MANIFEST = b".manifest.json"
+TORRENT = b".torrent"
 
 
 def may_be_generated(name: bytes) -> bool:
     """Whether a file of this name is made where there is none."""
-    return name == SUMS or name.endswith((METALINK, MANIFEST))
+    return name == SUMS or name.endswith((METALINK, MANIFEST, TORRENT))
 
 
 def url_of(path: bytes) -> str:

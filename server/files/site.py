@@ -31,7 +31,14 @@ from server.files.paths import may_be_generated, split_path, url_of
 from server.files.response_plans import plan_body
 from server.files.sender import Piece
 from server.files.touched import Touched, under
-from server.files.transfer import Admission, BodyPlan, Representation, Visibility
+from server.files.transfer import (
+    Admission,
+    BodyPlan,
+    HasTorrent,
+    Representation,
+    Visibility,
+    no_torrents,
+)
 from server.files.tree import IsDirectory, NotHere, Tree
 from server.http.answers import Header, header_block
 from server.http.ready import Plainly, Ready
@@ -58,6 +65,7 @@ _LONG_TARGET_BYTES = 512
 _ALLOW: Header = (b"Allow", b"GET, HEAD, OPTIONS")
 
 Handler = Callable[[Request], None]
+Finder = Callable[[Request, list[bytes]], bool]
 
 
 class Site:
@@ -66,7 +74,8 @@ class Site:
     `reactor` keeps the time. `elsewhere` says where else a URL path can be had now, beside the
     configured `mirrors`; `unrouted` answers what is under `/-/` and no route of this server;
     `greet` gives the fields that a browser gets with its first page; `disk` reads what the page
-    cache does not have (without one, in line).
+    cache does not have (without one, in line). `has_torrent` says whether the file of a URL path
+    and size has a torrent.
     """
 
     def __init__(
@@ -83,6 +92,7 @@ class Site:
         elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: (),
         unrouted: Handler = Request.not_found,
         greet: Callable[[Request], Sequence[Header]] = lambda request: (),
+        has_torrent: HasTorrent = no_torrents,
         small_cache_bytes: int = 32 * 1024 * 1024,
         server_name: str = "Tidegate",
         disk: Disk | None = None,
@@ -93,10 +103,13 @@ class Site:
         self.admission = admission
         self.visibility = visibility
         self.pacer = pacer
-        self.said = Descriptions(catalog, mirrors, elsewhere)
+        self.said = Descriptions(catalog, mirrors, elsewhere, has_torrent)
         self.folders = Folders(tree, visibility, reactor)
-        self._listings = Listings(tree, catalog, self.folders, visibility, pages, reactor, greet)
+        self._listings = Listings(
+            tree, catalog, self.folders, visibility, pages, reactor, greet, has_torrent
+        )
         self._generated = Generated(tree, catalog, self.folders, visibility, self.said, reactor)
+        self._makers: list[Finder] = [self._generated.answer]
         self._unrouted = unrouted
         self._wall = wall
         self._server: Header = (b"Server", server_name.encode("ascii"))
@@ -123,6 +136,10 @@ class Site:
             handler,
             frozenset(name.encode("ascii") for name in methods),
         )
+
+    def add_maker(self, maker: Finder) -> None:
+        """Have `maker` answer for files that nobody wrote; it says whether it took the request."""
+        self._makers.append(maker)
 
     def __call__(self, request: Request) -> None:
         """Answer a request (or have it answered)."""
@@ -194,7 +211,7 @@ class Site:
             self._directory(request, parts, as_directory)
             return
         except NotHere:
-            if as_directory or not self._generated.answer(request, parts):
+            if as_directory or not any(maker(request, parts) for maker in self._makers):
                 self._missing(request, parts)
             return
         if as_directory:

@@ -6,13 +6,21 @@ later, or answers the request itself; the site never learns why.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from server.files.pacer import Share
 from server.http.answers import Header
 from server.http.request import Request
+
+#: Whether the file of this URL path and size (bytes) has a torrent.
+HasTorrent = Callable[[str, int], bool]
+
+
+def no_torrents(url_path: str, size_bytes: int) -> bool:
+    """There are none: `HasTorrent` of most servers."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,148 @@
+"""The crowd as a source, in network namespaces: when is the last one done, and what did it cost?
+
+usage: python -m bench.peers [--clients 12] [--mib 16] [--line 20] [--up 10] [--share 1.0]
+
+N clients behind lines of their own want one file from a server with a thin line, all at once: first
+as ever, then with `--peers` for the given share of them. Needs root, and the `peers` extra.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+from bench.multicast.network import SENDER_ADDRESS, LabFailed, Network
+
+ROOT = Path(__file__).parent.parent
+_PORT = 8080
+_PATIENCE_S = 600.0
+_SHORTEST_TURN_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One round: seconds until each client was done, by whether it exchanged; the server's bytes
+    in files' sizes."""
+
+    alone_s: tuple[float, ...]
+    sharing_s: tuple[float, ...]
+    origin_files: float
+
+    @property
+    def all_s(self) -> tuple[float, ...]:
+        """Everybody's time."""
+        return self.alone_s + self.sharing_s
+
+
+def _serve(network: Network, folder: Path, env: dict[str, str]) -> None:
+    config = folder / "tidegate.toml"
+    config.write_text(
+        f'listen = ["{SENDER_ADDRESS}:{_PORT}"]\nadmin = "off"\n\n[torrent]\nenabled = true\n'
+    )
+    words = [sys.executable, "-m", "tidegate", "serve", str(folder / "release")]
+    words += ["--config", str(config), "--state", str(folder / "state")]
+    log = folder / "server.log"
+    server = network.start(network.sender(), words, log, folder, env)
+    end_s = time.monotonic() + 60
+    while b"ready " not in log.read_bytes():
+        if server.poll() is not None or time.monotonic() > end_s:
+            raise LabFailed(log.read_text())
+        time.sleep(0.1)
+
+
+def play(network: Network, size_bytes: int, clients: int, sharing: int, seed: int) -> Outcome:
+    """One crowd; the first `sharing` of it exchange."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "release").mkdir()
+        content = random.Random(seed).randbytes(size_bytes)
+        digest = hashlib.sha256(content).digest()
+        (folder / "release" / "big.iso").write_bytes(content)
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        _serve(network, folder, env)
+        url = f"http://{SENDER_ADDRESS}:{_PORT}/big.iso"
+        # The torrent is made when the release is, not when the crowd stands at the door.
+        inside = ["ip", "netns", "exec", network.sender(), "curl", "-sf", "--retry", "5"]
+        subprocess.run([*inside, "-o", "/dev/null", url + ".torrent"], check=True)
+        before, _ = network.wire()
+        began_s = time.monotonic()
+        running: dict[int, subprocess.Popen[bytes]] = {}
+        for number in range(clients):
+            own = folder / f"client-{number}"
+            own.mkdir()
+            words = [sys.executable, "-m", "tidegate", "get", "--json", url]
+            words += ["--peers"] if number < sharing else []
+            running[number] = network.start(
+                network.receiver(number),
+                words,
+                own / "log",
+                own,
+                env | {"TIDEGATE_DATA": str(own / "data"), "HOME": str(own)},
+            )
+        done_s: dict[int, float] = {}
+        while running:
+            if time.monotonic() - began_s > _PATIENCE_S:
+                raise LabFailed(f"{len(running)} clients are not done after {_PATIENCE_S:.0f} s")
+            for number, process in list(running.items()):
+                if process.poll() is None:
+                    continue
+                del running[number]
+                done_s[number] = time.monotonic() - began_s
+                got = folder / f"client-{number}" / "big.iso"
+                if process.returncode or hashlib.sha256(got.read_bytes()).digest() != digest:
+                    raise LabFailed((folder / f"client-{number}" / "log").read_text())
+            time.sleep(_SHORTEST_TURN_S)
+        sent = network.wire()[0] - before
+        network.stop()
+    return Outcome(
+        tuple(s for number, s in done_s.items() if number >= sharing),
+        tuple(s for number, s in done_s.items() if number < sharing),
+        sent / size_bytes,
+    )
+
+
+def row(name: str, outcome: Outcome) -> str:
+    """One line of the table."""
+    parts = [f"{name:<16}{max(outcome.all_s):>8.1f}{mean(outcome.all_s):>8.1f}"]
+    for group in (outcome.sharing_s, outcome.alone_s):
+        parts.append(f"{mean(group):>9.1f}" if group else f"{'-':>9}")
+    return "".join(parts) + f"{outcome.origin_files:>9.2f}"
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--clients", type=int, default=12)
+    parser.add_argument("--mib", type=float, default=16)
+    parser.add_argument("--line", type=float, default=20, help="the server's, Mbit/s")
+    parser.add_argument("--up", type=float, default=10, help="each client's, Mbit/s")
+    parser.add_argument("--share", type=float, default=1.0, help="of the clients, that exchange")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args(given)
+    size_bytes = int(options.mib * (1 << 20))
+    sharing = round(options.share * options.clients)
+    print(f"{'':<16}{'last s':>8}{'mean s':>8}{'sharing':>9}{'others':>9}{'origin':>9}")
+    found = []
+    for name, count in (("without peers", 0), ("with peers", sharing)):
+        with Network(
+            options.clients, rate_mbit=options.line, prefix="tgp", upload_mbit=options.up
+        ) as network:
+            found.append(play(network, size_bytes, options.clients, count, options.seed))
+        print(row(name, found[-1]), flush=True)
+    without, with_peers = found
+    print(f"last done: {max(with_peers.all_s) / max(without.all_s):.2f} of that without peers")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+"""A download's way to others who fetch the same file, beside its mirrors.
+
+The file's torrent is asked for first, for a moment only; then the download begins as ever. While
+its ticket waits, pieces come from peers; once it is admitted, the mirrors are asked for what
+fewest peers have, and what they send is passed on. Every byte goes through the same sink and the
+same checks as one from a mirror.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from client.fetch.options import SourceReport
+from client.fetch.receiver import Intake
+from client.fetch.state import Mirror, State
+from client.net.errors import LocalProblem
+from client.net.network import Network
+from client.peers.exchange import BadTorrent, Exchange
+from client.schedule.meter import Meter
+from client.schedule.segments import UNKNOWN_SIZE
+
+#: The torrent may hold up the first request by so long, and is taken later than that, too.
+_HEAD_START_S = 0.5
+_LISTEN = "0.0.0.0:0,[::]:0"
+#: An answer that runs when the peers come is cut to so much: the rest is asked for by rarity.
+_SHORTENED_BYTES = 1 << 20
+_FIGURES_S = 2.0
+
+
+class Host(Protocol):
+    """What an exchange needs of its download."""
+
+    @property
+    def network(self) -> Network: ...
+    @property
+    def state(self) -> State: ...
+    @property
+    def intake(self) -> Intake | None: ...
+    def emit(self, event: str, data: Mapping[str, object], /) -> None: ...
+    def set_up(self, size_bytes: int) -> None: ...
+    def wake(self) -> None: ...
+    def break_stopped(self) -> None: ...
+
+
+class PeerJoin:
+    """One download's peers. `mirror` gave the torrent; `folder` is where the file goes."""
+
+    def __init__(self, host: Host, mirror: Mirror, folder: Path, name: str) -> None:
+        self._host = host
+        self._mirror = mirror
+        self._folder = folder / f".{name}.peers"
+        self._exchange: Exchange | None = None
+        self._torrent: bytes | None = None
+        self._over = False
+        self._meter = Meter()
+        self._began_s = 0.0
+        self._told_s = 0.0
+        self._sent_bytes = 0
+        self.received_bytes = 0
+
+    # -- the torrent ---------------------------------------------------------------------------
+
+    def head_start(self, begin: Callable[[], None]) -> Callable[[bytes | None], None]:
+        """Have `begin` called once the torrent is here, or soon in any case.
+
+        Returns what to call with the torrent, or with None when there is none.
+        """
+        begun = False
+
+        def once() -> None:
+            nonlocal begun
+            if not begun:
+                begun = True
+                begin()
+
+        def answered(torrent: bytes | None) -> None:
+            if torrent is None:
+                self._end("none: the server has no torrent of this file")
+            else:
+                self._torrent = torrent
+            once()
+
+        self._host.network.call_later(_HEAD_START_S, once)
+        return answered
+
+    def size_bytes(self) -> int | None:
+        """The file's size where the torrent tells it before any mirror did."""
+        exchange = self._open(None)
+        return None if exchange is None else exchange.size_bytes
+
+    def _open(self, size_bytes: int | None) -> Exchange | None:
+        """The exchange, as soon as there is a torrent for it."""
+        if self._exchange is None and self._torrent is not None and not self._over:
+            options = self._host.state.options
+            try:
+                self._exchange = Exchange(
+                    self._torrent,
+                    self._folder,
+                    size_bytes,
+                    upload_bytes_s=options.upload_bytes_s,
+                    listen=_LISTEN,
+                    random=self._host.state.random,
+                )
+            except (BadTorrent, LocalProblem) as problem:
+                self._end(f"not used: {problem}")
+        return self._exchange
+
+    # -- pieces --------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Take what peers brought, and give them what the mirrors did."""
+        intake, size_bytes = self._host.intake, self._host.state.size_bytes
+        if self._over or intake is None or size_bytes == UNKNOWN_SIZE:
+            return
+        exchange = self._open(size_bytes)
+        if exchange is None:
+            return
+        if exchange.size_bytes != size_bytes:
+            self._end("not used: the server's torrent is of another file")
+            return
+        if not self._began_s and not self._begin(exchange, intake, now):
+            return
+        sink, board = intake.sink, intake.board
+        for offset, data in exchange.poll():
+            # The torrent came from the mirror: should its hashes be wrong, it is the one to blame.
+            sink.write_at(offset, memoryview(data), self._mirror.number)
+            if self._host.state.first_byte_s is None:
+                self._host.state.first_byte_s = now
+            self.received_bytes += len(data)
+            self._meter.add(len(data), now)
+            board.filled(offset, offset + len(data))
+        exchange.share(sink.have, lambda start, end: sink.backing.read(start, end - start))
+        self._host.break_stopped()
+        if now - self._told_s >= _FIGURES_S:
+            self._told_s = now
+            figures = exchange.figures()
+            self._sent_bytes = figures.sent_bytes
+            if figures.peers:
+                text = f"{figures.peers} connected, {figures.sent_bytes} bytes given"
+                self._tell("exchanging", text)
+        if board.done:
+            self._host.wake()
+
+    def _begin(self, exchange: Exchange, intake: Intake, now: float) -> bool:
+        try:
+            exchange.start()
+        except (LocalProblem, RuntimeError) as problem:
+            self._end(f"not used: {problem}")
+            return False
+        self._began_s = now
+        self._meter.start(now)
+        board, network = intake.board, self._host.network
+        board.choose = lambda free: exchange.from_origin(free, network.now())
+        board.shorten(_SHORTENED_BYTES)
+        rate = self._host.state.options.upload_bytes_s
+        self._tell("joined", f"reachable on port {exchange.port}, giving at most {rate:.0f} B/s")
+        return True
+
+    def rate_bytes_s(self, now: float) -> float:
+        """What comes from peers now."""
+        return (self._meter.rate(now) or 0.0) if self._exchange is not None else 0.0
+
+    # -- the end -------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """The download is over, or begins anew."""
+        self._over = True
+        exchange, self._exchange = self._exchange, None
+        board = self._host.state.board
+        if board is not None:
+            board.choose = None
+        if exchange is not None and self._began_s:
+            self._sent_bytes = exchange.figures().sent_bytes
+            exchange.stop()
+
+    def _end(self, text: str) -> None:
+        self.stop()
+        self._tell("ended", text)
+
+    def _tell(self, state: str, text: str) -> None:
+        self._host.emit("peers", {"state": state, "text": text})
+        if state == "ended":
+            self._host.state.notes.append(f"peers: {text}")
+
+    def report(self) -> tuple[SourceReport, ...]:
+        """A line of the result, when something went either way."""
+        if not self.received_bytes and not self._sent_bytes:
+            return ()
+        seconds = self._host.network.now() - self._began_s
+        rate = self.received_bytes / seconds if seconds > 0 else 0.0
+        given = f"peers (given {self._sent_bytes} bytes)"
+        return (SourceReport(given, self.received_bytes, rate, 0.0, 0, 0, 0, 0.0, None),)

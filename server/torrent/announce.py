@@ -1,0 +1,143 @@
+"""The tracker's side of the wire: BEP 3 requests, compact answers (BEP 23, BEP 7), BEP 48. Pure.
+
+Only the info-hash and the numbers of a request count: a peer's address is the one it speaks from,
+so nobody can enlist somebody else's.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from protocol.errors import ProtocolError
+from server.torrent.swarm import Announce, Census, Event, Place
+
+_HASH_BYTES = 20
+_MOST_HASHES = 16
+#: What an announcing program should ask for if it says nothing.
+_USUAL_PEERS = 30
+
+
+class BadAnnounce(ProtocolError):
+    """A request that the tracker cannot read."""
+
+    code = "bad-announce"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One announce: of which torrent, and what."""
+
+    info_hash: bytes
+    said: Announce
+
+
+def fields_of(query: bytes) -> dict[bytes, list[bytes]]:
+    """The fields of a query with raw bytes as values, in linear time; broken escapes are refused.
+
+    `urllib` decodes to text, which an info-hash is not.
+    """
+    fields: dict[bytes, list[bytes]] = {}
+    for pair in query.split(b"&"):
+        name, _, value = pair.partition(b"=")
+        fields.setdefault(_unquoted(name), []).append(_unquoted(value))
+    return fields
+
+
+def _unquoted(text: bytes) -> bytes:
+    head, *rest = text.replace(b"+", b" ").split(b"%")
+    out = [head]
+    for piece in rest:
+        digits = piece[:2]
+        if len(digits) < 2 or not all(c in b"0123456789abcdefABCDEF" for c in digits):
+            raise BadAnnounce("The query has a broken percent escape.")
+        out.append(bytes((int(digits, 16),)) + piece[2:])
+    return b"".join(out)
+
+
+def read_announce(query: bytes, address: str) -> Question:
+    """What a peer at `address` says. Raises BadAnnounce, which names the fault."""
+    fields = fields_of(query)
+    event = _one(fields, b"event", b"").decode("latin-1")
+    try:
+        happened = Event(event)
+    except ValueError:
+        # BEP 21 and others add words of their own.
+        happened = Event.STILL_THERE
+    port = _number(fields, b"port", None, 65535)
+    if port == 0:
+        raise BadAnnounce("A peer listens on a port from 1 to 65535.")
+    left = _number(fields, b"left", 1, 1 << 62)
+    want = _number(fields, b"numwant", _USUAL_PEERS, 1 << 31)
+    return Question(_hash(fields), Announce(address, port, left, happened, want))
+
+
+def read_scrape(query: bytes) -> list[bytes]:
+    """The torrents a scrape asks about: named ones, and not too many. Raises BadAnnounce."""
+    hashes = fields_of(query).get(b"info_hash", [])
+    if not hashes or len(hashes) > _MOST_HASHES:
+        raise BadAnnounce(f"A scrape names 1 to {_MOST_HASHES} torrents by their info_hash.")
+    if any(len(one) != _HASH_BYTES for one in hashes):
+        raise BadAnnounce("An info_hash has 20 bytes.")
+    return hashes
+
+
+def _hash(fields: Mapping[bytes, Sequence[bytes]]) -> bytes:
+    found = _one(fields, b"info_hash", None)
+    if len(found) != _HASH_BYTES:
+        raise BadAnnounce("An info_hash has 20 bytes.")
+    return found
+
+
+def _number(
+    fields: Mapping[bytes, Sequence[bytes]], name: bytes, default: int | None, most: int
+) -> int:
+    text = _one(fields, name, None if default is None else str(default).encode("ascii"))
+    # Some programs write -1 for what they do not know.
+    if text == b"-1" and default is not None:
+        return default
+    if not text.isdigit() or len(text) > 20 or int(text) > most:
+        raise BadAnnounce(f"{name.decode('ascii')} must be a number up to {most}.")
+    return int(text)
+
+
+def _one(fields: Mapping[bytes, Sequence[bytes]], name: bytes, default: bytes | None) -> bytes:
+    values = fields.get(name, ())
+    if len(values) > 1 or (not values and default is None):
+        raise BadAnnounce(f"An announce has one {name.decode('ascii')}.")
+    return values[0] if values else default or b""
+
+
+def peers_answer(
+    places: Sequence[Place], census: Census, interval_s: float
+) -> dict[bytes, int | bytes]:
+    """The answer to an announce, to be bencoded."""
+    four, six = bytearray(), bytearray()
+    for address, port in places:
+        packed = ipaddress.ip_address(address)
+        (four if packed.version == 4 else six).extend(packed.packed + port.to_bytes(2, "big"))
+    answer: dict[bytes, int | bytes] = {
+        b"interval": int(interval_s),
+        b"min interval": max(1, int(interval_s / 4)),
+        b"complete": census.complete,
+        b"incomplete": census.incomplete,
+        b"peers": bytes(four),
+    }
+    if six:
+        answer[b"peers6"] = bytes(six)
+    return answer
+
+
+def scrape_answer(found: Mapping[bytes, Census]) -> dict[bytes, dict[bytes, dict[bytes, int]]]:
+    """The answer to a scrape, to be bencoded: those that are known here."""
+    return {
+        b"files": {
+            info_hash: {
+                b"complete": census.complete,
+                b"incomplete": census.incomplete,
+                b"downloaded": census.downloaded,
+            }
+            for info_hash, census in found.items()
+        }
+    }

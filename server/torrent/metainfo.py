@@ -1,0 +1,244 @@
+"""Torrents of contents: made once each, kept in the state folder, found by path or info-hash.
+
+libtorrent is loaded with the first torrent that is asked for; a server that has none never does.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import quote
+
+from twisted.internet import defer, threads
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.python.threadpool import ThreadPool
+
+from server.files.openfile import OpenFile
+from server.files.transfer import FileKey
+from server.mirror.durable import write_whole
+
+_log = Logger()
+_FD = 3
+_MOST_QUEUED = 64
+_FILE_NAME = re.compile(r"([0-9a-f.]+)-([0-9a-f]{40})-([0-9a-f]{64})\.info")
+
+
+class CannotMake(Exception):
+    """No torrent now: the file changed meanwhile, or too many are asked for at once."""
+
+
+@functools.cache
+def library() -> ModuleType:
+    """libtorrent. Raises ImportError where the `peers` extra is not installed."""
+    import libtorrent
+
+    return libtorrent
+
+
+@dataclass(frozen=True, slots=True)
+class Metainfo:
+    """The torrent of one content: where it is served, what identifies it, where it is kept."""
+
+    url_path: str
+    key: FileKey
+    v1: bytes
+    v2: bytes
+    path: Path
+
+    @property
+    def hashes(self) -> tuple[bytes, bytes]:
+        """What programs announce: of each version, 20 bytes."""
+        return self.v1, self.v2[:20]
+
+    def document(self, tracker: str, seeds: Sequence[str]) -> bytes:
+        """The torrent file: with this tracker, and with these addresses as web seeds (BEP 19)."""
+        kept = library().bdecode(self.path.read_bytes())
+        made: bytes = library().bencode(
+            {
+                b"announce": tracker.encode("utf-8"),
+                b"url-list": [seed.encode("utf-8") for seed in seeds],
+                b"info": kept[b"info"],
+                b"piece layers": kept[b"layers"],
+            }
+        )
+        return made
+
+    def magnet(self, name: str, tracker: str, seeds: Sequence[str]) -> str:
+        """A link that torrent programs open; both versions' hashes (BEP 9, BEP 52)."""
+        parts = [
+            f"xt=urn:btih:{self.v1.hex()}",
+            f"xt=urn:btmh:1220{self.v2.hex()}",
+            f"dn={quote(name, safe='')}",
+            f"xl={self.key.size_bytes}",
+            f"tr={quote(tracker, safe='')}",
+            *(f"ws={quote(seed, safe='')}" for seed in seeds),
+        ]
+        return "magnet:?" + "&".join(parts)
+
+
+@dataclass(slots=True)
+class _Wish:
+    file: OpenFile
+    waiting: list[defer.Deferred[Metainfo]]
+
+
+class MetainfoStore:
+    """Makes torrents, one at a time, and keeps the last `most` of them in `folder`."""
+
+    def __init__(self, reactor: Any, folder: Path, most: int = 2048) -> None:
+        self._reactor = reactor
+        self._folder = folder
+        self._most = most
+        self._known: OrderedDict[FileKey, Metainfo] = OrderedDict()
+        self._by_hash: dict[bytes, Metainfo] = {}
+        self._wishes: OrderedDict[FileKey, _Wish] = OrderedDict()
+        self._making: _Making | None = None
+        self._pool: ThreadPool | None = None
+        self._stopped = False
+
+    @property
+    def count(self) -> int:
+        """How many torrents are kept."""
+        return len(self._known)
+
+    def load(self) -> None:
+        """Find what an earlier process kept; what cannot be read is passed over."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        for path in sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime_ns):
+            match = _FILE_NAME.fullmatch(path.name)
+            if match is None:
+                continue
+            try:
+                numbers = [int(part, 16) for part in match[1].split(".")]
+                url_path = os.fsdecode(path.with_suffix(".path").read_bytes())
+                key = FileKey(*numbers)
+            except (ValueError, TypeError, OSError):
+                continue
+            self._keep(
+                Metainfo(url_path, key, bytes.fromhex(match[2]), bytes.fromhex(match[3]), path)
+            )
+
+    def by_hash(self, info_hash: bytes) -> Metainfo | None:
+        """The torrent of this hash (of either version, 20 bytes)."""
+        return self._by_hash.get(info_hash)
+
+    def want(self, file: OpenFile) -> defer.Deferred[Metainfo]:
+        """The file's torrent as soon as it is made. Fails with CannotMake."""
+        rep = file.rep
+        known = self._known.get(rep.key)
+        if known is not None and known.url_path == rep.url_path:
+            self._known.move_to_end(rep.key)
+            return defer.succeed(known)
+        if self._stopped or (len(self._wishes) >= _MOST_QUEUED and rep.key not in self._wishes):
+            return defer.fail(CannotMake())
+        result: defer.Deferred[Metainfo] = defer.Deferred()
+        self._wishes.setdefault(rep.key, _Wish(file, [])).waiting.append(result)
+        self._next()
+        return result
+
+    def stop(self) -> None:
+        """Make no more; who waits is told."""
+        self._stopped = True
+        if self._making is not None:
+            self._making.kill()
+        for wish in self._wishes.values():
+            for waiting in wish.waiting:
+                waiting.errback(CannotMake())
+        self._wishes.clear()
+        if self._pool is not None:
+            self._pool.stop()
+            self._pool = None
+
+    def _next(self) -> None:
+        if self._making is None and self._wishes and not self._stopped:
+            wish = next(iter(self._wishes.values()))
+            self._making = _Making(wish.file)
+            if self._pool is None:
+                self._pool = ThreadPool(0, 1, "torrents")
+                self._pool.start()
+            work = threads.deferToThreadPool(self._reactor, self._pool, self._making.run)
+            made = work.addCallback(self._made, wish.file)
+            made.addBoth(self._over, wish.file.rep.key)
+
+    def _made(self, kept: bytes, file: OpenFile) -> Metainfo:
+        if not file.unchanged():
+            raise CannotMake
+        info = library().bencode(library().bdecode(kept)[b"info"])
+        v1, v2 = hashlib.sha1(info).digest(), hashlib.sha256(info).digest()
+        key = file.rep.key
+        numbers = ".".join(f"{number:x}" for number in astuple(key))
+        path = self._folder / f"{numbers}-{v1.hex()}-{v2.hex()}.info"
+        write_whole(path.with_suffix(".path"), os.fsencode(file.rep.url_path), mode=0o600)
+        write_whole(path, kept, mode=0o600)
+        made = Metainfo(file.rep.url_path, key, v1, v2, path)
+        self._keep(made)
+        return made
+
+    def _keep(self, made: Metainfo) -> None:
+        self._known[made.key] = made
+        self._by_hash.update(dict.fromkeys(made.hashes, made))
+        while len(self._known) > self._most:
+            _, old = self._known.popitem(last=False)
+            for info_hash in old.hashes:
+                self._by_hash.pop(info_hash, None)
+            for path in (old.path, old.path.with_suffix(".path")):
+                path.unlink(missing_ok=True)
+
+    def _over(self, found: Metainfo | Failure, key: FileKey) -> None:
+        self._making = None
+        wish = self._wishes.pop(key, None)
+        if isinstance(found, Failure) and not isinstance(found.value, CannotMake | OSError):
+            _log.failure("a torrent could not be made", found)
+        for waiting in wish.waiting if wish is not None else ():
+            waiting.callback(found)
+        self._next()
+
+
+class _Making:
+    """The process that hashes one file."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
+        self._process: subprocess.Popen[bytes] | None = None
+        self._killed = False
+
+    def run(self) -> bytes:
+        """What the process printed, in a thread. Raises CannotMake."""
+        rep = self._file.rep
+        name = os.fsdecode(rep.path.rpartition(b"/")[2])
+        words = [sys.executable, "-m", "server.torrent.making", str(self._file.fd), name]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        with subprocess.Popen(
+            [*words, str(rep.size_bytes)],
+            env=environment,
+            pass_fds=(self._file.fd,),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as self._process:
+            if self._killed:
+                self._process.kill()
+            out, err = self._process.communicate()
+        if self._process.returncode == 0:
+            return out
+        text = err.decode("utf-8", "replace").strip()
+        if not self._killed:
+            _log.warn("No torrent of {path}: {text}", path=rep.url_path, text=text[-300:])
+        raise CannotMake(text)
+
+    def kill(self) -> None:
+        """End it; `run` then raises."""
+        self._killed = True
+        if self._process is not None:
+            self._process.kill()

@@ -1,0 +1,218 @@
+"""What torrent programs ask of this server: `FILE.torrent`, magnet links, announces, scrapes.
+
+A torrent exists of what anybody may fetch: not of files that are hidden until their hour or that
+need a priority pass, whose peers would hand them on. The tracker knows those torrents only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from protocol.errors import ProtocolError
+from server.files.manifests import when_ready
+from server.files.openfile import OpenFile
+from server.files.paths import TORRENT, split_path, url_of
+from server.files.site import Site
+from server.files.transfer import HasTorrent
+from server.files.tree import IsDirectory, NotHere
+from server.http.request import Request
+from server.torrent.announce import peers_answer, read_announce, read_scrape, scrape_answer
+from server.torrent.metainfo import CannotMake, Metainfo, MetainfoStore, library
+from server.torrent.settings import TorrentSettings
+from server.torrent.swarm import Brake, Census, Swarm
+
+ANNOUNCE = "/-/announce"
+SCRAPE = "/-/scrape"
+MAGNET = "/-/magnet"
+_TYPE = (b"Content-Type", b"application/x-bittorrent")
+_PLAIN = (b"Content-Type", b"text/plain; charset=utf-8")
+_NO_STORE = (b"Cache-Control", b"no-store")
+_MOST_SWARMS = 4096
+
+
+class TorrentRoom:
+    """Torrents and their tracker for one site. `now` is a clock that never runs backwards."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        settings: TorrentSettings,
+        site: Site,
+        store: MetainfoStore,
+        has_torrent: HasTorrent,
+        rng: random.Random,
+        now: Callable[[], float],
+    ) -> None:
+        self._reactor = reactor
+        self._settings = settings
+        self._site = site
+        self._store = store
+        self._has_torrent = has_torrent
+        self._rng = rng
+        self._now = now
+        self._brake = Brake()
+        self._swarms: OrderedDict[bytes, Swarm] = OrderedDict()
+        self.announces_total = 0
+        self.refused_total = 0
+        site.add_maker(self.answer)
+        site.add_route(ANNOUNCE, self._announce)
+        site.add_route(SCRAPE, self._scrape)
+        site.add_route(MAGNET, self._magnet)
+
+    @property
+    def torrents(self) -> int:
+        """How many torrents are kept."""
+        return self._store.count
+
+    def census(self) -> Census:
+        """All peers of all torrents."""
+        now = self._now()
+        counts = [swarm.census(now) for swarm in self._swarms.values()]
+        return Census(
+            sum(count.complete for count in counts),
+            sum(count.incomplete for count in counts),
+            sum(count.downloaded for count in counts),
+        )
+
+    def peers_of(self, url_path: str) -> Census | None:
+        """The peers of one file; None where nobody ever announced it."""
+        for v1, swarm in self._swarms.items():
+            made = self._store.by_hash(v1)
+            if made is not None and made.url_path == url_path:
+                return swarm.census(self._now())
+        return None
+
+    def start(self) -> None:
+        """Find what was made in an earlier life."""
+        self._store.load()
+
+    def stop(self) -> None:
+        """Make no more torrents."""
+        self._store.stop()
+
+    # -- the torrent of a file ---------------------------------------------------------------
+
+    def answer(self, request: Request, parts: list[bytes]) -> bool:
+        """Answer when the path names the torrent of a file here; else False."""
+        if not parts or not parts[-1].endswith(TORRENT) or parts[-1] == TORRENT:
+            return False
+        file = self._find([*parts[:-1], parts[-1].removesuffix(TORRENT)])
+        if file is None:
+            return False
+
+        def answer(made: Metainfo) -> None:
+            body = made.document(self._tracker(request), self._seeds(request, made.url_path))
+            tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+            fields = [_TYPE, (b"ETag", tag.encode("ascii")), (b"Cache-Control", b"no-cache")]
+            request.respond(200, fields, body)
+
+        self._when_made(request, file, answer)
+        return True
+
+    def _magnet(self, request: Request) -> None:
+        parts = split_path(request.path.removeprefix(MAGNET.encode("ascii")))
+        file = self._find(parts) if parts else None
+        if file is None:
+            request.not_found()
+            return
+
+        def answer(made: Metainfo) -> None:
+            name = file.rep.path.rpartition(b"/")[2].decode("utf-8")
+            link = made.magnet(name, self._tracker(request), self._seeds(request, made.url_path))
+            place = (b"Location", link.encode("ascii"))
+            request.respond(302, [_PLAIN, _NO_STORE, place], link.encode("ascii") + b"\n")
+
+        self._when_made(request, file, answer)
+
+    def _find(self, parts: list[bytes]) -> OpenFile | None:
+        url_path = url_of(b"/".join(parts))
+        try:
+            # A torrent names its file in UTF-8.
+            parts[-1].decode("utf-8")
+            if self._site.visibility.hidden(url_path):
+                return None
+            file = self._site.tree.open(parts)
+        except (NotHere, IsDirectory, UnicodeDecodeError):
+            return None
+        return file if self._has_torrent(file.rep.url_path, file.rep.size_bytes) else None
+
+    def _when_made(
+        self, request: Request, file: OpenFile, answer: Callable[[Metainfo], None]
+    ) -> None:
+        when_ready(self._reactor, request, self._store.want(file), answer, (CannotMake,))
+
+    @staticmethod
+    def _tracker(request: Request) -> str:
+        return request.origin.decode("latin-1") + ANNOUNCE
+
+    def _seeds(self, request: Request, url_path: str) -> list[str]:
+        mirrors = [source.url for source in self._site.said.sources_of(url_path)]
+        return [request.origin.decode("latin-1") + url_path, *mirrors]
+
+    # -- the tracker -------------------------------------------------------------------------
+
+    def _announce(self, request: Request) -> None:
+        self.announces_total += 1
+        address = request.client_address
+        if not address:
+            self._refuse(request, "Peers are known by their addresses, and you have none here.")
+            return
+        if not self._brake.lets(address, self._now()):
+            self._refuse(request, "Your address announces too often; slow down.")
+            return
+        try:
+            question = read_announce(request.query, address)
+        except ProtocolError as error:
+            self._refuse(request, str(error))
+            return
+        swarm = self._swarm(question.info_hash)
+        if swarm is None:
+            self._refuse(request, "This tracker knows only the torrents of this server.")
+            return
+        now = self._now()
+        places = swarm.announce(question.said, now, self._rng)
+        self._say(request, peers_answer(places, swarm.census(now), self._settings.interval_s))
+
+    def _scrape(self, request: Request) -> None:
+        try:
+            hashes = read_scrape(request.query)
+        except ProtocolError as error:
+            self._refuse(request, str(error))
+            return
+        found = {}
+        for info_hash in hashes:
+            swarm = self._swarm(info_hash)
+            if swarm is not None:
+                found[info_hash] = swarm.census(self._now())
+        self._say(request, scrape_answer(found))
+
+    def _swarm(self, info_hash: bytes) -> Swarm | None:
+        """The swarm of a torrent whose file is still here, and still for everybody."""
+        made = self._store.by_hash(info_hash)
+        parts = split_path(made.url_path.encode("ascii")) if made is not None else None
+        if made is None or not parts:
+            return None
+        file = self._find(parts)
+        if file is None or file.rep.key != made.key:
+            return None
+        # One swarm for both versions: programs announce each on its own.
+        swarm = self._swarms.pop(made.v1, None)
+        if swarm is None:
+            swarm = Swarm(self._settings.interval_s, self._settings.peers)
+        self._swarms[made.v1] = swarm
+        if len(self._swarms) > _MOST_SWARMS:
+            self._swarms.popitem(last=False)
+        return swarm
+
+    def _refuse(self, request: Request, why: str) -> None:
+        """Refuse as trackers do: status 200, and the reason inside (BEP 3)."""
+        self.refused_total += 1
+        self._say(request, {b"failure reason": why.encode("utf-8")})
+
+    @staticmethod
+    def _say(request: Request, answer: Any) -> None:
+        request.respond(200, [_PLAIN, _NO_STORE], library().bencode(answer))

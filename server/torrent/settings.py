@@ -1,0 +1,33 @@
+"""Settings of the torrents."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TorrentSettings(BaseModel):
+    """Whether those who download may also fetch from each other."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    enabled: bool = Field(
+        False,
+        description="Offer FILE.torrent and a magnet link beside each file, and a tracker for "
+        "them; needs the `peers` extra.",
+    )
+    least: int = Field(
+        1 << 20,
+        ge=1,
+        description="Files below this size have no torrent.",
+        json_schema_extra={"unit": "bytes"},
+    )
+    interval_s: float = Field(
+        60.0,
+        ge=5,
+        le=3600,
+        description="How often a peer is to tell the tracker that it is still there.",
+        json_schema_extra={"unit": "s"},
+    )
+    peers: int = Field(
+        2000, ge=2, le=1_000_000, description="Peers that are remembered of one file at most."
+    )

@@ -1,0 +1,151 @@
+"""Who has or wants pieces of one file: the tracker's memory. Pure.
+
+A peer is an address and a port that said so itself, from that address. What one network may take
+of the memory is bounded as everywhere: when it is full, the network that has most gives up its
+oldest.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from enum import Enum
+
+from server.http.prefix_shares import PrefixShares
+from server.http.proxies import prefixes_of
+
+#: A peer that was silent for so many intervals is gone.
+_SILENT_INTERVALS = 2.5
+_MOST_PEERS_OF_ONE = 64
+
+Place = tuple[str, int]
+
+
+class Event(Enum):
+    """What a peer says of itself (BEP 3)."""
+
+    STILL_THERE = ""
+    STARTED = "started"
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """One peer's word: where it listens, what it still lacks (bytes), how many peers it wants."""
+
+    address: str
+    port: int
+    left_bytes: int
+    event: Event = Event.STILL_THERE
+    want: int = 30
+
+
+@dataclass(slots=True)
+class _Peer:
+    seen_s: float
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """How many there are, and how many ever said that they finished."""
+
+    complete: int
+    incomplete: int
+    downloaded: int
+
+
+class Swarm:
+    """The peers of one file."""
+
+    def __init__(self, interval_s: float, most: int) -> None:
+        self._interval_s = interval_s
+        self._most = most
+        self._peers: dict[Place, _Peer] = {}
+        self._shares: PrefixShares[Place] = PrefixShares()
+        self._complete = 0
+        self._downloaded = 0
+
+    def announce(self, said: Announce, now: float, rng: random.Random) -> list[Place]:
+        """Note what was said; some of the others, never more than asked for."""
+        self._expire(now)
+        place = (said.address, said.port)
+        known = self._peers.get(place)
+        if said.event is Event.STOPPED:
+            self._forget(place)
+            return []
+        complete = said.left_bytes == 0
+        if said.event is Event.COMPLETED and complete and known is not None and not known.complete:
+            self._downloaded += 1
+        if known is None and not self._make_room(said.address):
+            return []
+        if known is None:
+            self._shares.add(place, prefixes_of(said.address))
+        else:
+            # The order of the dictionary is that of last words.
+            self._complete -= known.complete
+            del self._peers[place]
+        self._peers[place] = _Peer(now, complete)
+        self._complete += complete
+        return self._some(place, complete, max(0, min(said.want, _MOST_PEERS_OF_ONE)), rng)
+
+    def census(self, now: float) -> Census:
+        """How many peers there are."""
+        self._expire(now)
+        return Census(self._complete, len(self._peers) - self._complete, self._downloaded)
+
+    def _some(self, asker: Place, complete: bool, want: int, rng: random.Random) -> list[Place]:
+        """Others at random; to one that has the whole file only those that do not."""
+        useful = [
+            place
+            for place, peer in self._peers.items()
+            if place != asker and not (complete and peer.complete)
+        ]
+        return useful if len(useful) <= want else rng.sample(useful, want)
+
+    def _make_room(self, address: str) -> bool:
+        if len(self._peers) < self._most:
+            return True
+        goes = self._shares.to_give_up(prefixes_of(address))
+        if goes is None:
+            return False
+        self._forget(goes)
+        return True
+
+    def _forget(self, place: Place) -> None:
+        peer = self._peers.pop(place, None)
+        if peer is not None:
+            self._complete -= peer.complete
+            self._shares.remove(place)
+
+    def _expire(self, now: float) -> None:
+        until_s = now - _SILENT_INTERVALS * self._interval_s
+        while self._peers:
+            place = next(iter(self._peers))
+            if self._peers[place].seen_s >= until_s:
+                return
+            self._forget(place)
+
+
+class Brake:
+    """How often one address may announce: a bucket of tokens each, bounded in number.
+
+    Wide enough for some hundred people behind one address.
+    """
+
+    def __init__(self, per_s: float = 30.0, burst: float = 300.0, most: int = 20_000) -> None:
+        self._per_s = per_s
+        self._burst = burst
+        self._most = most
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def lets(self, address: str, now: float) -> bool:
+        """Whether this address may announce now."""
+        left, at_s = self._left.pop(address, (self._burst, now))
+        left = min(self._burst, left + (now - at_s) * self._per_s)
+        allowed = left >= 1.0
+        self._left[address] = (left - 1.0 if allowed else left, now)
+        if len(self._left) > self._most:
+            del self._left[next(iter(self._left))]
+        return allowed

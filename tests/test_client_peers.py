@@ -1,0 +1,145 @@
+"""The exchange with other downloaders: real sessions on the loopback address."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import libtorrent
+import pytest
+
+from client.peers.exchange import BadTorrent, Exchange
+from client.schedule.intervals import Spans
+from server.torrent.making import make
+
+SIZE = 3_000_001
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "a file.iso"
+    path.write_bytes(random.Random(5).randbytes(SIZE))
+    return path
+
+
+def document(path: Path) -> bytes:
+    with path.open("rb") as opened:
+        made = libtorrent.bdecode(make(opened.fileno(), path.name, path.stat().st_size))
+    whole: bytes = libtorrent.bencode({b"info": made[b"info"], b"piece layers": made[b"layers"]})
+    return whole
+
+
+class Party:
+    """One downloader with its own file in memory, as a sink would have it."""
+
+    def __init__(self, folder: Path, torrent: bytes, content: bytes = b"") -> None:
+        self.data = bytearray(content or bytes(SIZE))
+        self.have = Spans([(0, SIZE)] if content else [])
+        self.exchange = Exchange(
+            torrent,
+            folder,
+            SIZE,
+            upload_bytes_s=1e9,
+            listen="127.0.0.1:0",
+            random=random.Random(len(content)),
+        )
+        self.exchange.start()
+
+    def turn(self) -> None:
+        for offset, data in self.exchange.poll():
+            self.data[offset : offset + len(data)] = data
+            self.have.add(offset, offset + len(data))
+        self.exchange.share(self.have, lambda start, end: bytes(self.data[start:end]))
+
+
+def until(condition: Callable[[], bool], *parties: Party) -> None:
+    end_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end_s, "the exchange stands still"
+        for party in parties:
+            party.turn()
+        time.sleep(0.02)
+
+
+def test_what_the_server_sent_to_one_reaches_the_other(tmp_path: Path, file: Path) -> None:
+    torrent, content = document(file), file.read_bytes()
+    first = Party(tmp_path / "one", torrent, content)
+    second = Party(tmp_path / "two", torrent)
+    try:
+        second.exchange.meet("127.0.0.1", first.exchange.port)
+        until(lambda: second.have.total == SIZE, first, second)
+        assert bytes(second.data) == content
+        assert second.exchange.figures().received_bytes >= SIZE
+        assert first.exchange.figures().sent_bytes >= SIZE
+    finally:
+        first.exchange.stop()
+        second.exchange.stop()
+    assert not (tmp_path / "one").exists()
+
+
+def test_the_server_is_asked_for_what_no_peer_has(tmp_path: Path, file: Path) -> None:
+    torrent, content = document(file), file.read_bytes()
+    first = Party(tmp_path / "one", torrent)
+    second = Party(tmp_path / "two", torrent)
+    piece = first.exchange.piece_bytes
+    try:
+        # The first has all but the third piece.
+        first.data[:] = content
+        first.have = Spans([(0, 2 * piece), (3 * piece, SIZE)])
+        first.turn()
+        second.exchange.meet("127.0.0.1", first.exchange.port)
+        now = iter(range(10_000))
+        free = Spans([(0, SIZE)])
+        until(
+            lambda: second.exchange.from_origin(free, float(next(now))) == (2 * piece, 3 * piece),
+            first,
+        )
+        # What was begun is ended before anything else.
+        begun = Spans([(0, 100), (2 * piece, SIZE)])
+        assert second.exchange.from_origin(begun, float(next(now))) == (0, 100)
+        assert second.exchange.from_origin(Spans(), float(next(now))) is None
+    finally:
+        first.exchange.stop()
+        second.exchange.stop()
+
+
+def test_bytes_that_are_wrong_here_are_given_to_nobody(tmp_path: Path, file: Path) -> None:
+    torrent, content = document(file), file.read_bytes()
+    wrong = Party(tmp_path / "wrong", torrent, bytes(SIZE - 1) + b"x")
+    right = Party(tmp_path / "right", torrent, content)
+    asking = Party(tmp_path / "asking", torrent)
+    try:
+        asking.exchange.meet("127.0.0.1", wrong.exchange.port)
+        asking.exchange.meet("127.0.0.1", right.exchange.port)
+        until(lambda: asking.have.total == SIZE, wrong, right, asking)
+        assert bytes(asking.data) == content
+    finally:
+        for party in (wrong, right, asking):
+            party.exchange.stop()
+
+
+@pytest.mark.parametrize("raw", [b"", b"d4:infodee", b"<html>", b"i3e", b"d4:info3:abce"])
+def test_what_is_no_torrent_is_refused(tmp_path: Path, raw: bytes) -> None:
+    with pytest.raises(BadTorrent):
+        Exchange(
+            raw,
+            tmp_path / "x",
+            SIZE,
+            upload_bytes_s=1.0,
+            listen="127.0.0.1:0",
+            random=random.Random(1),
+        )
+
+
+def test_a_torrent_of_another_size_is_refused(tmp_path: Path, file: Path) -> None:
+    with pytest.raises(BadTorrent, match="another file"):
+        Exchange(
+            document(file),
+            tmp_path / "x",
+            SIZE + 1,
+            upload_bytes_s=1.0,
+            listen="127.0.0.1:0",
+            random=random.Random(1),
+        )

@@ -1,0 +1,184 @@
+"""Torrents of served files and their tracker: the wire, the bounds, and who learns nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from urllib.parse import quote_from_bytes
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from server.torrent.announce import (
+    BadAnnounce,
+    fields_of,
+    peers_answer,
+    read_announce,
+    read_scrape,
+    scrape_answer,
+)
+from server.torrent.swarm import Announce, Brake, Census, Event, Swarm
+
+HASH = bytes(range(20))
+
+
+def query(**fields: object) -> bytes:
+    return b"&".join(
+        name.encode()
+        + b"="
+        + quote_from_bytes(value if isinstance(value, bytes) else str(value).encode()).encode()
+        for name, value in fields.items()
+    )
+
+
+def test_an_announce_is_read() -> None:
+    asked = read_announce(
+        query(info_hash=HASH, peer_id=b"x" * 20, port=6881, left=7, event="started", numwant=5),
+        "192.0.2.1",
+    )
+    assert asked.info_hash == HASH
+    assert asked.said == Announce("192.0.2.1", 6881, 7, Event.STARTED, 5)
+
+
+def test_the_address_is_the_one_that_asks_whatever_it_says() -> None:
+    said = read_announce(query(info_hash=HASH, port=1, ip="198.51.100.9"), "192.0.2.1").said
+    assert said.address == "192.0.2.1"
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"port": 1}, "info_hash"),
+        ({"info_hash": b"short", "port": 1}, "20 bytes"),
+        ({"info_hash": HASH}, "port"),
+        ({"info_hash": HASH, "port": 0}, "1 to 65535"),
+        ({"info_hash": HASH, "port": 65536}, "up to 65535"),
+        ({"info_hash": HASH, "port": "６"}, "number"),
+        ({"info_hash": HASH, "port": 1, "left": "9" * 40}, "left"),
+    ],
+)
+def test_a_faulty_announce_is_refused_with_its_fault(fields: dict[str, object], fault: str) -> None:
+    with pytest.raises(BadAnnounce, match=fault):
+        read_announce(query(**fields), "192.0.2.1")
+
+
+@given(st.binary(max_size=300))
+def test_no_query_does_more_than_be_refused(raw: bytes) -> None:
+    for read in (lambda: read_announce(raw, "::1"), lambda: read_scrape(raw)):
+        with contextlib.suppress(BadAnnounce):
+            read()
+
+
+@given(st.dictionaries(st.binary(min_size=1, max_size=8), st.binary(max_size=20), max_size=4))
+def test_fields_come_back(fields: dict[bytes, bytes]) -> None:
+    raw = b"&".join(
+        quote_from_bytes(name, safe="").encode() + b"=" + quote_from_bytes(value, safe="").encode()
+        for name, value in fields.items()
+    )
+    if fields:
+        assert fields_of(raw) == {name: [value] for name, value in fields.items()}
+
+
+def test_answers_are_compact_for_both_families() -> None:
+    answer = peers_answer(
+        [("192.0.2.1", 258), ("2001:db8::1", 3)], Census(1, 2, 3), interval_s=60.0
+    )
+    assert answer[b"peers"] == bytes([192, 0, 2, 1, 1, 2])
+    assert answer[b"peers6"] == bytes.fromhex("20010db8" + "00" * 11 + "01" + "0003")
+    assert (answer[b"complete"], answer[b"incomplete"]) == (1, 2)
+    assert scrape_answer({HASH: Census(1, 2, 3)}) == {
+        b"files": {HASH: {b"complete": 1, b"incomplete": 2, b"downloaded": 3}}
+    }
+
+
+def test_a_scrape_must_name_torrents() -> None:
+    with pytest.raises(BadAnnounce, match="names 1 to 16"):
+        read_scrape(b"")
+    assert read_scrape(query(info_hash=HASH)) == [HASH]
+
+
+def test_a_finished_peer_is_not_sent_to_finished_ones() -> None:
+    swarm, rng = Swarm(60.0, 10), random.Random(1)
+    swarm.announce(Announce("192.0.2.1", 1, 0), 0.0, rng)
+    swarm.announce(Announce("192.0.2.2", 2, 5), 0.0, rng)
+    assert swarm.announce(Announce("192.0.2.3", 3, 0), 0.0, rng) == [("192.0.2.2", 2)]
+    assert set(swarm.announce(Announce("192.0.2.4", 4, 9), 0.0, rng)) == {
+        ("192.0.2.1", 1),
+        ("192.0.2.2", 2),
+        ("192.0.2.3", 3),
+    }
+
+
+def test_one_network_cannot_push_the_others_out() -> None:
+    swarm, rng = Swarm(60.0, 20), random.Random(1)
+    honest = [Announce(f"192.0.2.{number}", 5000, 1) for number in range(1, 6)]
+    for one in honest:
+        swarm.announce(one, 0.0, rng)
+    for port in range(1, 500):
+        swarm.announce(Announce("198.51.100.7", port, 1), 1.0, rng)
+    places = swarm.announce(Announce("203.0.113.1", 1, 1, want=64), 2.0, rng)
+    assert {(one.address, one.port) for one in honest} <= set(places)
+    assert swarm.census(2.0).incomplete == 20
+
+
+def test_the_brake_lets_a_crowd_through_and_stops_a_flood() -> None:
+    brake = Brake(per_s=10.0, burst=50.0, most=3)
+    assert sum(brake.lets("192.0.2.1", 0.0) for _ in range(200)) == 50
+    assert sum(brake.lets("192.0.2.1", 1.0) for _ in range(200)) == 10
+    assert brake.lets("192.0.2.2", 1.0)
+
+
+class Tracking(RuleBasedStateMachine):
+    """A swarm beside a plain dictionary of who spoke when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.swarm, self.rng, self.now = Swarm(10.0, 6), random.Random(3), 0.0
+        self.overfull = False
+        self.seen: dict[tuple[str, int], tuple[float, bool]] = {}
+
+    @rule(
+        host=st.integers(1, 5),
+        port=st.integers(1, 3),
+        left=st.integers(0, 2),
+        event=st.sampled_from(Event),
+        want=st.integers(0, 100),
+    )
+    def speak(self, host: int, port: int, left: int, event: Event, want: int) -> None:
+        place = (f"10.{host}.0.1", port)
+        said = Announce(*place, left, event, want)
+        places = self.swarm.announce(said, self.now, self.rng)
+        assert place not in places
+        assert len(places) <= want
+        assert len(set(places)) == len(places)
+        self.seen.pop(place, None)
+        if event is not Event.STOPPED:
+            self.seen[place] = (self.now, left == 0)
+            self.overfull = self.overfull or len(self.seen) > 6
+        else:
+            assert places == []
+        for other in places:
+            at_s, complete = self.seen[other]
+            assert self.now - at_s <= 25.0
+            assert not (complete and left == 0)
+
+    @rule(by_s=st.floats(0, 30))
+    def wait(self, by_s: float) -> None:
+        self.now += by_s
+        for place, (at_s, _) in list(self.seen.items()):
+            if self.now - at_s > 25.0:
+                del self.seen[place]
+
+    @invariant()
+    def the_census_is_right(self) -> None:
+        census = self.swarm.census(self.now)
+        complete = sum(complete for _, complete in self.seen.values())
+        assert census.complete + census.incomplete <= min(6, len(self.seen))
+        if not self.overfull:
+            assert census == Census(complete, len(self.seen) - complete, census.downloaded)
+
+
+TestTracking = Tracking.TestCase
+TestTracking.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
