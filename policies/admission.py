@@ -71,6 +71,8 @@ _MOST_LATE = 1_000
 _FRESH_S, _OLD_S = 0.5, 2.0
 #: How often the use that leases make of their slots is looked at, seconds.
 _USE_S = 10.0
+#: How long a download without a slot pauses at a stretch, seconds.
+_MOST_PAUSE_S = 10.0
 #: Slower than any modem: a reader that takes less stands still, bytes a second.
 _LEAST_BYTES_S = 2_000.0
 #: No wait longer than this many times `retry_max_s` is ever told.
@@ -485,7 +487,7 @@ class Admission:
     def pause_slotless(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Leases without a slot that would take a share pause until one is free.
 
-        Not longer than `max_pause_s` at a stretch. Pauses that another policy left behind end.
+        Not longer than `_MOST_PAUSE_S` at a stretch. Pauses that another policy left behind end.
         """
         resume = []
         for lease in (*self._inherited, *self.pool.slotless.values()):
@@ -494,7 +496,7 @@ class Admission:
             free = lease.slotless and self._large_unused() > 0
             if free:
                 self.pool.give_slot(lease)
-            if free or not lease.slotless or now >= lease.stopped_s + self.settings.max_pause_s:
+            if free or not lease.slotless or now >= lease.stopped_s + _MOST_PAUSE_S:
                 lease.paused = False
                 resume.append(lease.id)
         pause = []
@@ -509,7 +511,7 @@ class Admission:
         """When a pause of a lease without a slot must end."""
         paused = (lease.stopped_s for lease in self.pool.slotless.values() if lease.paused)
         first_s = min(paused, default=None)
-        return None if first_s is None else first_s + self.settings.max_pause_s
+        return None if first_s is None else first_s + _MOST_PAUSE_S
 
     def _least_rate_bytes_s(self) -> float:
         """What a download must take to hold a slot while others wait.

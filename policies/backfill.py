@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 from policies.contract import Forecast
 from policies.estimate.told_times import ToldTimes, due_s
 from policies.preemption import PROBE_S, Preemption
+from policies.upkeep import most_paused
 
 if TYPE_CHECKING:
     from policies.admission import Admission
 
-#: Newcomers that are measured at once, and leases that run just to be kept alive, take no more
-#: than these parts of the clients that fill the link (mean in Experiment 2 at 50 %: 1.086 times
-#: the lower bound with a tenth for upkeep, 1.067 with this).
-_PROBE_PART, _UPKEEP_PART = 0.1, 0.03
+#: Newcomers measured at once take no more than this part of the clients that fill the link.
+_PROBE_PART = 0.1
 #: So many times as many may be paused for the sake of told times,
 _OWED_TIMES = 1.5
 #: and so many more for each visit, made when it was told, that was in vain.
@@ -96,8 +95,7 @@ class Backfill:
 
     def most_paused(self) -> float:
         """So many paused leases cost the upkeep that is bearable."""
-        settings = self._settings
-        return _UPKEEP_PART * self._fill() * settings.max_pause_s / settings.min_run_s
+        return most_paused(self._capacity.rate_bytes_s)
 
     def next_place(self, now: float) -> tuple[int, ...]:
         """Of the clients that wait here the one that is due first, if it may start."""

@@ -6,14 +6,16 @@ at once for the next shortest, and a slow client costs no slot that a fast one c
 as many slots as the link has use for (up to `slots_max`).
 
 The guard: a download goes first once its slack is used up, the time until a plain web server would
-have it done (`policies.virtual_sharing`) less the time that it still needs. So nobody is done later
-than without admission, as far as speeds are known; a client that could take no more than its equal
-share has no slack, and runs from the start.
+have it done (`policies.virtual_sharing`) less the time that it still needs. A client that such a
+server would give all it can take has no slack at all, and runs before those too: standing back
+would cost it the whole delay, and nobody else gains more than the little that it takes. Within each
+of these groups the shortest goes first; the earliest end would leave the slowest, who cannot catch
+up, to the last. So nobody is done later than without admission, as far as speeds are known.
 
 Newcomers run for a moment first, to give them their first bytes and to see what they can take;
 some are then paused. As many may be paused as cost the link little to keep alive; the others wait
-and start in turn, or out of turn as they were told (`policies.backfill`). No started download is
-paused longer than `max_pause_s` at a stretch.
+and start in turn, or out of turn as they were told (`policies.backfill`). A paused download is not
+silent (`policies.upkeep`).
 """
 
 from __future__ import annotations
@@ -38,12 +40,14 @@ if TYPE_CHECKING:
 
 _key = attrgetter("key")
 #: The slack is that to this part of the virtual time left: speeds are known roughly, several may
-#: run out of slack together, and a virtual share grows when others leave. With 1, 0.8 and 0.6
-#: (simulated, 30+6, one file a session) 1.4, 0.5 and 0 % of the clients of Experiment 2 at 50 %
-#: are later than under processor sharing by 5 % and 5 s, at the same mean.
-_SURE_PART = 0.8
-#: Ranks of downloads without slack: below all others, by when they would have been done.
-_URGENT = -1e14
+#: run out of slack together, and a virtual share grows when others leave.
+_SURE_PART = 0.75
+#: Who takes up to this many times the most that a plain server would give anybody counts as given
+#: all it can take: nearly no slack, and a level that moves.
+_NEARLY = 1.25
+#: Ranks of downloads without slack, and of those that a plain server would give all they can take:
+#: below all others, the fewest bytes first.
+_URGENT, _LIMITED = -1e14, -2e14
 #: A ticket's slack is looked at again when half of it has gone, at the soonest after this, seconds.
 _LOOK_S = 0.25
 #: So many clients are in the virtual sharing at once; those beyond wait for room there.
@@ -61,10 +65,9 @@ class FairPolicy(Policy):
 
     def __init__(self, admission: Admission) -> None:
         super().__init__(admission)
-        settings = self.settings
         self._queue = admission.queue
         self._capacity = admission.capacity
-        self._preemption = Preemption(settings.max_pause_s, settings.min_run_s)
+        self._preemption = Preemption()
         self._shorter = ShorterLoad()
         self._virtual = VirtualSharing()
         #: Tickets by when their slack is looked at again.
@@ -80,7 +83,7 @@ class FairPolicy(Policy):
                 lease.mark = math.inf
                 self._order.append(lease)
                 if lease.paused:
-                    self._preemption.inherit(lease)
+                    self._preemption.inherit()
         table = self._queue.table
         for number, row in table.rows.items():
             if admission.row(number) is not None:
@@ -127,17 +130,19 @@ class FairPolicy(Policy):
         share = self.admission.state.shares.of(client)
         return self._virtual.add(client, max(1, size_bytes), speed_bytes_s, share)
 
-    def _slack_s(self, client: str, mark: float, needs_s: float) -> tuple[float, float]:
-        """How long a download may still stand back, and when it should be done, from now."""
+    def _slack_s(self, client: str, mark: float, needs_s: float) -> float:
+        """How long a download may still stand back."""
         if mark == math.inf:
-            return math.inf, math.inf
-        left_s = _SURE_PART * self._virtual.left_s(client, mark)
-        return left_s - needs_s, left_s
+            return math.inf
+        return _SURE_PART * self._virtual.left_s(client, mark) - needs_s
 
-    def _ticket_slack_s(self, row: int) -> tuple[float, float]:
-        table = self._queue.table
+    def _ticket_slack_s(self, row: int) -> float:
+        table, capacity = self._queue.table, self._capacity
         client = table.client[row]
-        speed = min(self._capacity.recall(client), self._capacity.rate_bytes_s)
+        speed = capacity.recall(client)
+        if speed == math.inf:
+            speed = capacity.typical_client_bytes_s
+        speed = min(speed, capacity.rate_bytes_s)
         if table.mark[row] == math.inf:
             table.mark[row] = self._enter(client, table.remaining[row], speed)
         return self._slack_s(client, table.mark[row], table.remaining[row] / speed)
@@ -152,9 +157,10 @@ class FairPolicy(Policy):
             row = self.admission.row(number)
             if row is None or table.key[row] < 0.0:
                 continue
-            slack_s, left_s = self._ticket_slack_s(row)
+            slack_s = self._ticket_slack_s(row)
             if slack_s <= 0.0:
-                self._queue.set_key(row, _URGENT + now + left_s)
+                key = table.remaining[row] / table.weight[row]
+                self._queue.set_key(row, _URGENT + key)
             else:
                 again_s = min(60.0, max(_LOOK_S, 0.5 * slack_s))
                 heappush(self._looks, (now + again_s, number))
@@ -166,8 +172,10 @@ class FairPolicy(Policy):
         speed = self._capacity.speed(lease)
         if lease.mark == math.inf:
             lease.mark = self._enter(lease.client, lease.remaining_bytes, speed)
-        slack_s, left_s = self._slack_s(lease.client, lease.mark, lease.remaining_bytes / speed)
-        return _URGENT + self._now + left_s if slack_s <= 0.0 else key
+        slack_s = self._slack_s(lease.client, lease.mark, lease.remaining_bytes / speed)
+        if self._virtual.is_served(lease.client, speed / _NEARLY):
+            return _LIMITED + key
+        return _URGENT + key if slack_s <= 0.0 else key
 
     def _sort(self) -> None:
         if not self._sorted:
@@ -259,7 +267,6 @@ class FairPolicy(Policy):
         """Which leases stop and which go on, by rank until the link is full."""
         self._virtual_now(now)
         self._look_at_tickets(now)
-        self._preemption.come_due(self.admission.pool.leases, now)
         if not (self._known or self._preemption.count):
             return (), ()
         self._sort()
@@ -268,8 +275,8 @@ class FairPolicy(Policy):
         return self._preemption.choose(self._order, capacity.demand_bytes_s, typical, most, now)
 
     def wake_s(self, now: float) -> float | None:
-        """When a pause must end, somebody is due, or a slack must be looked at."""
-        wakes = [self._preemption.next_s(self.admission.pool.leases), self._backfill.next_s(now)]
+        """When a probe is over, somebody is due, or a slack must be looked at."""
+        wakes = [self._preemption.next_s(now), self._backfill.next_s(now)]
         if self._looks and self._known:
             wakes.append(max(self._looks[0][0], now + _LOOK_S))
         return min((wake for wake in wakes if wake is not None), default=None)
@@ -281,7 +288,7 @@ class FairPolicy(Policy):
         if not self._known:
             return None
         self._virtual_now(now)
-        slack_s, _ = self._ticket_slack_s(row)
+        slack_s = self._ticket_slack_s(row)
         turn_s = min(self._until_turn_s(row), max(0.0, slack_s))
         return self._backfill.forecast(row, turn_s, now)
 

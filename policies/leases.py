@@ -30,7 +30,6 @@ class Lease:
         "key",
         "large",
         "mark",
-        "pause_due_s",
         "paused",
         "rate_bytes_s",
         "remaining_bytes",
@@ -75,8 +74,6 @@ class Lease:
         self.paused = False
         #: Since when it is paused, in the present stretch.
         self.stopped_s = now
-        #: When the present pause must end at the latest.
-        self.pause_due_s = math.inf
         #: Since when the client waits or runs.
         self.waited_from_s = now
 

@@ -36,7 +36,7 @@ TICKETS = (
     "early_answer_s",
     "class_weights",
 )
-LINK = ("slots_max", "bandwidth_bytes_s", "max_pause_s", "min_run_s", "overbook", "network_shares")
+LINK = ("slots_max", "bandwidth_bytes_s", "overbook", "network_shares")
 #: Settings of earlier versions: a stored configuration may still name them, nothing reads them.
 RETIRED = frozenset(
     {
@@ -46,6 +46,8 @@ RETIRED = frozenset(
         "overload_full_s",
         "calm_s",
         "slots_step_s",
+        "max_pause_s",
+        "min_run_s",
     }
 )
 
@@ -246,21 +248,6 @@ class PolicySettings(BaseModel):
         le=1e12,
         description="What the line carries at most; what it really carries is found.",
         json_schema_extra=_about("bytes/s"),
-    )
-    max_pause_s: float = Field(
-        10.0,
-        gt=0.0,
-        le=86_400.0,
-        description="A started download is never paused longer than this at a stretch (tools "
-        "that read with a time-out, such as pip with 15 s, give up beyond).",
-        json_schema_extra=_about("s"),
-    )
-    min_run_s: float = Field(
-        0.1,
-        gt=0.0,
-        le=3_600.0,
-        description="Once resumed because of max_pause_s, a download runs at least this long.",
-        json_schema_extra=_about("s"),
     )
     overbook: float = Field(
         1.0,

@@ -110,6 +110,15 @@ class VirtualSharing:
             self._asked.pop(share, None)
             self._clients.pop(share, None)
 
+    def is_served(self, client: str, speed_bytes_s: float) -> bool:
+        """Whether a client of this speed, with all of its share, is served what they can take."""
+        link = self._link
+        assert link is not None
+        if speed_bytes_s > link.level_bytes_s:
+            return False
+        speeds = self._clients.get(self._share.get(client, (client, 0))[0], {})
+        return len(speeds) < 2 or sum(speeds.values()) <= link.level_bytes_s
+
     def left_s(self, client: str, mark: float) -> float:
         """Seconds until the download that ends at this mark would be done; 0 if it would be now."""
         share, _ = self._share.get(client, (client, 0))

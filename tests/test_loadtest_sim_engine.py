@@ -15,6 +15,7 @@ from loadtest.sim.outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, Tally
 from loadtest.sim.scenario import POLICIES, Scenario
 from loadtest.workloads import File, Visitor, Workload, exp2, release_artefacts
 from policies.contract import Decision, Job, Wait
+from policies.upkeep import TRICKLE_S, trickle_bytes
 
 
 def population(*visitors: Visitor) -> Workload:
@@ -87,7 +88,7 @@ def test_who_loses_patience_leaves_and_is_counted() -> None:
         assert ends(tally)[1] == 21.0
 
 
-def test_a_paused_lease_stops_and_goes_on_where_it_was() -> None:
+def test_a_paused_lease_trickles_and_goes_on_where_it_was() -> None:
     class Pausing(ProcessorSharing):
         """Pauses lease 1 from 2 s to 5 s."""
 
@@ -99,9 +100,10 @@ def test_a_paused_lease_stops_and_goes_on_where_it_was() -> None:
                 return replace(advance, pause=(1,), wake_at=5.0)
             return replace(advance, resume=(1,))
 
-    workload = population(visitor("a", 0.0, 100.0, 1_000))
+    workload = population(visitor("a", 0.0, 1_000.0, 10_000))
     engine = Engine(workload, Pausing(1), Conditions(1_000.0, manners=PUNCTUAL, socket_bytes=0))
-    assert ends(engine.run()) == {0: 0.5 + 10.0 + 3.0}
+    kept_s = 3.0 * trickle_bytes(1_000.0) / TRICKLE_S / 1_000.0
+    assert ends(engine.run()) == {0: pytest.approx(0.5 + 10.0 + 3.0 - kept_s)}
 
 
 def test_a_policy_that_starves_somebody_is_named() -> None:

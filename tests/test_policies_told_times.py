@@ -14,6 +14,7 @@ from policies.contract import Admit, Job, Wait
 from policies.estimate.told_times import ToldTimes, due_s
 from policies.registry import make_policy
 from policies.settings import PolicySettings
+from policies.upkeep import most_paused
 
 MB = 1_000_000
 LINK, CLIENT = 4.0 * MB, 0.25 * MB
@@ -65,7 +66,7 @@ class Crowd:
         self.first_byte: dict[str, float] = {}
         self.owner: dict[int, str] = {}
         for number in range(count):
-            self.ask(f"c{number}", MB + number * MB // 10)
+            self.ask(f"c{number}", MB + number * MB // 40)
 
     def ask(self, client: str, size: int) -> None:
         job = Job(client, "file", size, size, rate_bytes_s=CLIENT, present=True)
@@ -113,19 +114,20 @@ class Crowd:
             self.settle()
 
 
-@pytest.mark.parametrize("count", [55, 65])
+@pytest.mark.parametrize("count", [150, 180])
 def test_who_was_told_a_time_starts_by_then_or_a_tenth_later(count: int) -> None:
-    # 48 paused downloads are bearable, and half as many more for the sake of told times.
+    # So many paused downloads are bearable, and half as many more for the sake of told times.
+    bearable = int(most_paused(LINK))
     crowd = Crowd(count)
     crowd.live(1_000.0)
     assert len(crowd.started) == count
-    assert len(crowd.told) >= count - 48
+    assert len(crowd.told) >= count - bearable - 20
     for client, (at, expected) in crowd.told.items():
         assert crowd.started[client] <= at + 1.1 * expected + 0.06, client
 
 
 def test_first_bytes_come_as_the_download_starts() -> None:
-    crowd = Crowd(60)
+    crowd = Crowd(150)
     crowd.live(1_000.0)
     assert all(crowd.first_byte[client] - at <= 0.06 for client, at in crowd.started.items())
 
@@ -134,8 +136,8 @@ def test_first_bytes_come_as_the_download_starts() -> None:
 def test_polling_clients_of_a_narrow_link_start_when_told(rate_bytes_s: float) -> None:
     """Each could take the link, or a fifth of it, for itself, and more come than it can carry."""
     visitors = tuple(
-        Visitor(f"c{number}", number * 3.5, rate_bytes_s, (File("file", size),))
-        for number, size in enumerate((30 * MB, 20 * MB) * 50)
+        Visitor(f"c{number}", number * 1.5, rate_bytes_s, (File("file", size),))
+        for number, size in enumerate((30 * MB, 20 * MB) * 150)
     )
     workload = Workload("narrow", 1, visitors, 5.0 * MB, 20_000)
     scenario = Scenario("fair", 6, 2, bandwidth_bytes_s=5.0 * MB, hold=False, tick_s=0.25)

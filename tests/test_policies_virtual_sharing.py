@@ -70,7 +70,7 @@ def fair_ends(jobs: list[tuple[float, int, float]], tick_s: float = 0.1) -> list
     """When the same jobs end under Fair on the same link, all speeds known from earlier visits."""
     policy = make_policy(
         "fair",
-        PolicySettings(slots=64, reserve_small=0, bandwidth_bytes_s=LINK, max_pause_s=1e4),
+        PolicySettings(slots=64, reserve_small=0, bandwidth_bytes_s=LINK),
         random.Random(1),
     )
     left: dict[int, float] = {}
@@ -133,6 +133,15 @@ def test_nobody_is_later_under_fair_than_under_processor_sharing(
     under_sharing = shared([(at, float(size), speed) for at, size, speed in jobs], LINK)
     for (at, _, _), mine, theirs in zip(jobs, fair_ends(jobs), under_sharing, strict=True):
         assert mine - at <= 1.1 * (theirs - at) + 2.0
+
+
+def test_who_could_take_no_more_than_a_share_is_not_left_to_the_last() -> None:
+    """Large downloads that are overtaken until they have no slack come after those without any."""
+    slow = [(0.0, int(0.03 * LINK * 150.0), 0.03 * LINK) for _ in range(5)]
+    large = [(0.0, 8 * int(LINK), LINK) for _ in range(4)]
+    small = [(0.5 * number, int(0.3 * LINK), LINK) for number in range(120)]
+    for end in fair_ends(slow + large + small, 0.25)[: len(slow)]:
+        assert end <= 1.02 * 150.0
 
 
 def test_a_finished_download_runs_on_and_a_given_up_one_does_not() -> None:

@@ -30,6 +30,7 @@ from loadtest.workloads import File, Workload
 from policies.contract import AdmissionPolicy, Admit, Job, Wait
 from policies.driver import PolicyDriver
 from policies.max_min import Flow, Link
+from policies.upkeep import TRICKLE_S, trickle_bytes
 
 #: A full socket is empty after so long at the latest, seconds.
 _SOCKET_S = 2.0
@@ -262,8 +263,9 @@ class Engine:
     def _body_begins(self, client: Client) -> None:
         if client.gone or client.lease is None or client.flow is None:
             return
-        if client.lease not in self._paused and client.lease not in self._tried:
-            self._carry(client)
+        self._carry(client)
+        if client.lease in self._paused or client.lease in self._tried:
+            self._dry(client.flow, client)
 
     def _carry(self, client: Client) -> None:
         assert client.flow is not None
@@ -271,7 +273,10 @@ class Engine:
             client.first_byte_s = self.now
         if self._chronicle is not None:
             self._chronicle.carried(self.now, client.number, True)
-        self._link.start(client.flow)
+        if client.flow.running:
+            self._link.change(client.flow, 0.0, client.visitor.rate_bytes_s)
+        else:
+            self._link.start(client.flow)
         if client.lease is not None:
             self._sight.begins(client.lease, client.flow, self.now)
 
@@ -356,7 +361,9 @@ class Engine:
         lease = client.lease
         still = lease is not None and (lease in self._paused or lease in self._tried)
         if client.flow is flow and still and flow.running:
-            self._link.stop(flow)
+            # Kept from giving up, as `policies.upkeep` says.
+            slow = trickle_bytes(self._link.capacity_bytes_s) / TRICKLE_S
+            self._link.change(flow, 0.0, min(slow, client.visitor.rate_bytes_s))
             if self._chronicle is not None:
                 self._chronicle.carried(self.now, client.number, False)
 
@@ -370,7 +377,7 @@ class Engine:
             return
         for client in self._leases.get(lease, ()):
             begun = now >= client.admitted_s + self.conditions.accept_s
-            if begun and client.flow is not None and not client.flow.running:
+            if begun and client.flow is not None:
                 self._carry(client)
 
     def idled_out(self, lease: int, now: float) -> None:

@@ -8,15 +8,17 @@ keep what they can take and the others share the rest: max-min fairness, at a co
 bandwidth and not by the number of clients.
 
 Senders that were told to pause get a trickle before all others, because clients give up when their
-socket stays silent: 4 KiB every 4 s. pip waits 15 s for a byte, many programs 10 s, and curl's and
-dnf's speed limit is 1 000 bytes/s.
+socket stays silent (`policies.upkeep`).
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from typing import Any, Protocol
+
+from policies.upkeep import TRICKLE_S, trickle_bytes
 
 TICK_S = 0.01
 #: What a turn is: at least this on a ring that is short, more on a fast link, where turns cost CPU.
@@ -29,8 +31,6 @@ _BURST_S = 0.05
 #: or this much while somebody waits: a busy machine ticks late, and the line would be lost.
 _LATE_S = 0.25
 _GOODPUT_WINDOW_S = 1.0
-#: What a paused sender still sends, and how often.
-TRICKLE_BYTES, TRICKLE_S = 4096, 4.0
 #: Trickles that are due within this of each other leave together.
 _TOGETHER_S = 0.05
 
@@ -215,6 +215,8 @@ class Pacer:
     def _trickle(self) -> None:
         self._trickle_call = None
         now = self.now()
+        rate = self._bandwidth_bytes_s
+        most_bytes = trickle_bytes(math.inf if rate is None else rate)
         due: list[Paced] = []
         while self._paused and self._paused[0][0] <= now + _TOGETHER_S:
             due.append(heapq.heappop(self._paused)[2])
@@ -223,7 +225,7 @@ class Pacer:
             if due_s <= now + _TOGETHER_S:
                 # It may be that its socket takes nothing: then there is enough under way.
                 due_s = now + TRICKLE_S
-                sent = paced.trickle(TRICKLE_BYTES)
+                sent = paced.trickle(most_bytes)
                 if sent is None:
                     continue
                 self.charge(sent)
