@@ -24,7 +24,8 @@ class Conditions:
     socket that is full goes on sending once its transfer is paused. `paced`: the server finds its
     line and caps itself, with `ceiling_bytes_s` configured or not. `limit_s`: give up on a run that
     has not ended by then (a policy that starves somebody). `answer_bytes`: what an answer without a
-    file takes of the link; who asks often takes some of it from those who download.
+    file takes of the link; who asks often takes some of it from those who download. `line`: from
+    such a time on, in seconds, the link carries such a part of its bandwidth.
     """
 
     bandwidth_bytes_s: float
@@ -43,6 +44,12 @@ class Conditions:
     rude_manners: Manners = RUDE
     answer_bytes: int = 0
     limit_s: float = 10_000_000.0
+    line: tuple[tuple[float, float], ...] = ()
+
+    def line_bytes_s(self, now: float) -> float:
+        """What the link carries at this time."""
+        parts = [part for since_s, part in self.line if since_s <= now]
+        return self.bandwidth_bytes_s * (parts[-1] if parts else 1.0)
 
 
 class Starved(RuntimeError):

@@ -152,6 +152,15 @@ def rude_gain(workload: Workload, times: _Vector, calm: _Vector) -> float:
     return float(1.0 - changes[0] / changes[1])
 
 
+def later(times: _Vector, control: _Vector) -> float:
+    """The part of the clients that are done significantly later than in the control run."""
+    both = ~np.isnan(times) & ~np.isnan(control)
+    if not both.any():
+        return math.nan
+    loss = times[both] - control[both]
+    return float((loss > np.maximum(SIGNIFICANT_FRACTION * control[both], SIGNIFICANT_S)).mean())
+
+
 def net_faster(times: _Vector, control: _Vector) -> float:
     """The paper's net proportion of clients faster than in the control run, -1 to 1."""
     both = ~np.isnan(times) & ~np.isnan(control)

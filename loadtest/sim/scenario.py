@@ -45,6 +45,7 @@ class Scenario:
     `hold`: clients wait inside their request; None: as is best for the policy (`HELD`).
     `tells_bandwidth`: whether the policy is configured with the link's capacity or must find it.
     `paced`: whether the server caps itself below what its line carries (the paper's does not).
+    `line`: see `Conditions`.
     """
 
     policy: str
@@ -59,6 +60,7 @@ class Scenario:
     tick_s: float = 0.25
     tells_bandwidth: bool = True
     paced: bool = True
+    line: tuple[tuple[float, float], ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def capacity(self, workload: Workload) -> float:
@@ -97,6 +99,7 @@ class Scenario:
             paced=self.paced and POLICIES[self.policy] is not None,
             ceiling_bytes_s=self.capacity(workload) if self.tells_bandwidth else None,
             manners=MANNERS[self.manners],
+            line=self.line,
         )
 
     def simulate(

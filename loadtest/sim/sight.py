@@ -25,6 +25,7 @@ class Sight:
     def __init__(self, link: Link, conditions: Conditions) -> None:
         ceiling_bytes_s = conditions.ceiling_bytes_s if conditions.paced else None
         self._link = link
+        self._conditions = conditions
         self._line_bytes_s = link.capacity_bytes_s
         self._look_s = conditions.look_s
         self._bottleneck = Bottleneck(ceiling_bytes_s) if conditions.paced else None
@@ -65,7 +66,10 @@ class Sight:
 
     def tick(self, now: float, flows: Mapping[int, Flow], sizes: Mapping[int, int]) -> float:
         """Look at the running transfers, cap the link; returns the goodput since the last tick."""
-        link = self._link
+        link, line_bytes_s = self._link, self._conditions.line_bytes_s(now)
+        if line_bytes_s != self._line_bytes_s:
+            self._line_bytes_s = line_bytes_s
+            self._cap(self.orders)
         if self._bottleneck is not None:
             samples = []
             for lease, flow in flows.items():
