@@ -21,7 +21,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "config": ("server.app.cli.config:config", "Check or show the configuration."),
     "backup": ("server.app.cli.backup:backup", "Write keys, queue and accounts into one file."),
     "restore": ("server.app.cli.backup:restore", "Make a state folder from a backup."),
-    "ticket": ("server.app.cli.ticket:ticket", "Issue preference tickets."),
+    "ticket": ("server.app.cli.ticket:ticket", "Issue priority passes."),
     "get": ("client.cli.get:get", "Download, waiting politely and verifying what arrives."),
     "loadtest": ("loadtest.cli:loadtest", "Send a server the crowd, and say what came of it."),
     "plan": ("loadtest.sim.plan_cli:plan", "What line a crowd would need, in virtual time."),

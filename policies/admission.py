@@ -297,7 +297,7 @@ class Admission:
         queue.set_present(row, job.present)
         queue.resize(row, self._believed_bytes(job))
         if job.weight > table.weight[row]:
-            queue.reweigh(row, job.weight)
+            queue.reweigh(row, job.weight, job.priority_class)
         early = not job.present and now < table.promise_s[row] - settings.early_tolerance_s
         if early:
             self._tally.early_polls += 1

@@ -55,6 +55,8 @@ class Job:
     present: bool = False
     network: tuple[str, ...] = ()
     known: bool = False
+    #: The name of the priority class that the weight is of, for who reads a ticket; empty: none.
+    priority_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,7 @@ class TicketRow:
     changed_s: float
     polls: int = 0
     early_polls: int = 0
+    priority_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -279,6 +279,6 @@ class PolicySettings(BaseModel):
             )
         return self
 
-    def weight_of(self, preference: str | None) -> float:
-        """The weight of a preference class; 1 for none or one that is not configured."""
-        return 1.0 if preference is None else self.class_weights.get(preference, 1.0)
+    def weight_of(self, priority_class: str | None) -> float:
+        """The weight of a priority class; 1 for none or one that is not configured."""
+        return 1.0 if priority_class is None else self.class_weights.get(priority_class, 1.0)

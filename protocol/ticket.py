@@ -1,9 +1,9 @@
-"""Tickets and passes as signed text: what a client shows to prove its place or its preference.
+"""Tickets and passes as signed text: what a client shows to prove its place or its priority.
 
 A *ticket* token proves a place in the queue and is bound to one address and one file; it carries
 the name by which the server knows its owner there, and what is needed to take the place up again
 should the server have lost it. A *visitor* token is the cookie by which a browser is known again.
-A *pass* is made by the operator and given to people; it carries a preference class and where and
+A *pass* is made by the operator and given to people; it carries a priority class and where and
 how often it counts.
 
 Form: `t2.KEY.PAYLOAD.SIGNATURE` (`v1.` for a visitor, `p1.` for a pass), each part from the
@@ -87,7 +87,7 @@ class Ticket:
     remaining_bytes: int
     weight: float
     issued_s: float
-    preference: str = ""
+    priority_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Visitor:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """An operator's permit: preference class, weight, and where, when and how often it counts.
+    """An operator's permit: priority class, weight, and where, when and how often it counts.
 
     `path` is a shell pattern over the whole path of a file (`*` crosses slashes). Times are Unix
     seconds; `max_uses` counts downloads begun, and whoever reads the pass keeps that count by
@@ -108,7 +108,7 @@ class Pass:
     """
 
     serial: str
-    preference: str
+    priority_class: str
     weight: float
     path: str
     not_before_s: float
@@ -141,7 +141,7 @@ class KeyRing:
     def write_ticket(self, ticket: Ticket) -> str:
         """The token for a ticket. Raises ValueError for fields out of bounds."""
         _check_numbers(ticket.number, ticket.size_bytes, ticket.remaining_bytes)
-        _check_class(ticket.preference, ticket.weight)
+        _check_class(ticket.priority_class, ticket.weight)
         if not _NAME.fullmatch(ticket.name):
             raise ValueError(f"client name {ticket.name!r}: use 1 to 32 of A-Z a-z 0-9 _ -")
         if not math.isfinite(ticket.issued_s):
@@ -156,7 +156,7 @@ class KeyRing:
             _tag(ticket.file),
             len(ticket.name),
         )
-        return self._sign("t2", body + (ticket.name + ticket.preference).encode("ascii"))
+        return self._sign("t2", body + (ticket.name + ticket.priority_class).encode("ascii"))
 
     def read_ticket(
         self, token: str, address: str, file: str, now: float, max_age_s: float = 30 * 86_400.0
@@ -173,9 +173,9 @@ class KeyRing:
         number, size_bytes, remaining_bytes, weight, issued_s, address_tag, file_tag, cut = fields
         try:
             names = body[_TICKET.size :].decode("ascii")
-            name, preference = names[:cut], names[cut:]
+            name, priority_class = names[:cut], names[cut:]
             _check_numbers(number, size_bytes, remaining_bytes)
-            _check_class(preference, weight)
+            _check_class(priority_class, weight)
         except ValueError as error:
             raise _forged(FORGED) from error
         if not (_NAME.fullmatch(name) and math.isfinite(issued_s)):
@@ -192,7 +192,15 @@ class KeyRing:
         if not now - issued_s <= max_age_s:
             raise BadToken("This ticket is too old; ask without it for a new one.", code=EXPIRED)
         return Ticket(
-            number, address, name, file, size_bytes, remaining_bytes, weight, issued_s, preference
+            number,
+            address,
+            name,
+            file,
+            size_bytes,
+            remaining_bytes,
+            weight,
+            issued_s,
+            priority_class,
         )
 
     def write_visitor(self, visitor: Visitor) -> str:
@@ -220,7 +228,7 @@ class KeyRing:
         _check_pass(permit)
         fields = [
             permit.serial,
-            permit.preference,
+            permit.priority_class,
             permit.weight,
             permit.path,
             permit.not_before_s,
@@ -286,9 +294,9 @@ def _check_numbers(*numbers: int) -> None:
             raise ValueError("numbers of a ticket must be from 0 to 2**63 - 1")
 
 
-def _check_class(preference: str, weight: float) -> None:
-    if preference and not _NAME.fullmatch(preference):
-        raise ValueError(f"preference class {preference!r}: use 1 to 32 of A-Z a-z 0-9 _ -")
+def _check_class(priority_class: str, weight: float) -> None:
+    if priority_class and not _NAME.fullmatch(priority_class):
+        raise ValueError(f"priority class {priority_class!r}: use 1 to 32 of A-Z a-z 0-9 _ -")
     if not (math.isfinite(weight) and weight > 0):
         raise ValueError("the weight must be a positive number")
 
@@ -296,9 +304,9 @@ def _check_class(preference: str, weight: float) -> None:
 def _check_pass(permit: Pass) -> None:
     if not (isinstance(permit.serial, str) and _NAME.fullmatch(permit.serial)):
         raise ValueError("the serial of a pass must be 1 to 32 of A-Z a-z 0-9 _ -")
-    if not isinstance(permit.preference, str):
-        raise ValueError("the preference class must be text")
-    _check_class(permit.preference, permit.weight)
+    if not isinstance(permit.priority_class, str):
+        raise ValueError("the priority class must be text")
+    _check_class(permit.priority_class, permit.weight)
     if not (isinstance(permit.path, str) and 0 < len(permit.path.encode()) <= MAX_PATH_LENGTH):
         raise ValueError(f"the path pattern must be text of 1 to {MAX_PATH_LENGTH} bytes")
     if not (math.isfinite(permit.not_before_s) and math.isfinite(permit.expires_s)):

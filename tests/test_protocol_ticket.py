@@ -144,7 +144,7 @@ def test_what_cannot_be_written_is_refused_when_writing() -> None:
         {"number": -1},
         {"weight": math.nan},
         {"weight": 0.0},
-        {"preference": "a b"},
+        {"priority_class": "a b"},
         {"name": ""},
     ):
         with pytest.raises(ValueError):

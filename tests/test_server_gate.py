@@ -512,7 +512,7 @@ def test_rules_hide_require_a_class_and_count_sizes() -> None:
 
 def issue_pass(house: House, **more: object) -> str:
     fields = {
-        "class_name": "gold",
+        "priority_class": "gold",
         "weight": 4.0,
         "path": "/*",
         "not_before_s": START_S,
@@ -535,6 +535,28 @@ def test_a_pass_opens_what_requires_it_and_moves_faster() -> None:
     assert int(special.connection.fields["tidegate-place"]) < 20
     polled = house.ask("192.0.2.200", token=special.token)
     assert polled.connection.status == 503
+
+
+def test_a_waiting_ticket_knows_its_class_whatever_the_weights_are() -> None:
+    """Two classes may have one weight; what a weight is of cannot be guessed."""
+    house = House()
+    house.ask("192.0.2.1")
+    for address, word in (("192.0.2.2", "gold"), ("192.0.2.3", "press"), ("192.0.2.4", "")):
+        fields = {}
+        if word:
+            fields["tidegate_pass"] = issue_pass(house, priority_class=word)
+        house.ask(address, **fields)
+
+    def classes(of: House) -> dict[str, str]:
+        return {row.client.split("#")[0]: row.priority_class for row in of.gate.policy.tickets()}
+
+    told = {"192.0.2.2": "gold", "192.0.2.3": "press", "192.0.2.4": ""}
+    assert classes(house) == told
+    after = House(restored=house.journal.rows.values(), next_number=100, clock=house.clock)
+    assert {who: classes(after)[who] for who in told} == told
+    late = issue_pass(house, priority_class="press", weight=9.0)
+    house.ask("192.0.2.4", tidegate_pass=late)
+    assert classes(house)["192.0.2.4"] == "press"
 
 
 def test_a_pass_counts_downloads_and_not_visits() -> None:

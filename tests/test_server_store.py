@@ -55,6 +55,7 @@ def ticket(number: int, state: TicketState = TicketState.WAITING, **more: Any) -
         issued_s=1000.0 + number,
         state=state,
         changed_s=1000.0 + number,
+        priority_class="gold",
     )
     return replace(row, **more)
 

@@ -73,7 +73,7 @@ def _headers(
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing unless it fails.")
 @click.option("--limit-rate", type=_Unit("rate"), help="At most so much: 2MB/s, 10Mbit.")
 @click.option("-H", "--header", "headers", multiple=True, callback=_headers, help="NAME: VALUE.")
-@click.option("--pass", "pass_token", help="A preference pass given by the operator.")
+@click.option("--pass", "pass_token", help="A priority pass given by the operator.")
 @click.option("--ca", metavar="FILE", help="Certificates (PEM) to believe beside the system's.")
 @click.option("--insecure", is_flag=True, help="Believe any certificate. The digest still counts.")
 @click.option("--connections", type=click.IntRange(1, 16), help="Connections to each mirror.")

@@ -50,7 +50,7 @@ def _stop(*_: object) -> NoReturn:
 @click.option("--keep", default=1, show_default=True, help="Previous versions kept.")
 @click.option("--replace", is_flag=True, help="Put the mirror in place of what DIRECTORY holds.")
 @click.option("--paranoid", is_flag=True, help="Read every file each round, whatever its stamp.")
-@click.option("--pass", "pass_token", help="A preference pass given by the origin's operator.")
+@click.option("--pass", "pass_token", help="A priority pass given by the origin's operator.")
 @click.option("--multicast", is_flag=True, help="Join multicast when the origin offers it.")
 @click.option("--multicast-interface", metavar="ADDR", help="Address of the interface to join on.")
 @click.option(

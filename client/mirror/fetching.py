@@ -20,7 +20,7 @@ class HttpTransport:
     """`client.mirror.transport.Transport`: small answers by `HttpClient`, files by `client.api`.
 
     `data_folder` is where the downloader keeps what it learns of servers; `multicast` lets it join
-    a transmission the server offers, `pass_token` is a preference pass. `sleep` waits, `clock`
+    a transmission the server offers, `pass_token` is a priority pass. `sleep` waits, `clock`
     never jumps, `agent` is the User-Agent. A server that queues is waited for as it says, for an
     hour at most. A login may stand in the URL.
     """

@@ -37,6 +37,7 @@ class TicketTable:
         "number",
         "polls",
         "present",
+        "priority_class",
         "promise_s",
         "raw",
         "remaining",
@@ -55,6 +56,7 @@ class TicketTable:
         self.size = array("q")
         self.remaining = array("q")
         self.weight = array("d")
+        self.priority_class: list[str] = []
         self.issued_s = array("d")
         self.changed_s = array("d")
         #: Order in the queue, see `TicketQueue`.
@@ -86,6 +88,7 @@ class TicketTable:
             self.size[row] = job.size_bytes
             self.remaining[row] = remaining_bytes
             self.weight[row] = job.weight
+            self.priority_class[row] = sys.intern(job.priority_class)
             self.issued_s[row] = issued_s
             self.changed_s[row] = changed_s
             self.key[row] = 0.0
@@ -103,6 +106,7 @@ class TicketTable:
             self.size.append(job.size_bytes)
             self.remaining.append(remaining_bytes)
             self.weight.append(job.weight)
+            self.priority_class.append(sys.intern(job.priority_class))
             self.issued_s.append(issued_s)
             self.changed_s.append(changed_s)
             self.key.append(0.0)
@@ -139,4 +143,5 @@ class TicketTable:
             changed_s=self.changed_s[row],
             polls=self.polls[row],
             early_polls=self.early[row],
+            priority_class=self.priority_class[row],
         )

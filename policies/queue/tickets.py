@@ -12,6 +12,7 @@ move them is decided by `policies.admission`.
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -153,7 +154,12 @@ class TicketQueue:
         if self.find(ticket.client, ticket.file) is not None:
             return None
         job = Job(
-            ticket.client, ticket.file, ticket.size_bytes, ticket.remaining_bytes, ticket.weight
+            ticket.client,
+            ticket.file,
+            ticket.size_bytes,
+            ticket.remaining_bytes,
+            ticket.weight,
+            priority_class=ticket.priority_class,
         )
         row = self._enter(ticket.number, job, ticket.remaining_bytes, ticket.issued_s, now)
         table = self.table
@@ -223,9 +229,10 @@ class TicketQueue:
         moves = table.state[row] == WAITING and after != before
         self._put(row, after if moves else table.key[row])
 
-    def reweigh(self, row: int, weight: float) -> None:
+    def reweigh(self, row: int, weight: float, priority_class: str) -> None:
         """The client has shown a better priority class since; its place follows."""
         self.table.weight[row] = weight
+        self.table.priority_class[row] = sys.intern(priority_class)
         if self.table.state[row] == WAITING:
             self.set_key(row, min(self.table.key[row], self._key_of(row)))
 

@@ -60,7 +60,7 @@ def pass_out(record: PassRecord, who: str = "", token: str | None = None) -> Pas
     """A pass as it is shown."""
     return PassOut(
         serial=record.serial,
-        kind=record.class_name,
+        kind=record.priority_class,
         weight=record.weight,
         path=record.path,
         not_before_s=record.not_before_s,
@@ -86,7 +86,7 @@ def issue(ask: Ask, wanted: PassesIn) -> list[PassOut]:
         raise wrong("expires_s", "The end must be after the start.")
     made = [
         ask.server.passes.issue(
-            class_name=wanted.kind,
+            priority_class=wanted.kind,
             weight=settings.weight_of(wanted.kind),
             path=wanted.path,
             not_before_s=start_s,
@@ -123,7 +123,7 @@ def passes_like(ask: Ask, search: str) -> list[PassRecord]:
     return [
         one
         for one in ask.server.passes.records()
-        if search in one.serial or search in one.class_name or search in one.note
+        if search in one.serial or search in one.priority_class or search in one.note
     ]
 
 

@@ -164,16 +164,15 @@ def waiting_ticket(ask: Ask, number: int) -> TicketRow:
 def ticket_out(ask: Ask, row: TicketRow, place: int | None = None) -> TicketOut:
     """A ticket as it is shown; its place is looked up where it is not given."""
     gate = ask.server.gate
-    policy, weights = gate.policy, gate.settings.class_weights
+    policy = gate.policy
     estimate, row = gate.estimate(row.number), gate.on_wall_clock(row)
-    kind = next((n for n, weight in weights.items() if weight == row.weight != 1.0), "")
     return TicketOut(
         number=row.number,
         place=policy.place(row.number) if place is None else place,
         client=row.client,
         file=row.file,
         size_bytes=row.size_bytes,
-        kind=kind,
+        kind=row.priority_class,
         weight=row.weight,
         state=row.state,
         issued_s=row.issued_s,

@@ -1,4 +1,4 @@
-"""What a client proves: its place by a ticket, its preference by a pass."""
+"""What a client proves: its place by a ticket, its priority by a pass."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from server.http.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A good ticket, a good pass, both or neither; `preference` is empty without a class."""
+    """A good ticket, a good pass, both or neither; `priority_class` is empty without a class."""
 
     ticket: Ticket | None
     grant: Grant | None
 
     @property
-    def preference(self) -> str:
+    def priority_class(self) -> str:
         """The class that counts: the pass's, else the one that the ticket was issued with."""
         if self.grant is not None:
-            return self.grant.preference
-        return self.ticket.preference if self.ticket is not None else ""
+            return self.grant.priority_class
+        return self.ticket.priority_class if self.ticket is not None else ""
 
     @property
     def weight(self) -> float:
@@ -59,7 +59,7 @@ def read_proof(
     return Proof(ticket, grant)
 
 
-def write_proof(keys: KeyRing, number: int, job: Job, preference: str, issued_s: float) -> str:
+def write_proof(keys: KeyRing, number: int, job: Job, priority_class: str, issued_s: float) -> str:
     """The token of a ticket."""
     address, _, name = job.client.rpartition("#")
     return keys.write_ticket(
@@ -72,6 +72,6 @@ def write_proof(keys: KeyRing, number: int, job: Job, preference: str, issued_s:
             remaining_bytes=job.remaining_bytes,
             weight=job.weight,
             issued_s=issued_s,
-            preference=preference,
+            priority_class=priority_class,
         )
     )

@@ -284,6 +284,7 @@ class Gate:
                     issued_s=ticket.issued_s,
                     state=self._state_of_lost(ticket.number),
                     changed_s=self.parts.wall(),
+                    priority_class=ticket.priority_class,
                 )
             )
         return self.leases.offer(visit.job, ticket.number)
@@ -423,13 +424,13 @@ class Gate:
         else:
             download.renew(rep, job.remaining_bytes)
         visit.request.waited_s = download.waited_s
-        visit.request.priority_class = visit.proof.preference
+        visit.request.priority_class = visit.proof.priority_class
         headers: list[Header] = [
             (b"Tidegate-Lease-Connections", b"%d" % self.settings.connections_per_lease)
         ]
         if admit.ticket is not None:
             # Signing costs as much as sending a small range: once a download is enough.
-            signed = (admit.ticket, visit.proof.preference)
+            signed = (admit.ticket, visit.proof.priority_class)
             if download.signed != signed:
                 download.signed = signed
                 download.token = self._token(admit.ticket, visit)[0].encode("ascii")
@@ -518,7 +519,7 @@ class Gate:
         row = self.policy.ticket(number)
         issued_s = row.issued_s if row is not None else self.now()
         issued_s += self.parts.wall_ahead_s()
-        text = write_proof(self.parts.keys, number, visit.job, visit.proof.preference, issued_s)
+        text = write_proof(self.parts.keys, number, visit.job, visit.proof.priority_class, issued_s)
         return text, issued_s
 
     def _note_issued(self, wait: Wait) -> None:

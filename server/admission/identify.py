@@ -75,6 +75,7 @@ class Reception:
             size_bytes=self._counted_size(rep, verdict),
             remaining_bytes=wanted_bytes(headers, rep, plan),
             weight=proof.weight,
+            priority_class=proof.priority_class,
             present=holdable,
             network=client.network,
             known=parts.evidence.knows(client, now),
@@ -114,7 +115,7 @@ class Reception:
         except BadToken as error:
             self._refuse_token(request, error)
             return None
-        if verdict.require_class not in (None, proof.preference):
+        if verdict.require_class not in (None, proof.priority_class):
             detail = f"This file needs a pass of class {verdict.require_class!r}; ask for one."
             request.refuse(403, "pass-required", detail)
             return None

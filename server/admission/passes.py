@@ -1,4 +1,4 @@
-"""Preference passes: issued by the operator, counted and revoked here."""
+"""Priority passes: issued by the operator, counted and revoked here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Grant:
     """What a good pass gives; `PassBook.begin` counts it."""
 
     permit: Pass
-    preference: str
+    priority_class: str
     weight: float
 
 
@@ -44,7 +44,7 @@ class PassBook:
     def issue(
         self,
         *,
-        class_name: str,
+        priority_class: str,
         weight: float,
         path: str,
         not_before_s: float,
@@ -56,7 +56,7 @@ class PassBook:
         """Make one pass: its token for the holder, its record for the store."""
         permit = Pass(
             serial=secrets.token_hex(8),
-            preference=class_name,
+            priority_class=priority_class,
             weight=weight,
             path=path,
             not_before_s=not_before_s,
@@ -76,7 +76,7 @@ class PassBook:
             raise BadToken("This pass was revoked by the operator.", code="pass-revoked")
         # Uses are checked apart: whoever began with the last one must be able to poll and resume.
         permit.check(path, now, 0)
-        return Grant(permit, permit.preference, permit.weight)
+        return Grant(permit, permit.priority_class, permit.weight)
 
     def check_use(self, grant: Grant, client: str, file: str) -> None:
         """Raise `BadToken` when a new download would be one use too many."""
@@ -117,7 +117,7 @@ class PassBook:
 def _record(permit: Pass, now: float) -> PassRecord:
     return PassRecord(
         serial=permit.serial,
-        class_name=permit.preference,
+        priority_class=permit.priority_class,
         weight=permit.weight,
         path=permit.path,
         issued_s=now,

@@ -1,7 +1,7 @@
 """Rules for single files and folders: pure matching, the last rule that speaks wins.
 
 A file reached through links has two names, the one that was asked for and the one under which it
-lies; the stricter of what the rules say of both counts. A rule may require a preference class (no
+lies; the stricter of what the rules say of both counts. A rule may require a priority class (no
 pass, no download), hide files until a release time, or count a file as small or large whatever its
 size.
 """
@@ -34,7 +34,7 @@ class Rule(BaseModel):
     require_class: str | None = Field(
         None,
         max_length=32,
-        description="Only clients with a pass of this preference class may download.",
+        description="Only clients with a pass of this priority class may download.",
     )
     hidden_until: datetime.datetime | None = Field(
         None,

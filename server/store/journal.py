@@ -24,7 +24,10 @@ _STATE = _COLUMNS.index("state")
 _STATES = {state.value: state for state in TicketState}
 _values_of = attrgetter(*_COLUMNS)
 #: What a later row of a ticket changes; who it is for and what it is about stays.
-_CHANGING = ("remaining_bytes", "weight", "state", "changed_s", "polls", "early_polls")
+_CHANGING = (
+    *("remaining_bytes", "weight", "priority_class", "state", "changed_s"),
+    *("polls", "early_polls"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ class Ticket(Base):
     changed_s: Mapped[float]
     polls: Mapped[int]
     early_polls: Mapped[int]
+    priority_class: Mapped[str] = mapped_column(String(32))
 
     __table_args__ = (Index("tickets_by_turn", "state", "number"),)
 
@@ -137,12 +138,12 @@ class UsageHour(Base):
 
 
 class Pass(Base):
-    """A signed preference ticket that an operator issued; the signature lives in the token."""
+    """A signed priority pass that an operator issued; the signature lives in the token."""
 
     __tablename__ = "passes"
 
     serial: Mapped[str] = mapped_column(String(64), primary_key=True)
-    class_name: Mapped[str] = mapped_column(String(64))
+    priority_class: Mapped[str] = mapped_column("class_name", String(64))
     weight: Mapped[float]
     path: Mapped[str] = mapped_column(Text)
     issued_s: Mapped[float]

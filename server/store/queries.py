@@ -170,7 +170,7 @@ def write_passes(session: Session, records: Iterable[PassRecord]) -> None:
     session.add_all(
         Pass(
             serial=record.serial,
-            class_name=record.class_name,
+            priority_class=record.priority_class,
             weight=record.weight,
             path=record.path,
             issued_s=record.issued_s,
@@ -191,7 +191,7 @@ def read_passes(session: Session) -> list[PassRecord]:
     return [
         PassRecord(
             serial=row.serial,
-            class_name=row.class_name,
+            priority_class=row.priority_class,
             weight=row.weight,
             path=row.path,
             issued_s=row.issued_s,
@@ -210,7 +210,7 @@ def count_pass_use(session: Session, record: PassRecord) -> None:
     """Store how often a pass was used; one that another process issued is taken up."""
     statement = insert_for(session)(Pass).values(
         serial=record.serial,
-        class_name=record.class_name,
+        priority_class=record.priority_class,
         weight=record.weight,
         path=record.path,
         issued_s=record.issued_s,

@@ -69,10 +69,10 @@ class ArrivalRecord:
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """An operator's preference ticket as issued, and how often it was used."""
+    """An operator's priority pass as issued, and how often it was used."""
 
     serial: str
-    class_name: str
+    priority_class: str
     weight: float
     path: str
     issued_s: float

@@ -1,4 +1,4 @@
-"""`tidegate ticket issue`: preference passes, signed with the server's own key."""
+"""`tidegate ticket issue`: priority passes, signed with the server's own key."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _MOST = 1_000_000
 
 @click.group()
 def ticket() -> None:
-    """Issue preference tickets."""
+    """Issue priority passes."""
 
 
 @ticket.command()
-@click.option("--class", "class_name", required=True, help="Preference class, such as gold.")
+@click.option("--class", "priority_class", required=True, help="Priority class, such as gold.")
 @click.option("--path", default="/*", show_default=True, help="For which files: a shell pattern.")
 @click.option("--valid", default="7d", show_default=True, help="How long, such as 12h or 7d.")
 @click.option("--count", default=1, show_default=True, help="How many to issue.")
@@ -35,7 +35,7 @@ def ticket() -> None:
 @click.option("--state", help="Folder of keys and database.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file.")
 def issue(
-    class_name: str,
+    priority_class: str,
     path: str,
     valid: str,
     count: int,
@@ -55,9 +55,9 @@ def issue(
     except ProtocolError as fault:
         _fail(f"--valid: {fault}")
     weights = config.admission.class_weights
-    if class_name not in weights:
+    if priority_class not in weights:
         known = ", ".join(sorted(weights))
-        _fail(f"There is no class {class_name!r}; configured in class_weights are: {known}.")
+        _fail(f"There is no class {priority_class!r}; configured in class_weights are: {known}.")
     if not 1 <= count <= _MOST:
         _fail(f"--count must be from 1 to {_MOST}.")
     if uses < 1:
@@ -74,8 +74,8 @@ def issue(
         book = PassBook(load_keys(config.state / "keys.json", now), lambda record: None)
         issued = [
             book.issue(
-                class_name=class_name,
-                weight=weights[class_name],
+                priority_class=priority_class,
+                weight=weights[priority_class],
                 path=path,
                 not_before_s=now,
                 expires_s=now + valid_s,
@@ -100,11 +100,12 @@ def issue(
         writer = csv.writer(sys.stdout)
         writer.writerow(["ticket", "serial", "class", "path", "uses", "expires_s"])
         for token, record in issued:
-            writer.writerow([token, record.serial, class_name, path, uses, round(record.expires_s)])
+            row = [token, record.serial, priority_class, path, uses, round(record.expires_s)]
+            writer.writerow(row)
         return
     for token, record in issued:
         if shape == "json":
-            document = {"ticket": token, "serial": record.serial, "class": class_name}
+            document = {"ticket": token, "serial": record.serial, "class": priority_class}
             document |= {"path": path, "expires_s": str(round(record.expires_s))}
             click.echo(json.dumps(document))
         else:
