@@ -39,8 +39,9 @@ SAMPLE: Mapping[str, Any] = {
     "next_visit": "30 s",
     "retry_after_s": 30,
     "mirrors": [],
+    "magnet_url": None,
 }
-_EMPTY = ("place", "expected", "latest", "percent")
+_EMPTY = ("place", "expected", "latest", "percent", "magnet_url")
 
 
 class BadTemplate(ValueError):
