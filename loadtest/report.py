@@ -26,7 +26,7 @@ body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding
 table{border-collapse:collapse;font-variant-numeric:tabular-nums;font-size:.8rem}
 th,td{padding:.25rem .4rem;text-align:right;vertical-align:bottom;border-bottom:1px solid #8884}
 td{white-space:nowrap}
-th:first-child,td:first-child{text-align:left}
+th:first-child,td:first-child,.words th:last-child,.words td:last-child{text-align:left}
 figure{margin:1.5rem 0}svg{max-width:100%;height:auto}.wide{overflow-x:auto}
 dt{font-weight:600}dd{margin:0 0 .3rem 1.2rem}.no{opacity:.65}
 """
@@ -37,18 +37,22 @@ def page(title: str, body: str) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>{body}</body></html>\n"
+        f"<style>{_STYLE}</style></head><body><main><h1>{escape(title)}</h1>{body}"
+        "</main></body></html>\n"
     )
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Heading and rows as a table that scrolls by itself where it is too wide."""
-    head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in rows[0])
+def table(rows: Sequence[Sequence[str]], label: str = "Figures", *, words: bool = False) -> str:
+    """Heading and rows as a table that scrolls by itself; `words`: the last column has words."""
+    head = "".join(
+        f'<th scope="col">{escape(cell)}</th>' if cell else "<td></td>" for cell in rows[0]
+    )
     lines = "".join(
         "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows[1:]
     )
     return (
-        f'<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead>'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(label)}">'
+        f"<table{' class=words' if words else ''}><thead><tr>{head}</tr></thead>"
         f"<tbody>{lines}</tbody></table></div>"
     )
 

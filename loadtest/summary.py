@@ -19,6 +19,7 @@ from typing import Any
 
 from loadtest.report import page, table
 from loadtest.tally import rows
+from loadtest.verdict import verdict as sentence
 
 _STATISTICS = ("mean", "p50", "p95", "p99", "max")
 Sample = tuple[float, float, float]
@@ -112,7 +113,8 @@ def main() -> int:
         f"<p>Population {escape(verdict['workload'])}, seed {verdict['seed']}, "
         f"{verdict['time_scale']:g} times as fast as real, one client in {verdict['thin']:g}.</p>"
     )
-    body = f"{described}<ul>{asked}{missed}</ul><figure>{picture}</figure>"
+    first = f"<p><strong>{escape(sentence(verdict, None))}</strong></p>"
+    body = f"{first}{described}<ul>{asked}{missed}</ul><figure>{picture}</figure>"
     body += "".join(table(lines) for lines in tables_of(verdict["figures"]))
     target.write_text(page(f"Load test: {verdict['profile']}", body), encoding="utf-8")
     target.with_suffix(".svg").write_text(drawn, encoding="utf-8")

@@ -102,10 +102,12 @@ def verdict_page(run: Mapping[str, Any], simulated: Simulated | None) -> str:
         for text in run["objectives"]
         if not any(miss.startswith(text) for miss in run["missed"])
     ]
-    described = (
-        f"Population {escape(run['workload'])}, seed {run['seed']}, {run['time_scale']:g} times as "
-        f"fast as real, one client in {run['thin']:g}."
-    )
+    described = f"Population {escape(run['workload'])}, seed {run['seed']}"
+    if run["time_scale"] != 1.0:
+        described += f", {run['time_scale']:g} times as fast as real"
+    if run["thin"] != 1.0:
+        described += f", one client in {run['thin']:g}"
+    described += "."
     figures: list[Sequence[str]] = [("about", "figure", "value", "meaning")]
     figures += [
         (row["group"], row["name"], row["value"], row["meaning"])
@@ -116,10 +118,11 @@ def verdict_page(run: Mapping[str, Any], simulated: Simulated | None) -> str:
         if simulated is not None
         else "Name what the server's line carries (--bandwidth) to have the simulator beside it."
     )
+    both = side_by_side(run["figures"], simulated.figures if simulated is not None else None)
     return page(
         f"Load test: {run['profile']}",
         f"<p><strong>{escape(verdict(run, simulated))}</strong></p><p>{described}</p>"
         f"<ul>{''.join(missed + held)}</ul><h2>Live and simulated</h2><p>{beside}</p>"
-        f"{table(side_by_side(run['figures'], simulated.figures if simulated else None))}"
-        f"<h2>Every figure</h2>{table(figures)}",
+        f"{table(both, 'Live and simulated')}"
+        f"<h2>Every figure</h2>{table(figures, words=True)}",
     )

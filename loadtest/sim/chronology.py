@@ -18,7 +18,9 @@ MOST_BARS = 400
 _WIDTH, _LEFT, _RIGHT, _TOP = 960, 62, 16, 46
 _CURVE, _GAP, _BARS = 150, 34, 440
 _COLOURS = {Doing.WAITING: "#7aa6d8", Doing.CONNECTED: "#3f9b57", Doing.PAUSED: "#e2b23c"}
-_DOT, _SERVED, _EXCESS, _INK, _PAPER = "#c43d33", "#2f3b45", "#e79a90", "#22292f", "#ffffff"
+_DOT, _SERVED, _EXCESS = "#c43d33", "#5d7183", "#e79a90"
+#: As the page around it has them, light or dark.
+_INK, _PAPER = "currentColor", "Canvas"
 
 
 def draw(

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from loadtest.sim.conditions import Starved
 from loadtest.sim.paper import LOADS, Cell, findings, order_agrees, run_paper
 from loadtest.sim.scenario import MANNERS, POLICIES, Scenario
 from loadtest.sim.study import Result, run_populations, run_seeds
-from loadtest.sim.tables import as_csv, as_object, comparison, paper_csv, paper_object, paper_table
+from loadtest.sim.tables import (
+    LEGEND,
+    as_csv,
+    as_object,
+    comparison,
+    paper_csv,
+    paper_object,
+    paper_table,
+)
 from loadtest.trace import from_trace
 from loadtest.workloads import WORKLOADS
 from policies import registry
@@ -188,7 +197,16 @@ def _study(
                 results.append(run_populations([population], scenario))
             else:
                 assert workload is not None
-                results.append(run_seeds(workload, scenario, numbers, jobs=jobs))
+                with _progress(scenario.policy, seeds) as bar:
+                    results.append(
+                        run_seeds(
+                            workload,
+                            scenario,
+                            numbers,
+                            jobs=jobs,
+                            told=partial(bar.update, 1),
+                        )
+                    )
     except (Starved, ValueError) as error:
         # pydantic's ValidationError is a ValueError too.
         raise click.ClickException(_sentence(error)) from error
@@ -201,6 +219,15 @@ def _study(
         click.echo(json.dumps(shown[0] if single else {"results": shown}, allow_nan=False))
     else:
         click.echo(comparison(results))
+        if not single:
+            click.echo(f"\n{LEGEND}")
+
+
+def _progress(policy: str, runs: int) -> Any:
+    """A bar on a terminal; a comparison may take minutes."""
+    return click.progressbar(
+        length=runs, label=f"{policy:<11}", file=sys.stderr, hidden=not sys.stderr.isatty()
+    )
 
 
 def _scenario(

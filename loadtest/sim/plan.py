@@ -265,15 +265,18 @@ def rows(plan: Plan) -> list[tuple[str, ...]]:
     if plan.needed is not None and plan.needed != plan.ours:
         columns.append((f"{plan.ours.policy}, {plan.needed_line()}", plan.needed))
     felt = [one for _, one in columns]
-    return [
+    found: list[tuple[str, ...]] = [
         ("", *(name for name, _ in columns)),
         ("done, mean", *(spell_time(one.mean_s) for one in felt)),
         ("done, 95 of 100", *(spell_time(one.p95_s) for one in felt)),
         ("lost to the crowd", *(spell_time(one.lost_s) for one in felt)),
-        ("small files, 99 of 100", *(spell_time(one.small_s) for one in felt)),
-        ("gave up", *(f"{100 * one.gave_up:.0f} %" for one in felt)),
         ("line used", *(f"{100 * one.utilisation:.0f} %" for one in felt)),
     ]
+    if plan.crowd.small:
+        found.append(("small files, 99 of 100", *(spell_time(one.small_s) for one in felt)))
+    if plan.crowd.patience_s < math.inf:
+        found.append(("gave up", *(f"{100 * one.gave_up:.0f} %" for one in felt)))
+    return found
 
 
 def assumptions(crowd: Crowd) -> list[str]:

@@ -137,6 +137,6 @@ def plan_page(found: Plan) -> str:
     items = "".join(f"<li>{escape(text)}</li>" for text in assumptions(found.crowd))
     return page(
         "Release day, before it comes",
-        f"<p><strong>{escape(verdict(found))}</strong></p>{table(explained)}"
+        f"<p><strong>{escape(verdict(found))}</strong></p>{table(explained, words=True)}"
         f"<h2>Taken for granted</h2><ul>{items}</ul>",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -119,14 +119,23 @@ def run_seeds(
     *,
     control: bool = True,
     jobs: int = 1,
+    told: Callable[[], object] = lambda: None,
 ) -> Result:
-    """The scenario once for each seed; `jobs` processes at a time. Same figures for any `jobs`."""
+    """The scenario once for each seed; `jobs` processes at a time. Same figures for any `jobs`.
+
+    `told` is called after each run.
+    """
     tasks = [(workload, seed, scenario, control) for seed in seeds]
+    runs = []
     if jobs > 1 and len(tasks) > 1:
         with ProcessPoolExecutor(min(jobs, len(tasks))) as pool:
-            runs = list(pool.map(_named, tasks))
+            for run in pool.map(_named, tasks):
+                runs.append(run)
+                told()
     else:
-        runs = [_named(task) for task in tasks]
+        for task in tasks:
+            runs.append(_named(task))
+            told()
     return gather(scenario, workload, seeds, runs)
 
 

@@ -33,6 +33,16 @@ _COLUMNS = (
     ("eta_median_error", "ETA err", "{:.0%}"),
 )
 
+#: What the columns mean that do not say it themselves.
+LEGEND = """\
+mean, p50 …   from a client's arrival to its last byte, seconds
+/HTTP /bound  the mean, divided by that of plain HTTP, and by what no policy can be below
+slowdown      session time divided by what it is alone on the server, mean
+Jain          fairness of these, 1: all alike
+net faster    clients that are sooner done than under plain HTTP, less those that are later
+wasted        requests of a download that were told "later", but for the first
+ETA<p90, err  started within the told 90 % bound; how wrong the told time was, median"""
+
 
 def number(value: float) -> float | None:
     """A figure for JSON, which knows no nan."""

@@ -1,0 +1,93 @@
+"""Every page that visitors see, in a browser: faultless for axe in light, dark, small and RTL."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+import requests
+
+from loadtest.sim.plan import make_crowd, make_plan
+from loadtest.sim.plan_cli import plan_page
+from loadtest.verdict import verdict_page
+from loadtest.workloads import File
+from tests.admin_browser import chromium, complaints, show, violations
+from tests.running import make_release, serving
+from tests.test_e2e_waiting_page import need_browser
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+README = "# Tideland\n\n[Notes](notes.txt), `code`:\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- one\n"
+
+
+def test_no_public_page_has_a_fault(tmp_path: Path) -> None:
+    need_browser()
+    release = tmp_path / "release"
+    make_release(release, big_iso=3_000_000, notes_txt=100, notes_txt_asc=5)
+    make_release(release / "43", next_iso=1000)
+    (release / "README.md").write_text(README)
+    now = datetime.datetime.now(datetime.UTC)
+    config = tmp_path / "tidegate.toml"
+    config.write_text(
+        'policy = "ticket"\nbandwidth = "40KB"\n[admission]\nslots = 1\nreserve_small = 0\n'
+        f'[[rules]]\npath = "/43/*"\nhidden_until = "{now + datetime.timedelta(hours=9)}"\n'
+        f'prequeue_from = "{now - datetime.timedelta(hours=1)}"\n'
+    )
+    paths = ("/", "/?q=notes", "/?q=zzz", "/43/", "/43/next.iso", "/big.iso", "/none")
+    paths += ("/-/problems/waiting",)
+    found: list[str] = []
+    with (
+        serving(release, tmp_path / "state", "--config", str(config)) as server,
+        requests.get(f"{server.url}/big.iso", timeout=60, stream=True),
+        chromium() as driver,
+    ):
+        driver.execute_cdp_cmd("Network.enable", {})
+        for dark, phone, language in (
+            (False, False, "en"),
+            (True, False, "de"),
+            (False, True, "fr"),
+            (True, True, "he"),
+        ):
+            show(driver, dark=dark, phone=phone)
+            fields = {"headers": {"Accept-Language": language}}
+            driver.execute_cdp_cmd("Network.setExtraHTTPHeaders", fields)
+            for path in paths:
+                driver.get(server.url + path)
+                found += [f"{language} {path}: {fault}" for fault in violations(driver)]
+                wide = driver.execute_script(
+                    "return document.documentElement.scrollWidth > innerWidth + 1"
+                )
+                if wide:
+                    found.append(f"{language} {path}: wider than the screen")
+                driver.save_screenshot(str(tmp_path / f"{language}-{paths.index(path)}.png"))
+        found += [text for text in complaints(driver) if "404" not in text and "503" not in text]
+        server.kill()
+    assert found == []
+
+
+def test_no_report_has_a_fault(tmp_path: Path) -> None:
+    need_browser()
+    crowd = make_crowd([File("a.iso", 2_000_000)], 20, 60.0)
+    plan = make_plan(crowd, 400_000.0, "fair", 5.0)
+    (tmp_path / "plan.html").write_text(plan_page(plan), "utf-8")
+    run = {
+        "profile": "ci",
+        "workload": "exp2",
+        "seed": 1,
+        "time_scale": 1.0,
+        "thin": 1.0,
+        "objectives": ["p95_wait_small<2s"],
+        "missed": ["p95_wait_small<2s: measured 3"],
+        "figures": {"p95_wait_small": 3.0, "mean_visit": 20.0, "finished": 5.0},
+    }
+    (tmp_path / "load.html").write_text(verdict_page(run, None), "utf-8")
+    found = []
+    with chromium() as driver:
+        for dark in (False, True):
+            for name in ("plan", "load"):
+                show(driver, dark=dark, phone=dark)
+                driver.get((tmp_path / f"{name}.html").as_uri())
+                found += [f"{name}: {fault}" for fault in violations(driver)]
+                driver.save_screenshot(str(tmp_path / f"{name}-{dark}.png"))
+    assert found == []
