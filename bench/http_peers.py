@@ -49,6 +49,7 @@ http {{
   client_body_temp_path {scratch}/b; proxy_temp_path {scratch}/p; fastcgi_temp_path {scratch}/f;
   uwsgi_temp_path {scratch}/u; scgi_temp_path {scratch}/s;
   ssl_certificate {scratch}/cert.pem; ssl_certificate_key {scratch}/key.pem;
+  ssl_protocols TLSv1.2 TLSv1.3;
   server {{
     listen {host}:{port} backlog=4096; listen {host}:{tls_port} ssl backlog=4096; root {root};
   }}
