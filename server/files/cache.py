@@ -21,8 +21,8 @@ class SmallFile:
 
 
 class SmallFiles:
-    """Answers by request target. `answer` makes one of a file's bytes, or of None for a body that
-    is read when it is needed.
+    """Answers by request target. `answer` makes one anew, of a file's bytes or of None for a body
+    that is read when it is needed.
 
     Bodies make room before answers do: what is read again costs less than what is found again. The
     oldest go first. Whoever takes one compares it with the file first: nothing here notices a
@@ -42,19 +42,18 @@ class SmallFiles:
         #: The way to look a target up, without a call of ours in between.
         self.get: Callable[[bytes], SmallFile | None] = self._ready.get
 
-    def keep(self, target: bytes, rep: Representation, body: bytes) -> SmallFile:
-        """Have the answer ready from now on."""
+    def keep(self, target: bytes, rep: Representation, ready: Ready) -> None:
+        """Have this answer, whose body is here, ready from now on."""
         self.forget(target)
-        small = self._ready[target] = SmallFile(rep, self._answer(rep, body))
+        self._ready[target] = SmallFile(rep, ready)
         self._targets.setdefault(rep.key, set()).add(target)
-        self._bodies[target] = len(body)
-        self._bytes += len(body) + len(target) + _OVERHEAD_BYTES
+        self._bodies[target] = ready.body_bytes
+        self._bytes += ready.body_bytes + len(target) + _OVERHEAD_BYTES
         while self._bytes > self._most_bytes:
             if self._bodies:
                 self._drop_body(next(iter(self._bodies)))
             else:
                 self.forget(next(iter(self._ready)))
-        return small
 
     def _drop_body(self, target: bytes) -> None:
         self._bytes -= self._bodies.pop(target)

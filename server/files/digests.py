@@ -67,6 +67,12 @@ def digest_file(file: OpenFile, stopped: Callable[[], bool] = lambda: False) -> 
     whole = hashlib.sha256()
     pieces = []
     offset = 0
+    if size <= min(piece_length, _READ_BYTES):
+        # Most files are of one piece: hash it once.
+        data = os.pread(file.fd, size, 0)
+        if len(data) == size and not stopped():
+            whole.update(data)
+            pieces, offset = [whole.digest()] if size else [], size
     while offset < size:
         piece = hashlib.sha256()
         piece_end = min(size, offset + piece_length)

@@ -336,14 +336,19 @@ class Site:
             if not brief or not self.admission.admit_small(request, rep, plan.body_bytes):
                 self.admission.enter(request, rep, plan, start)
             elif at_hand(file, pieces):
-                self._send_at_once(request, file, plan, pieces)
+                self._send_at_once(request, file, plan, pieces, digests)
             else:
                 start(ON_NO_LEASE)
 
     # -- bodies that leave in one write -----------------------------------------------------
 
     def _send_at_once(
-        self, request: Request, file: OpenFile, plan: BodyPlan, pieces: list[Piece]
+        self,
+        request: Request,
+        file: OpenFile,
+        plan: BodyPlan,
+        pieces: list[Piece],
+        digests: FileDigests | None,
     ) -> None:
         """A short body that was admitted; the same request is answered the same from now on."""
         body = file.read_pieces(pieces)
@@ -357,13 +362,15 @@ class Site:
             return
         rep, conditional = file.rep, _CONDITIONAL & request.headers.keys()
         ready = None
-        if not conditional and self._is_settled(rep):
-            ready = self._small.keep(request.target, rep, body).ready
-        elif conditional == {b"range"} and len(plan.ranges) == 1 and self._is_settled(rep):
+        alone = not conditional or (conditional == {b"range"} and len(plan.ranges) == 1)
+        if alone and self._is_settled(rep):
             head = header_block([self._server, *plan.headers])
             head += b"Content-Length: %d\r\n" % len(body)
-            about = _FileAnswer(self, rep, self.catalog.known(rep.key), plan.ranges[0])
-            ready = Ready(plan.status, head, None, about, len(body))
+            whole = not conditional
+            about = _FileAnswer(self, rep, digests, plan.ranges[0])
+            ready = Ready(plan.status, head, body if whole else None, about, len(body))
+            if whole:
+                self._small.keep(request.target, rep, ready)
         if ready is None:
             request.respond(plan.status, plan.headers, body)
         else:
