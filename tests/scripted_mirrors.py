@@ -15,7 +15,7 @@ from client.schedule.segments import Block, Board
 STEP_S = 0.002
 
 
-@dataclass
+@dataclass(eq=False)
 class Mirror:
     """`rate(t)` in bytes per second, None while it is dead (the lane leaves and never returns)."""
 
@@ -30,7 +30,42 @@ class Mirror:
     sent_bytes: int = 0
     silent_since_s: float = 0.0
     credit: float = 0.0
+    opening: tuple[int, int] | None = None
     stalls: int = 0
+    #: Broken-off transfers so far: what was on the line then arrives in vain.
+    epoch: int = 0
+
+
+@dataclass
+class Line:
+    """The client's own line, which all mirrors share: bytes queue in front of it, up to
+    `queue_bytes`, and what was sent passes it even when nobody wants it any more."""
+
+    rate: float
+    queue_bytes: int = 14_000
+    queue: deque[tuple[Mirror, int, Block, int]] = field(default_factory=deque)
+    queued_bytes: int = 0
+    passed_bytes: int = 0
+    credit: float = 0.0
+
+    def room(self, count: int) -> int:
+        """So many of `count` bytes may be sent now: a packet at a time, so that all get some."""
+        return max(0, min(count, 1448, self.queue_bytes - self.queued_bytes))
+
+    def send(self, mirror: Mirror, block: Block, count: int) -> None:
+        self.queue.append((mirror, mirror.epoch, block, count))
+        self.queued_bytes += count
+
+    def step(self, now: float, rtt_s: float) -> None:
+        """What has passed reaches the mirrors' own lines."""
+        self.credit = min(self.credit + self.rate * STEP_S, 2000.0) if self.queue else 0.0
+        while self.queue and self.queue[0][3] <= self.credit:
+            mirror, epoch, block, count = self.queue.popleft()
+            self.credit -= count
+            self.queued_bytes -= count
+            self.passed_bytes += count
+            if epoch == mirror.epoch:
+                mirror.line.append((now + rtt_s / 2, block, count))
 
 
 def steady(rate: float) -> Callable[[float], float | None]:
@@ -42,7 +77,7 @@ def run(
     mirrors: Sequence[Mirror],
     limit_s: float = 120.0,
     stall_s: float = 1.0,
-    link: float | None = None,
+    shared: Line | None = None,
 ) -> float:
     """Seconds until the board is done; raises when it is not after `limit_s`."""
     now = 0.0
@@ -50,8 +85,12 @@ def run(
     while not board.done:
         if now > limit_s:
             raise AssertionError("the download never ends")
-        for lane, mirror in enumerate(mirrors):
-            _step(board, lane, mirror, now, stall_s)
+        turn = round(now / STEP_S) % len(mirrors)
+        order = list(enumerate(mirrors))
+        for lane, mirror in order[turn:] + order[:turn]:
+            _step(board, lane, mirror, now, stall_s, shared)
+        if shared is not None:
+            shared.step(now, mirrors[0].rtt_s)
         for block in board.stopped():
             _break(mirrors[block.lane], now)
         now += STEP_S
@@ -61,11 +100,14 @@ def run(
 def _break(mirror: Mirror, now: float) -> None:
     mirror.queue.clear()
     mirror.line.clear()
+    mirror.epoch += 1
     mirror.connected_s = now + 2 * mirror.rtt_s
     mirror.credit = 0.0
 
 
-def _step(board: Board, lane: int, mirror: Mirror, now: float, stall_s: float) -> None:
+def _step(
+    board: Board, lane: int, mirror: Mirror, now: float, stall_s: float, shared: Line | None
+) -> None:
     rate = mirror.rate(now)
     if mirror.dead or now < mirror.busy_until_s:
         return
@@ -79,6 +121,11 @@ def _step(board: Board, lane: int, mirror: Mirror, now: float, stall_s: float) -
     if not mirror.joined:
         mirror.joined = True
         board.join(lane, now, mirror=lane, rtt_s=mirror.rtt_s)
+        if mirror.opening is not None:
+            # Asked for in the dark, before the size was known.
+            block = board.claim(lane, *mirror.opening, now)
+            mirror.queue.append((now + mirror.rtt_s / 2, block, block.start, block.end))
+            mirror.opening = None
     own = board.lanes[lane]
     if mirror.queue or mirror.line:
         if now - mirror.silent_since_s > stall_s + mirror.rtt_s:
@@ -98,12 +145,19 @@ def _step(board: Board, lane: int, mirror: Mirror, now: float, stall_s: float) -
     while mirror.queue and mirror.credit >= 1 and mirror.queue[0][0] <= now:
         at, block, position, promised = mirror.queue.popleft()
         count = min(int(mirror.credit), promised - position)
+        if shared is not None:
+            count = shared.room(count)
         if count > 0:
             mirror.credit -= count
             mirror.sent_bytes += count
-            mirror.line.append((now + mirror.rtt_s / 2, block, count))
+            if shared is not None:
+                shared.send(mirror, block, count)
+            else:
+                mirror.line.append((now + mirror.rtt_s / 2, block, count))
         if position + count < promised:
             mirror.queue.appendleft((at, block, position + count, promised))
+            if shared is not None:
+                break
     if not mirror.queue:
         mirror.credit = 0.0
     while mirror.line and mirror.line[0][0] <= now:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_mirrors import Mirror, run, steady
+from scripted_mirrors import Line, Mirror, run, steady
 
 from client.schedule.segments import Block, Board
 from client.schedule.strategies import AdaptiveBlocks, DynamicBlocks, HistoryBlocks, SingleBlocks
@@ -236,6 +236,42 @@ def test_help_for_one_long_answer_comes_from_its_far_end() -> None:
     assert whole.live
     assert whole.end > SIZE - (4 << 20)
     assert board.stopped() == []
+
+
+def test_a_fast_mirror_that_closes_after_each_answer_is_asked_for_more_each_time() -> None:
+    """Its answers are over before their rate can be told."""
+    board = AdaptiveBlocks([(0, 10 * SIZE)])
+    board.expected = 2
+    board.join(1, 0.0)
+    assert board.ask(1, 0.0) is not None
+    now, sizes = 0.0, []
+    for _ in range(4):
+        board.join(0, now, single=True)
+        block = board.ask(0, now)
+        assert block is not None
+        sizes.append(block.end - block.start)
+        now += 0.01
+        board.received(block, sizes[-1], now)
+        board.leave(0, now)
+    assert sizes[1] >= 2 * sizes[0]
+    assert sizes[3] >= 8 * sizes[0]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("size", [128 << 10, 512 << 10])
+@pytest.mark.parametrize("kbit", [56, 128])
+def test_a_narrow_line_of_the_client_is_not_filled_with_what_nobody_wants(
+    count: int, size: int, kbit: int
+) -> None:
+    """Whatever is broken off there has filled the queue in front of the line already."""
+    them = mirrors(*[10.0] * count, rtt_s=0.1)
+    for number, one in enumerate(them):
+        if number * (128 << 10) < size and count > 1:
+            one.opening = (number << 17, min(size, number + 1 << 17))
+    line = Line(kbit * 125)
+    took = run(AdaptiveBlocks([(0, size)]), them, 300.0, 30.0, line)
+    assert line.passed_bytes + line.queued_bytes <= 1.02 * size
+    assert took <= 1.05 * size / line.rate + 0.3
 
 
 @pytest.mark.parametrize("rates", [(80, 5, 5, 5), (40, 20, 10, 5), (100, 1)])

@@ -61,6 +61,9 @@ class Scenario:
     #: A line of nginx's configuration, for all mirrors or only for the first.
     directive: str = ""
     first_only: bool = False
+    #: The client's own line, and the size of the file, where they are not those of all.
+    client_mbit: float | None = None
+    size_kib: int | None = None
 
 
 SCENARIOS = (
@@ -74,6 +77,7 @@ SCENARIOS = (
     Scenario("corrupt, digest known", "corrupt", tools=("tidegate-sum",), bar=1.08),
     Scenario("corrupt, nothing known", "corrupt", tools=("tidegate", "aria2"), bar=1.08),
     Scenario("client link 30 Mb/s", "bottleneck", bar=1.01),
+    Scenario("client link 56 kb/s", "bottleneck", 100.0, bar=1.05, client_mbit=0.056, size_kib=128),
     Scenario("killed", "killed", bar=1.06),
     Scenario("static, RTT 40 ms", "static", 40.0, bar=1.10),
     Scenario("no mirror has ranges", "norange", directive="max_ranges 0;", bar=1.03),
@@ -128,11 +132,14 @@ def one_run(given: argparse.Namespace, scenario: Scenario, tool: str, data: byte
     bad = given.bad - 1
     order = [int(word) - 1 for word in given.order.split(",")] if given.order else range(len(rates))
     kind = scenario.kind
+    link = scenario.client_mbit or given.client_mbit
+    if scenario.size_kib is not None:
+        data = data[: scenario.size_kib << 10]
     lab = Mirrors(
         rates,
         data,
         rtt_ms=given.rtt_ms if given.rtt_ms is not None else scenario.rtt_ms,
-        client_mbit=given.client_mbit if kind == "bottleneck" else None,
+        client_mbit=link if kind == "bottleneck" else None,
         corrupt=frozenset({bad} if kind == "corrupt" else ()),
         busy=frozenset({bad} if kind in ("503", "busy") else ()),
         retry_after_s=int(given.at_s) if kind == "busy" else 5,
@@ -191,7 +198,7 @@ def one_run(given: argparse.Namespace, scenario: Scenario, tool: str, data: byte
         bad,
         given.at_s,
         len(data),
-        payload_rate(given.client_mbit),
+        payload_rate(link),
     )
     return Outcome(seconds, best, (payload - len(data)) / len(data), right, status)
 

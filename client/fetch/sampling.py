@@ -13,7 +13,7 @@ from client.fetch.state import Round, State
 from client.schedule.segments import UNKNOWN_SIZE
 
 #: So many bytes of each are compared.
-SAMPLE_BYTES = 1024
+SAMPLE_BYTES = 256
 _LEAST_BYTES = 1 << 20
 #: How long a download that is whole waits for samples that are still on their way.
 _PATIENCE_S = 0.5

@@ -22,6 +22,8 @@ from client.schedule.meter import Meter
 
 #: Stands for the size of a file that no mirror tells.
 UNKNOWN_SIZE = 1 << 62
+#: A mean rate says something after so long.
+_USUAL_S = 0.3
 
 
 @dataclass(slots=True, eq=False)
@@ -102,6 +104,9 @@ class Board(ABC):
         self.choose: Callable[[Spans], Span | None] | None = None
         #: How many lanes there are or will be in a moment; one alone may take everything.
         self.expected = 1
+        #: When the first byte came, and how many have since, on all lanes.
+        self._first_s: float | None = None
+        self._arrived_bytes = 0
         self._stopped: list[Block] = []
 
     # -- lanes ---------------------------------------------------------------------------------
@@ -124,8 +129,9 @@ class Board(ABC):
         else:
             known.present = True
             known.rtt_s = rtt_s or known.rtt_s
-            # A fresh connection starts small, whatever the old one reached or failed to reach.
-            known.last_size = 0
+            # A fresh connection starts small, whatever the old one reached or failed to reach; but
+            # where each answer takes a fresh one, they would all be small.
+            known.last_size = known.last_size if single else 0
             if known.last_rate is not None and known.last_rate <= 1.0:
                 known.last_rate = None
         known.most_bytes = most_bytes
@@ -160,6 +166,9 @@ class Board(ABC):
     def received(self, block: Block, count: int, now: float) -> None:
         """`count` bytes at the block's position have arrived (no more than up to its end)."""
         lane = self.lanes[block.lane]
+        if self._first_s is None:
+            self._first_s = now
+        self._arrived_bytes += count
         lane.meter.add(count, now)
         self.wanted.remove(block.position, block.position + count)
         block.position += count
@@ -243,6 +252,13 @@ class Board(ABC):
         return found
 
     # -- for the strategies --------------------------------------------------------------------
+
+    def _usual_rate(self, now: float) -> float:
+        """What all lanes together bring a second: since the first byte, or what was seen lately
+        while that is not long ago."""
+        if self._first_s is None or now - self._first_s < _USUAL_S:
+            return sum(lane.rate(now) or 0.0 for lane in self.lanes.values() if lane.blocks)
+        return self._arrived_bytes / (now - self._first_s)
 
     def _hand(self, lane: Lane, start: int, end: int, now: float) -> Block:
         self.free.remove(start, end)

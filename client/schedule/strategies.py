@@ -137,6 +137,8 @@ class AdaptiveBlocks(Board):
     - The next block is asked for one round trip before the last one ends.
     - When nothing is free, an idle lane takes over the tail of the block that would end last, if
       that ends the download noticeably earlier. A lane that has fallen silent loses all it holds.
+    - On a narrow line answers are left to run: what is broken off there has filled the queue in
+      front of the line already, so it costs more than the end all together would bring.
 
     `align` rounds long blocks to piece boundaries. `first_bytes` is the block for a lane about
     which nothing is known. `fixed_bytes` overrides the size rule (a user's --block-size).
@@ -150,6 +152,14 @@ class AdaptiveBlocks(Board):
     silence_s = 0.15
     least_bytes = 4096
     near_s = 0.003
+    #: All lanes together: a modem, a phone far from its mast, a crowded hotel.
+    narrow_bytes_s = 32 << 10
+    #: What may queue in front of such a line.
+    queue_bytes = 32 << 10
+    #: Cutting an answer there pays only where more than this is left of it.
+    long_s = 60.0
+    #: So long, and four round trips, a lane may take to show its rate.
+    early_s = 0.2
 
     def __init__(
         self,
@@ -233,6 +243,9 @@ class AdaptiveBlocks(Board):
         elif rate is None:
             # A mirror whose copy can be checked is not given much more before it was.
             size = self._first if self._align > 1 else self._first << len(own.blocks)
+            if own.single and own.meter.total_bytes:
+                # Its answers are over before their rate can be told.
+                size = max(size, own.last_size * 4)
         else:
             # On a slow or a long line, what the model says is worth a request.
             stretch_s = self.single_stretch_s if own.single else self.stretch_s
@@ -281,6 +294,8 @@ class AdaptiveBlocks(Board):
         if worst is None:
             return False
         speed = self._speed(self.lanes[worst.lane], now)
+        if speed > 1.0 and self._better_left(own, worst, now):
+            return False
         left = worst.end - worst.position
         wait_s = own.rtt_s
         take = int(((ahead + left) / speed - wait_s) / (1 / max(rate, 1.0) + 1 / speed))
@@ -304,6 +319,27 @@ class AdaptiveBlocks(Board):
             self.free.add(start, stop)
         return True
 
+    def _better_left(self, own: Lane, block: Block, now: float) -> bool:
+        """Whether an answer should be left to run: the line is narrow, or may be, as the lane has
+        had no time to show its rate."""
+        lane = self.lanes[block.lane]
+        if self._first_s is None:
+            # Nothing has come from anybody: who is dead is for the watch over silence to say.
+            return True
+        seen_s = now - max(block.handed_s, self._first_s)
+        if lane.rate(now) is None and seen_s < self.early_s + 4 * lane.rtt_s:
+            return True
+        usual = self._usual_rate(now)
+        if usual >= self.narrow_bytes_s or (own.rate(now) or 0.0) >= self.narrow_bytes_s:
+            return False
+        # It may be the other mirror that is slow. One that was not tried may try, if it pays.
+        return own.meter.total_bytes > 0 or self.wanted.total < usual * self.long_s
+
+    def _queue_s(self, now: float) -> float:
+        """How long a lane's bytes may stand in the queue in front of a narrow line."""
+        usual = self._usual_rate(now)
+        return self.queue_bytes / usual if 1.0 < usual < self.narrow_bytes_s else 0.0
+
     def _speed(self, lane: Lane, now: float) -> float:
         rate = lane.rate(now)
         if rate is None:
@@ -311,9 +347,13 @@ class AdaptiveBlocks(Board):
             waited_s = now - min(block.handed_s for block in lane.blocks)
             return self._first / max(0.05, 4 * waited_s)
         silence_s = now - lane.meter.last_s - lane.rtt_s
-        if silence_s > max(self.silence_s, 6000 / max(rate, 1.0)):
+        if silence_s > max(self.silence_s, 6000 / max(rate, 1.0), self._queue_s(now)):
             # Longer than four packets should take: at the end nobody waits for it to wake.
             return 1.0
+        queue_s = self._queue_s(now)
+        if queue_s:
+            # Its bytes come by turns with those of others.
+            return max(rate, self.queue_bytes / queue_s / len(self.lanes))
         # A mirror that has just slowed down would look fast for half a second more.
         lately = lane.meter.lately(now, max(0.1 + 2 * lane.rtt_s, 12_000 / max(rate, 1.0)))
         if lately is not None and lately < rate / 2:

@@ -70,6 +70,8 @@ class Trials:
     #: A mirror that brings less of the total than this is left alone.
     least_share = 0.1
     pause_s = 10.0
+    #: On a narrower line than this, an experiment costs more bytes than it could win time.
+    least_bytes_s = 32 << 10
 
     def __init__(self) -> None:
         self._trial: _Trial | None = None
@@ -101,7 +103,8 @@ class Trials:
         rates = self._rates(self._start, readings, now - self._since_s)
         mirrors = self._candidates(now, readings, rates)
         worth_s = self.worth_again_s if self.kept else self.worth_s
-        if not mirrors or left_bytes < sum(rates.values()) * worth_s:
+        total = sum(rates.values())
+        if not mirrors or total < self.least_bytes_s or left_bytes < total * worth_s:
             self._settle(now, readings, lanes)
             return []
         return self._add(now, mirrors, readings, rates)
