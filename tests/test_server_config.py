@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from server.app.bootstrap import open_memory
 from server.app.cli.config import config as config_command
 from server.app.cli.config import manual
 from server.app.cli.serve import FLAGS, serve
 from server.app.config import ConfigError, Flag, field_of, load_config, setting_names, value_of
 from server.app.settings import ServerConfig, split_address
+from server.store.queries import add_revision
 
 
 def load(tmp_path: Path, text: str = "", environ: Any = None, **flags: Any) -> Any:
@@ -172,3 +175,40 @@ def test_the_manual_is_what_the_schema_says() -> None:
     assert page.read_text("utf-8") == manual(), (
         "write it anew: tidegate config reference > docs/configuration.md"
     )
+
+
+def test_show_names_what_a_revision_of_the_admin_page_overrides(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    file = tmp_path / "t.toml"
+    file.write_text(f'state = "{state}"\n[admission]\nslots = 9\n')
+
+    def show() -> dict[str, dict[str, Any]]:
+        done = CliRunner().invoke(config_command, ["show", "--json", "--config", str(file)])
+        found: dict[str, dict[str, Any]] = json.loads(done.output)
+        return found
+
+    assert show()["admission.slots"] == {"value": 9, "origin": str(file)}
+    assert list(state.iterdir()) == [], "only looking makes no database"
+    memory = open_memory(load_config(file, {}, {}).config, 1000.0)
+    assert show()["admission.slots"] == {"value": 9, "origin": str(file)}
+    settings = {**memory.revision.settings, "slots": 30}
+    with memory.database.begin() as session:
+        add_revision(session, replace(memory.revision, who="anna", settings=settings, number=0))
+    over = show()["admission.slots"]
+    assert over["value"] == 30
+    assert over["origin"].startswith("admin page, revision ")
+    assert over["origin"].endswith("by anna")
+    assert over["overridden"] == {"value": 9, "origin": str(file)}
+    assert "overridden" not in show()["admission.reserve_small"]
+    text = CliRunner().invoke(config_command, ["show", "--config", str(file)]).output
+    [line] = [line for line in text.splitlines() if line.startswith("slots =")]
+    assert "by anna" in line
+    assert line.endswith(f"; {file} says 9")
+    file.write_text(f'state = "{state}"\n[admission]\nslots = 8\n')
+    assert show()["admission.slots"] == {"value": 8, "origin": str(file)}, "the file changed last"
+    memory.database.close()
+    (state / "tidegate.db").write_bytes(b"nonsense" * 1000)
+    ill = CliRunner().invoke(config_command, ["show", "--config", str(file)])
+    assert ill.exit_code == 0
+    assert "is not shown" in ill.stderr

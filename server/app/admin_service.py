@@ -173,7 +173,7 @@ class AdminService:
         lines = []
         overrides = self.server.revisions.overrides()
         if overrides:
-            names = ", ".join(one.name for one in overrides)
+            names = ", ".join(f"{one.name} {one.after} (file: {one.before})" for one in overrides)
             lines.append(
                 f"Settings  revision {self.server.revisions.current.number} of the admin "
                 f"page is in force, not the configuration's: {names}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,18 +75,8 @@ def open_memory(config: ServerConfig, now: float, shared: Database | None = None
             journal = read_journal(session)
             passes = read_passes(session)
             latest = read_revisions(session, 1000)
-            configured = next((one for one in latest if one.who == CONFIGURATION), None)
             wanted = configured_revision(config, now)
-            # Whoever changed the policy last wins: the configuration does when it is not the
-            # one that operators have changed since.
-            if (
-                configured is None
-                or not same_policy(configured, wanted)
-                or usable(latest[0]) is None
-            ):
-                revision = add_revision(session, wanted)
-            else:
-                revision = latest[0]
+            revision = revision_in_force(latest, wanted) or add_revision(session, wanted)
     except (StoreUnavailable, Fenced, OSError) as fault:
         text = str(fault).splitlines()[0]
         remedy = (
@@ -95,6 +86,41 @@ def open_memory(config: ServerConfig, now: float, shared: Database | None = None
         )
         raise CannotStart(f"The database {url} cannot be used: {text}. {remedy}.") from fault
     return Memory(database, journal, revision, passes)
+
+
+def revision_in_force(
+    latest: Sequence[RevisionRecord], wanted: RevisionRecord
+) -> RevisionRecord | None:
+    """The revision that counts at a start (`latest` first); None when the configuration does.
+
+    Whoever changed the policy last wins: the configuration does when it is not the one that
+    operators have changed since.
+    """
+    configured = next((one for one in latest if one.who == CONFIGURATION), None)
+    if configured is None or not same_policy(configured, wanted) or usable(latest[0]) is None:
+        return None
+    return latest[0]
+
+
+def stored_revision(config: ServerConfig) -> RevisionRecord | None:
+    """What `revision_in_force` says of the database, which is only read; None where there is none.
+
+    Raises CannotStart.
+    """
+    file = config.state / "tidegate.db"
+    if config.database is None and not file.exists():
+        return None
+    url = config.database or sqlite_url(file)
+    try:
+        database = Database(url)
+        with database.begin() as session:
+            found = revision_in_force(
+                read_revisions(session, 1000), configured_revision(config, 0.0)
+            )
+        database.close()
+    except (StoreUnavailable, OSError) as fault:
+        raise CannotStart(f"The database {url} cannot be read: {fault}.") from fault
+    return found
 
 
 def read_mark(state: Path) -> int:

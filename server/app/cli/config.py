@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -16,6 +17,7 @@ from pydantic.fields import FieldInfo
 from server.admission.client_programs import ToolRule
 from server.admission.rules import Rule
 from server.app.config import (
+    CannotStart,
     ConfigError,
     LoadedConfig,
     field_of,
@@ -61,25 +63,73 @@ def check(file: Path | None) -> None:
 @_FILE
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def show(file: Path | None, as_json: bool) -> None:
-    """Show every setting, its value, and where the value came from."""
+    """Show every setting, its value, and where the value came from.
+
+    Where a revision of the admin page is in force instead of the file, its value is shown, and
+    what the file says.
+    """
     loaded = _load(file)
-    names = list(setting_names())
+    try:
+        changed = _changed(loaded)
+    except CannotStart as fault:
+        click.echo(f"tidegate: {fault}", err=True)
+        click.echo("tidegate: What the admin page has set is not shown.", err=True)
+        changed = {}
+    rows = [_row(loaded, name, changed) for name in setting_names()]
     if as_json:
-        document = {
-            name: {"value": shown(value_of(loaded.config, name)), "origin": loaded.origin(name)}
-            for name in names
-        }
+        document: dict[str, dict[str, Any]] = {}
+        for row in rows:
+            document[row.name] = {"value": row.value, "origin": row.origin}
+            if row.file is not None:
+                document[row.name]["overridden"] = row.file
         click.echo(json.dumps(document, indent=2))
         return
     section = ""
-    for name in names:
-        head, _, key = name.rpartition(".")
+    for row in rows:
+        head, _, key = row.name.rpartition(".")
         if head != section:
             section = head
             click.echo(f"\n[{head}]")
-        value = shown(value_of(loaded.config, name))
-        text = f"{key} = {json.dumps(value)}" if value is not None else f"# {key} ="
-        click.echo(f"{text:<44}  # {loaded.origin(name)}")
+        text = f"{key} = {json.dumps(row.value)}" if row.value is not None else f"# {key} ="
+        over = f"; {row.file['origin']} says {json.dumps(row.file['value'])}" if row.file else ""
+        click.echo(f"{text:<44}  # {row.origin}{over}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One setting as it is in force; `file` is what the configuration says where that differs."""
+
+    name: str
+    value: Any
+    origin: str
+    file: dict[str, Any] | None = None
+
+
+def _changed(loaded: LoadedConfig) -> dict[str, tuple[Any, str]]:
+    """The settings that a revision of the admin page overrides: values, and the revision."""
+    # The database is only needed here.
+    from server.app.bootstrap import configured_policy, stored_revision
+
+    current, configured = stored_revision(loaded.config), configured_policy(loaded.config)
+    if current is None:
+        return {}
+    origin = f"admin page, revision {current.number} by {current.who}"
+    found = {
+        f"admission.{name}": (value, origin)
+        for name, value in current.settings.items()
+        if value != configured.settings.get(name)
+    }
+    if current.policy != configured.policy:
+        found["policy"] = (current.policy, origin)
+    return found
+
+
+def _row(loaded: LoadedConfig, name: str, changed: dict[str, tuple[Any, str]]) -> _Row:
+    value = shown(value_of(loaded.config, name))
+    if name not in changed:
+        return _Row(name, value, loaded.origin(name))
+    now, origin = changed[name]
+    return _Row(name, now, origin, {"value": value, "origin": loaded.origin(name)})
 
 
 def shown(value: Any) -> Any:
@@ -123,7 +173,8 @@ def manual() -> str:
         "# Configuration",
         "",
         "Defaults < `tidegate.toml` (or `--config FILE`) < environment < flags. `tidegate config "
-        "check` names every fault, `tidegate config show` says where each value came from. "
+        "check` names every fault, `tidegate config show` says where each value came from, "
+        "and which ones a revision of the admin page overrides. "
         "`SIGHUP` reads everything again; a bad configuration changes nothing.",
         "",
         "In the file, settings stand under their section (`[admission]`, `[holding]`, …); in the "
