@@ -12,7 +12,7 @@ import binascii
 import calendar
 import datetime
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -237,33 +237,3 @@ def parse_retry_after(text: str, now: float) -> float | None:
         return float(text) if len(text) <= 12 else None
     at = parse_http_date(text)
     return None if at is None else max(0.0, at - now)
-
-
-_LANGUAGE = re.compile(
-    r"[ \t]*([A-Za-z]{1,8}(?:-[A-Za-z0-9]{1,8})*|\*)[ \t]*"
-    r"(?:;[ \t]*q=([01](?:\.[0-9]{0,3})?))?[ \t]*"
-)
-
-
-def choose_language(accept: str, available: Sequence[str]) -> str:
-    """The best of `available` (its first is the default) for an Accept-Language value.
-
-    By lookup (RFC 4647, 3.4).
-    """
-    wishes: list[tuple[float, str]] = []
-    for part in accept.split(","):
-        match = _LANGUAGE.fullmatch(part)
-        if match is not None:
-            wishes.append((float(match[2] or 1), match[1].lower()))
-    wishes.sort(key=lambda wish: -wish[0])
-    by_name = {name.lower(): name for name in available}
-    for weight, wish in wishes:
-        if weight <= 0:
-            break
-        while wish:
-            if wish == "*":
-                return available[0]
-            if wish in by_name:
-                return by_name[wish]
-            wish = wish.rpartition("-")[0]
-    return available[0]

@@ -158,8 +158,3 @@ def newer(left: int, right: int, bits: int) -> bool:
     """Whether `left` comes after `right` in arithmetic modulo 2**bits (RFC 1982)."""
     half = 1 << (bits - 1)
     return left != right and (left - right) % (1 << bits) < half
-
-
-def sequence_after(sequence: int, count: int = 1) -> int:
-    """The packet sequence `count` later."""
-    return (sequence + count) & _U32

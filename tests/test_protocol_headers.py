@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from protocol.headers import (
     EntityTag,
-    choose_language,
     format_http_date,
     format_link,
     format_repr_digest,
@@ -92,11 +91,6 @@ def test_a_link_survives_the_round_trip() -> None:
     assert link.parameters["title"] == 'say "hi" \\'
 
 
-@pytest.mark.parametrize(("accept", "chosen"), VECTORS["languages"])
-def test_the_best_language_is_chosen(accept: str, chosen: str) -> None:
-    assert choose_language(accept, ["en", "de"]) == chosen
-
-
 @pytest.mark.parametrize(("text", "wait_s"), VECTORS["retry_after"])
 def test_retry_after_is_read_as_seconds_or_date(text: str, wait_s: float | None) -> None:
     assert parse_retry_after(text, 784111740.0) == wait_s
@@ -112,4 +106,3 @@ def test_no_field_value_makes_a_reader_raise(text: str) -> None:
     parse_want_digest(text)
     parse_links(text)
     parse_retry_after(text, 0.0)
-    assert choose_language(text, ["en", "de"]) in ("en", "de")

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.admission.draw import MOST_OF_ADDRESS, MOST_OF_NETWORK, Draw, Entry, Prequeue
+from server.admission.draw import MOST_OF_ADDRESS, MOST_OF_NETWORK, Draw, DrawEntry, Prequeue
 from tests.fakes import representation
 
 OPENS_S = 2_000.0
@@ -21,7 +21,7 @@ def sha(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def enter(draw: Draw, client: str, network: tuple[str, ...] = ()) -> Entry:
+def enter(draw: Draw, client: str, network: tuple[str, ...] = ()) -> DrawEntry:
     found = draw.enter(client, representation(), 1.0, network)
     assert found is not None
     return found

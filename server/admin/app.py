@@ -30,6 +30,7 @@ from server.admin.router import Router
 from server.admin.server import Server
 from server.admin.sessions import LoginBrake, Sessions
 from server.admin.web import Answer, Call, Principal, Problem, html, problem_of, redirect, wrong
+from server.http.cookies import set_cookie
 
 COOKIE = "tidegate-admin"
 VISITOR = "tidegate-visitor"
@@ -270,9 +271,12 @@ def _with_headers(call: Call, answer: Answer) -> Answer:
 
 def cookie(name: str, value: str, *, secure: bool, age_s: int | None = None) -> tuple[str, str]:
     """A Set-Cookie field no script and no other site can use."""
-    words = [f"{name}={value}", "Path=/", "HttpOnly", "SameSite=Strict"]
-    if age_s is not None:
-        words.append(f"Max-Age={age_s}")
-    if secure:
-        words.append("Secure")
-    return ("set-cookie", "; ".join(words))
+    _, field = set_cookie(
+        name.encode(),
+        value.encode(),
+        path=b"/",
+        age_s=age_s,
+        secure=secure,
+        same_site=b"Strict",
+    )
+    return ("set-cookie", field.decode("latin-1"))

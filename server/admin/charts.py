@@ -87,7 +87,7 @@ def totals_of(snapshot: Snapshot, health: Health) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """One line of a chart."""
 
     series: str
@@ -101,7 +101,7 @@ class Chart:
     name: str
     title: str
     unit: str
-    lines: tuple[Line, ...]
+    lines: tuple[ChartLine, ...]
 
 
 CHARTS = (
@@ -110,51 +110,60 @@ CHARTS = (
         "Slots in use",
         "count",
         (
-            Line("large_active", "large"),
-            Line("small_active", "small"),
-            Line("paused", "paused"),
+            ChartLine("large_active", "large"),
+            ChartLine("small_active", "small"),
+            ChartLine("paused", "paused"),
         ),
     ),
-    Chart("queue", "People in line", "count", (Line("waiting", "waiting"), Line("ready", "ready"))),
+    Chart(
+        "queue",
+        "People in line",
+        "count",
+        (ChartLine("waiting", "waiting"), ChartLine("ready", "ready")),
+    ),
     Chart(
         "flow",
         "Requests a second",
         "per_s",
         (
-            Line("offers", "asked"),
-            Line("admitted", "started"),
-            Line("completed", "finished"),
+            ChartLine("offers", "asked"),
+            ChartLine("admitted", "started"),
+            ChartLine("completed", "finished"),
         ),
     ),
-    Chart("goodput", "Goodput", "bit_s", (Line("goodput_bytes_s", "sent"),)),
+    Chart("goodput", "Goodput", "bit_s", (ChartLine("goodput_bytes_s", "sent"),)),
     Chart(
         "wait",
         "Wait of the last in line",
         "s",
-        (Line("last_wait_s", "expected"), Line("last_wait_p90_s", "9 of 10 sooner")),
+        (ChartLine("last_wait_s", "expected"), ChartLine("last_wait_p90_s", "9 of 10 sooner")),
     ),
     Chart(
         "eta",
         "Are our promises kept?",
         "share",
         (
-            Line("eta_within_p90", "started in time"),
-            Line("eta_median_error", "typical error"),
+            ChartLine("eta_within_p90", "started in time"),
+            ChartLine("eta_median_error", "typical error"),
         ),
     ),
     Chart(
         "held",
         "Connections",
         "count",
-        (Line("connections", "open"), Line("held", "held"), Line("multicast_receivers", "group")),
+        (
+            ChartLine("connections", "open"),
+            ChartLine("held", "held"),
+            ChartLine("multicast_receivers", "group"),
+        ),
     ),
     Chart(
         "faults",
         "Refusals and faults a second",
         "per_s",
         (
-            Line("refused", "refused"),
-            Line("errors", "faults"),
+            ChartLine("refused", "refused"),
+            ChartLine("errors", "faults"),
         ),
     ),
 )

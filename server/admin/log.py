@@ -8,7 +8,7 @@ from pydantic import Field
 
 from server.admin.app import Ask
 from server.admin.router import Operations, Pages
-from server.admin.server import Row
+from server.admin.server import StateRow
 from server.admin.shapes import BeforeQuery, Shape
 from server.admin.web import Answer
 
@@ -45,7 +45,7 @@ class RowsOut(Shape):
     rows: list[RowOut]
 
 
-def _rows(rows: list[Row]) -> RowsOut:
+def _rows(rows: list[StateRow]) -> RowsOut:
     return RowsOut(rows=[RowOut.model_validate(row) for row in rows])
 
 

@@ -269,8 +269,12 @@ async def alive(ask: Ask) -> Answer:
 
 @pages.get("/-/ready", public=True)
 async def ready(ask: Ask) -> Answer:
-    """The server takes downloads."""
-    if ask.server.gate.draining:
+    """The server takes downloads; says the same as the probe of its visitors' side."""
+    found = ask.server.vitals.readiness()
+    if found is None:
         again = (("retry-after", "5"),)
         raise Problem(503, "The server is about to stop.", code="closed", headers=again)
-    return Answer(200, b"ready\n", (("content-type", "text/plain"),))
+    free = ("tidegate-free", "yes" if found.free else "no")
+    return Answer(
+        200, found.text.encode("ascii", "replace"), (("content-type", "text/plain"), free)
+    )

@@ -31,7 +31,7 @@ from server.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StateRow:
     """A line of a state table (mirrors, multicast sessions): a name, a state word, facts."""
 
     name: str
@@ -80,10 +80,10 @@ class Server:
         named = any(address in ipaddress.ip_network(word, strict=False) for word in self.scrapers)
         return named or (address.is_loopback and not self.behind_proxy and not forwarded)
 
-    def mirror_rows(self) -> list[Row]:
+    def mirror_rows(self) -> list[StateRow]:
         """Mirrors: those of the configuration, those that were admitted, with their reports."""
         rows = [
-            Row(source.url, "configured", {"priority": str(source.priority)})
+            StateRow(source.url, "configured", {"priority": str(source.priority)})
             for source in self.site.said.mirrors
         ]
         for mirror in self.mirrors.standings(self.now()) if self.mirrors is not None else ():
@@ -97,13 +97,13 @@ class Server:
                 facts["free"] = "yes" if mirror.free else "no"
             if mirror.trouble:
                 facts["trouble"] = mirror.trouble
-            rows.append(Row(mirror.name, mirror.condition, facts))
+            rows.append(StateRow(mirror.name, mirror.condition, facts))
         return rows
 
     def mirror_states(self) -> list[str]:
         """The condition of every mirror, for the metrics."""
         return [row.state for row in self.mirror_rows()]
 
-    def multicast_rows(self) -> list[Row]:
+    def multicast_rows(self) -> list[StateRow]:
         """Multicast sessions that send."""
-        return [Row(*line) for line in self.multicast.lines()] if self.multicast else []
+        return [StateRow(*line) for line in self.multicast.lines()] if self.multicast else []

@@ -10,7 +10,7 @@ from server.admin.vitals import Health
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class Status:
     """`tone` colours the page: calm, busy, queueing or alarm. `more` explains."""
 
     tone: str
@@ -18,36 +18,36 @@ class State:
     more: str = ""
 
 
-def state_of(snapshot: Snapshot, health: Health) -> State:
+def state_of(snapshot: Snapshot, health: Health) -> Status:
     """What is going on, worst news first."""
     active = snapshot.small_active + snapshot.large_active
     if health.draining:
-        return State("alarm", "Draining", f"{_count(active, 'download')} to go, then it stops.")
+        return Status("alarm", "Draining", f"{_count(active, 'download')} to go, then it stops.")
     if snapshot.closed:
         running = f"{_count(active, 'download')} still running." if active else "Nothing runs."
         people = snapshot.waiting + snapshot.ready
         waits = f"{people:,} {'waits' if people == 1 else 'wait'}" if people else "nobody waits"
-        return State("alarm", f"Doors closed: {waits}", f"{running} Nobody starts until you open.")
+        return Status("alarm", f"Doors closed: {waits}", f"{running} Nobody starts until you open.")
     room = _room(snapshot)
     if snapshot.waiting or snapshot.ready:
-        found = State("queueing", f"Queueing: {_line(snapshot)}", f"{_ready(snapshot)}{room}")
+        found = Status("queueing", f"Queueing: {_line(snapshot)}", f"{_ready(snapshot)}{room}")
     elif active == 0:
-        found = State(
+        found = Status(
             "calm", "Sending by multicast" if health.multicast_receivers else "Quiet", room
         )
     elif not snapshot.link_bound and _free(snapshot) <= _kept_for_small(snapshot):
-        found = State("busy", "Full, and nobody waits", f"{room} The next large download waits.")
+        found = Status("busy", "Full, and nobody waits", f"{room} The next large download waits.")
     else:
-        found = State("calm", "Open: everybody starts at once", room)
+        found = Status("calm", "Open: everybody starts at once", room)
     if health.multicast_receivers:
         receivers = _count(health.multicast_receivers, "receiver")
-        found = State(found.tone, found.headline, f"{found.more} Multicast reaches {receivers}.")
+        found = Status(found.tone, found.headline, f"{found.more} Multicast reaches {receivers}.")
     if health.fleet_fault:
-        found = State("alarm", found.headline, f"{found.more} {health.fleet_fault}")
+        found = Status("alarm", found.headline, f"{found.more} {health.fleet_fault}")
     if health.store_degraded:
         more = f"{found.more} The database does not answer ({health.store_fault or 'no reason'}); "
         more += "downloads and the queue go on, history and the journal wait in memory."
-        return State("alarm", found.headline, more)
+        return Status("alarm", found.headline, more)
     return found
 
 

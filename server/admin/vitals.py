@@ -97,6 +97,16 @@ class Health:
     fleet_fault: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Downloads are taken; `text` says what does not work all the same, `free` whether a large
+    one would start at once.
+    """
+
+    text: str
+    free: bool
+
+
 @dataclass(slots=True)
 class Vitals:
     """Reads the state of a running server."""
@@ -114,6 +124,17 @@ class Vitals:
     def snapshot(self) -> Snapshot:
         """Admission at a glance."""
         return self.gate.snapshot()
+
+    def readiness(self) -> Readiness | None:
+        """What the probe `/-/ready` says; None while the server drains."""
+        if self.gate.draining:
+            return None
+        seen, ill, fault = self.gate.snapshot(), self.store.state.reason, self.totals.fault()
+        # Downloads go on without a database, so a balancer should go on to send clients here.
+        text = f"ready, but the database takes no writes: {ill}\n" if ill else "ready\n"
+        if fault:
+            text += f"{fault}\n"
+        return Readiness(text, not seen.waiting and seen.large_active < seen.large_slots)
 
     def read(self) -> Health:
         """Everything else at a glance."""

@@ -16,6 +16,7 @@ from protocol import problems
 from protocol.errors import ProtocolError
 from server.admin.accounts import ApiToken, Role, Scope, Scopes, Session, User
 from server.http.answers import phrase
+from server.http.cookies import read_cookie
 
 M = TypeVar("M", bound=BaseModel)
 #: What a status means where nothing more exact is said.
@@ -111,8 +112,9 @@ class Call:
 
     def cookie(self, name: str) -> str:
         """The value of a cookie; empty when there is none."""
-        pairs = (part.strip().partition("=") for part in self.headers.get("cookie", "").split(";"))
-        return next((value for key, _, value in pairs if key == name), "")
+        field = self.headers.get("cookie", "").encode("latin-1", "replace")
+        found = read_cookie({b"cookie": field}, name.encode())
+        return (found or b"").decode("latin-1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ _SAVE_EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DrawEntry:
     """One registration: `client` as the gate names it, `rep` what it wants, `network` where it is
     (narrow to wide)."""
 
@@ -58,7 +58,7 @@ class Entry:
         }
 
     @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Entry:
+    def of(cls, row: Mapping[str, Any]) -> DrawEntry:
         """The entry of a stored row."""
         rep = dict(row["rep"])
         rep |= {"path": bytes.fromhex(rep["path"]), "key": FileKey(**rep["key"])}
@@ -78,12 +78,12 @@ class Draw:
     opens_s: float
     seed: str
     path: str = ""
-    keep: Callable[[Draw, Entry], None] = lambda draw, entry: None
-    entries: dict[tuple[str, str], Entry] = field(default_factory=dict)
+    keep: Callable[[Draw, DrawEntry], None] = lambda draw, entry: None
+    entries: dict[tuple[str, str], DrawEntry] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     #: How many entered; the entries themselves are forgotten some time after they were seated.
     entered: int = 0
-    _left: list[Entry] = field(default_factory=list)
+    _left: list[DrawEntry] = field(default_factory=list)
     _of_networks: dict[str, int] = field(default_factory=dict)
     seated: bool = False
     changed: bool = True
@@ -108,11 +108,11 @@ class Draw:
 
     def enter(
         self, client: str, rep: Representation, weight: float, network: Sequence[str] = ()
-    ) -> Entry | None:
+    ) -> DrawEntry | None:
         """Register, or find the registration again; None when its network has as many as it may."""
         found = self.entries.get((client, rep.url_path))
         if found is None and self._has_room(network):
-            found = Entry(secrets.token_hex(8), client, rep, weight, tuple(network))
+            found = DrawEntry(secrets.token_hex(8), client, rep, weight, tuple(network))
             self.take_up(found)
             self.entered += 1
             self.changed = True
@@ -122,7 +122,7 @@ class Draw:
             self.keep(self, found)
         return found
 
-    def take_up(self, entry: Entry) -> None:
+    def take_up(self, entry: DrawEntry) -> None:
         """Count an entry, new or stored."""
         self.entries[entry.client, entry.rep.url_path] = entry
         for key in entry.network:
@@ -142,7 +142,7 @@ class Draw:
             for key, bound in zip(network, bounds, strict=False)
         )
 
-    def next_seats(self, most: int) -> list[Entry]:
+    def next_seats(self, most: int) -> list[DrawEntry]:
         """The next entries to be seated, in the drawn order; draws at the first call."""
         if not self.order and not self.seated:
             drawn = sorted(self.entries.values(), key=lambda e: draw_key(self.seed, e.ident))
@@ -198,7 +198,7 @@ class Prequeue:
             if found is None or found.seated or found.opens_s < now - _KEPT_S:
                 self._stale.append(f"draw {row['opens_s']:.0f} {row['ident']}")
             else:
-                found.take_up(Entry.of(row))
+                found.take_up(DrawEntry.of(row))
         for draw in list(self._draws.values()):
             if draw.opens_s < now - _KEPT_S:
                 self._stale.append(draw.name)
@@ -228,7 +228,7 @@ class Prequeue:
         draw = self._draws.get(opens_s) if opens_s is not None else None
         return draw is not None and bool(draw.entries) and not draw.seated
 
-    def due(self, now: float) -> list[Entry]:
+    def due(self, now: float) -> list[DrawEntry]:
         """Entries whose turn to be seated has come."""
         for draw in self._draws.values():
             if draw.opens_s <= now and draw.entries and not draw.seated:
@@ -259,7 +259,7 @@ class Prequeue:
                 }
                 self._save(draw.name, body)
 
-    def _keep(self, draw: Draw, entry: Entry) -> None:
+    def _keep(self, draw: Draw, entry: DrawEntry) -> None:
         self._save(f"{draw.name} {entry.ident}", entry.row(draw.opens_s))
 
     def answer(self, request: Any, now: float) -> None:

@@ -13,8 +13,8 @@ from server.admission.downloads import Download
 _LINGER_S = 3.0
 
 
-class Link(Protocol):
-    """What the line's keeper asks of the pacer."""
+class Outlet(Protocol):
+    """What leaves a process, as it tells itself (the pacer)."""
 
     @property
     def sent_bytes_total(self) -> int:
@@ -121,7 +121,7 @@ class ToldLine:
 class LineKeeper:
     """Finds what the line carries and keeps the pacer's cap just below. Tick it often."""
 
-    def __init__(self, link: Link, ceiling_bytes_s: float | None) -> None:
+    def __init__(self, link: Outlet, ceiling_bytes_s: float | None) -> None:
         self._link = link
         self._bottleneck = Bottleneck(ceiling_bytes_s)
         self._orders = LineOrders(ceiling_bytes_s)

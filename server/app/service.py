@@ -194,9 +194,6 @@ class Service:
         )
         site.add_route(PREQUEUE_ROUTE, lambda request: self._prequeue.answer(request, now()))
         site.add_route(STATUS_PREFIX, WaitStatus(gate, lambda: parts.keys, now).answer)
-        health.add_routes(
-            site, gate, self.store, lambda: self.draining, lambda: self.totals.fault()
-        )
         if self.multicast is not None:
             self.multicast.add_routes(site)
         self._mirror_origin: MirrorOrigin | None = None
@@ -257,6 +254,7 @@ class Service:
         )
         if cluster is not None:
             self._remember_nodes(self.nodes)
+        health.add_routes(site, self.admin.server.vitals)
         self._ready: Callable[[list[str]], None] = lambda urls: None
         self._parts = InOrder(self._all_parts(memory.journal.live, tls, fleet))
 

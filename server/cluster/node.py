@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -51,6 +51,7 @@ from protocol.cluster import (
 )
 from protocol.manifest import FileDigests
 from server.admission.client_keys import proves_something
+from server.admission.line import Outlet
 from server.admission.rules import NOTHING, Rule, RuleBook
 from server.cluster.link import Link, Peer
 from server.cluster.wire import file_digests, wire_file, wire_plan, wire_request
@@ -67,28 +68,6 @@ _RETRY_S = 2
 #: A leader says something every second; one that has not for so long is looked for again.
 SILENT_S = 5.0
 _TICKET = b"tidegate-ticket"
-
-
-class Outlet(Protocol):
-    """What the node's own server tells of itself."""
-
-    @property
-    def link_busy(self) -> bool:
-        """Whether its part of the cap holds somebody back."""
-        ...
-
-    def goodput_bytes_s(self) -> float:
-        """What left lately."""
-        ...
-
-    def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
-        """The part of the cap that is its own from now on."""
-        ...
-
-    @property
-    def sent_bytes_total(self) -> int:
-        """What left in all."""
-        ...
 
 
 #: What a leader tells of one request.

@@ -27,14 +27,12 @@ class Survey:
         self._catalog = catalog
         self._stopped = False
         self.running = False
-        self.files_seen = 0
 
     def start(self) -> None:
         """Begin, unless a walk runs already."""
         self._stopped = False
         if not self.running:
             self.running = True
-            self.files_seen = 0
             defer.Deferred.fromCoroutine(self._walk()).addBoth(self._ended)
 
     def stop(self) -> None:
@@ -68,7 +66,6 @@ class Survey:
                         entered.add(entry.key.inode)
                         folders.append(parts)
                     continue
-                self.files_seen += 1
                 if self._catalog.known(entry.key) is None:
                     try:
                         await self._catalog.want(self._tree.open(parts), hits=0)

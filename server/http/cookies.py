@@ -21,11 +21,21 @@ def read_cookie(headers: Mapping[bytes, bytes], name: bytes) -> bytes | None:
     return None
 
 
-def set_cookie(name: bytes, value: bytes, *, path: bytes, age_s: int, secure: bool) -> Header:
-    """The Set-Cookie field; an age of 0 makes the browser forget it."""
+def set_cookie(
+    name: bytes,
+    value: bytes,
+    *,
+    path: bytes,
+    age_s: int | None,
+    secure: bool,
+    same_site: bytes = b"Lax",
+) -> Header:
+    """The Set-Cookie field; age 0 makes the browser forget it, None keeps it until its end."""
     # RFC 6265, 4.1.1 allows no `;` in a path.
-    fields = (name, value, path.replace(b";", b"%3B"), age_s, b"; Secure" if secure else b"")
-    return (
-        b"Set-Cookie",
-        b"%b=%b; Path=%b; Max-Age=%d; HttpOnly; SameSite=Lax%b" % fields,
-    )
+    words = [b"%b=%b" % (name, value), b"Path=" + path.replace(b";", b"%3B")]
+    if age_s is not None:
+        words.append(b"Max-Age=%d" % age_s)
+    words += [b"HttpOnly", b"SameSite=" + same_site]
+    if secure:
+        words.append(b"Secure")
+    return (b"Set-Cookie", b"; ".join(words))

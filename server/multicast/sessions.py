@@ -69,7 +69,6 @@ class Sessions:
         self._maker = maker
         self._tell_end = ended
         self.closed = False
-        self.opened_total = 0
         self.sent_bytes_total = 0
 
     # --- what a session will look like ----------------------------------------------------------
@@ -195,7 +194,6 @@ class Sessions:
         )
         self._running[session.id] = session
         self._by_key[key] = session
-        self.opened_total += 1
         self._share()
         self.log.info(
             "multicast session {id:016x} for {key} to {group}:{port}, code {code}",
