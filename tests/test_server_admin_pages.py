@@ -393,7 +393,7 @@ def test_where_the_file_is_overridden_every_place_says_so(site: Site, browser: B
     }
     assert "differ from the configuration" in browser.text("/policy")
     banner = "\n".join(site.service.admin.introduction())
-    assert "policy, slots" in banner
+    assert "policy fair (file: ticket), slots 50 (file: 2)" in banner
 
 
 @pytest.mark.parametrize(
