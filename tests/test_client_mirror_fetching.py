@@ -14,6 +14,8 @@ import pytest
 from tuf.api.exceptions import DownloadError
 
 from client.mirror.fetching import HttpTransport
+from client.mirror.problem import MirrorProblem, named
+from client.mirror.transport import TooSlow
 
 Script = Callable[[BaseHTTPRequestHandler], None]
 
@@ -167,6 +169,36 @@ def brought(tmp_path: Path, script: Script, length: int, content: bytes) -> bool
 def test_a_file_is_brought(tmp_path: Path) -> None:
     content = bytes(range(256)) * 500
     assert brought(tmp_path, lambda h: answer(h, body=content), len(content), content)
+
+
+def test_a_file_that_drips_is_left_and_gone_on_with_later(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 500
+    ended = threading.Event()
+
+    def drip(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(content)))
+        handler.end_headers()
+        for byte in content:
+            if ended.wait(0.05):
+                return
+            handler.wfile.write(bytes([byte]))
+
+    with server(drip) as url:
+        transport = HttpTransport(tmp_path / "data", pace_window_s=2.0)
+        digest = hashlib.sha256(content).hexdigest()
+        try:
+            with pytest.raises(TooSlow, match="is kept"):
+                transport.download(url + "file", tmp_path / "got", len(content), digest)
+        finally:
+            ended.set()
+    assert brought(tmp_path, lambda h: answer(h, body=content), len(content), content)
+
+
+def test_a_slow_origin_has_a_name() -> None:
+    with pytest.raises(MirrorProblem) as told, named():
+        raise TooSlow("it brought 3 bytes")
+    assert (told.value.code, told.value.passing) == ("slow", True)
 
 
 def test_an_endless_body_is_cut_off_at_the_signed_length(tmp_path: Path) -> None:

@@ -1,16 +1,22 @@
 """Faults at random under mixed clients: at the end everybody has the right bytes.
 
+No number is given to two clients, no valid ticket is called foreign or forged, no slot leaks, the
+server's memory stays in bounds and nothing is a fault of its own.
+
 A failure names the seed, which may be given: TIDEGATE_CHAOS_SEED. TIDEGATE_CHAOS_S is how long
 faults go on, in seconds.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import os
 import random
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -20,6 +26,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faulty_disk import FaultyDisk
 from tests.running import ROOT, RunningServer, make_release, sha256, wait_for
 from tests.test_e2e_clock import faketime_library
 
@@ -29,6 +36,8 @@ SIZES = {"big.bin": 4_000_000, "mid.bin": 1_500_000, "page.bin": 9_000}
 SLOTS = 3
 #: Exit status of `tidegate get`: the network failed.
 GAVE_UP = 5
+#: A server of this size starts with about 100 MB.
+MOST_RESIDENT_BYTES = 400_000_000
 
 
 class Chaos:
@@ -43,10 +52,27 @@ class Chaos:
         self.clock = folder / "clock"
         self.clock.write_text("+0\n")
         self.config = folder / "tidegate.toml"
+        self.disk = FaultyDisk(folder)
+        self.tls = self.random.random() < 0.5
+        self.renewals = 0
+        #: What clients trust: every certificate that the server ever had.
+        self.trusted = folder / "trusted.pem"
+        self.renew_certificate()
+        self.environ = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "TIDEGATE_DATA": str(folder / "data"),
+            "SSL_CERT_FILE": str(self.trusted),
+            "CURL_CA_BUNDLE": str(self.trusted),
+        }
         self.configure("ticket")
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+        #: Who was given which number, and with which token.
+        self.owners: dict[int, str] = {}
+        self.tokens: dict[str, str] = {}
+        self.holders = 0
         self.errors: list[str] = []
         self.newcomers = 0
         self.server = self.start()
@@ -59,7 +85,8 @@ class Chaos:
             self.folder / "release",
             self.folder / "state",
             *("--config", str(self.config), "--listen", f"127.0.0.1:{self.port}"),
-            LD_PRELOAD=faketime_library(),
+            LD_PRELOAD=f"{faketime_library()}:{self.disk.environ['LD_PRELOAD']}",
+            FAULTY_DISK=self.disk.environ["FAULTY_DISK"],
             FAKETIME_TIMESTAMP_FILE=str(self.clock),
             FAKETIME_NO_CACHE="1",
             FAKETIME_DONT_FAKE_MONOTONIC="1",
@@ -73,37 +100,57 @@ class Chaos:
         number = len(self.gets) + len(self.curls)
         if self.random.random() < 0.5 and self.running(self.gets) < 4:
             to = self.folder / f"get-{number}-{name}"
-            self.gets[to] = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tidegate",
-                    "get",
-                    "--quiet",
-                    "-o",
-                    to,
-                    f"{self.url}/{name}",
-                ],
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(ROOT),
-                    "TIDEGATE_DATA": str(self.folder / "d"),
-                },
-            )
+            self.gets[to] = self.get(to, name)
         elif self.running(self.curls) < 20:
             to = self.folder / f"curl-{number}-{name}"
             agent = f"curl/{self.random.randrange(5)}"
             command = ["curl", "-sf", "-A", agent, "-o", to, f"{self.url}/{name}"]
-            self.curls[to] = subprocess.Popen(command)
+            self.curls[to] = subprocess.Popen(command, env=self.environ)
 
     def get(self, to: Path, name: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "tidegate", "get", "--quiet", "-o", to]
-        data = str(self.folder / "data")
         return subprocess.Popen(
-            [*command, f"{self.url}/{name}"],
-            env={**os.environ, "PYTHONPATH": str(ROOT), "TIDEGATE_DATA": data},
-            stderr=subprocess.DEVNULL,
+            [*command, f"{self.url}/{name}"], env=self.environ, stderr=subprocess.DEVNULL
         )
+
+    def ask(self, client: str, token: str | None = None) -> tuple[int, dict[str, object]]:
+        """A client that takes a ticket and looks in now and then; 0 while nobody answers."""
+        headers = {"Tidegate-Client": client, "Tidegate-Wait": "ticket"}
+        if token is not None:
+            headers["Tidegate-Ticket"] = token
+        request = urllib.request.Request(f"{self.url}/big.bin", headers=headers)
+        trust = ssl.create_default_context(cafile=str(self.trusted)) if self.tls else None
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=trust) as answer:
+                return answer.status, {}
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+        except OSError:
+            return 0, {}
+
+    def ticket_holders_look_in(self) -> None:
+        """One more comes; and those who have a number keep it, whatever happened."""
+        known = self.random.sample(sorted(self.tokens), min(2, len(self.tokens)))
+        self.holders += len(known) < 2 or len(self.tokens) < 20
+        for client in [f"holder-{self.holders}", *known]:
+            status, told = self.ask(client, self.tokens.get(client))
+            problem = str(told.get("type", "")).rpartition("/")[2]
+            assert problem not in ("ticket-foreign", "ticket-forged"), (client, told)
+            token = told.get("ticket")
+            if status == 503 and isinstance(token, str):
+                payload = token.split(".")[2]
+                raw = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+                owner = self.owners.setdefault(int.from_bytes(raw[:8], "big"), client)
+                assert owner == client, "one number for two clients"
+                self.tokens[client] = token
+            elif status == 403:
+                self.tokens.pop(client, None)
+
+    def resident_bytes(self) -> int:
+        """What the server occupies."""
+        status = Path(f"/proc/{self.server.process.pid}/status").read_text()
+        return 1024 * int(status.partition("VmRSS:")[2].split()[0])
 
     def get_again(self) -> None:
         """A program gives up when the network fails too often; a person then starts it again."""
@@ -147,6 +194,47 @@ class Chaos:
         for file in (self.folder / "state").glob("tidegate.db*"):
             file.unlink(missing_ok=True)
 
+    def disk_is_full(self) -> None:
+        self.disk.set(f"write enospc 0 {self.folder / 'state'}/")
+        time.sleep(self.random.uniform(0.5, 4.0))
+        self.disk.heal()
+
+    def disk_is_slow(self) -> None:
+        state = self.folder / "state"
+        self.disk.set(f"write delay 300 {state}/", f"sync delay 1000 {state}/")
+        time.sleep(self.random.uniform(0.5, 4.0))
+        self.disk.heal()
+
+    def disk_has_a_bad_sector(self) -> None:
+        self.disk.set(f"read eio 2000000 {self.folder / 'release' / 'big.bin'}")
+        time.sleep(self.random.uniform(0.2, 1.0))
+        self.disk.heal()
+
+    def certificate_is_renewed(self) -> None:
+        self.renew_certificate()
+        self.server.signal(signal.SIGHUP)
+
+    def renew_certificate(self) -> None:
+        self.renewals += 1
+        cert, key = self.folder / "new.pem", self.folder / "new.key"
+        subprocess.run(
+            [
+                *("openssl", "req", "-x509", "-nodes", "-days", "2", "-newkey", "ec"),
+                *("-pkeyopt", "ec_paramgen_curve:P-256", "-subj", f"/CN=chaos {self.renewals}"),
+                *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert),
+            ],
+            check=True,
+            capture_output=True,
+        )
+        with self.trusted.open("ab") as trusted:
+            trusted.write(cert.read_bytes())
+        os.replace(key, self.folder / "server.key")
+        os.replace(cert, self.folder / "server.pem")
+
+    def release_is_touched(self) -> None:
+        for name in SIZES:
+            os.utime(self.folder / "release" / name)
+
     def release_is_replaced_by_itself(self) -> None:
         for name in SIZES:
             fresh = self.folder / name
@@ -154,8 +242,10 @@ class Chaos:
             os.replace(fresh, self.folder / "release" / name)
 
     def configure(self, policy: str) -> None:
+        cert, key = self.folder / "server.pem", self.folder / "server.key"
+        tls = f'tls_cert = "{cert}"\ntls_key = "{key}"\n' if self.tls else ""
         self.config.write_text(
-            f'policy = "{policy}"\nbandwidth = "32Mbit"\n'
+            f'policy = "{policy}"\nbandwidth = "32Mbit"\n{tls}'
             f"[admission]\nslots = {SLOTS + 1}\nreserve_small = 1\nlease_idle_s = 3\n"
         )
 
@@ -171,9 +261,11 @@ class Chaos:
                     name = f"newcomer {self.newcomers}"
                     headers = {"Tidegate-Client": name, "Tidegate-Wait": "ticket"}
                     request = urllib.request.Request(f"{self.url}/mid.bin", headers=headers)
-                    answers.append(
-                        opened.enter_context(urllib.request.urlopen(request, timeout=30))
+                    trust = ssl.create_default_context(cafile=str(self.trusted))
+                    answer = urllib.request.urlopen(
+                        request, timeout=30, context=trust if self.tls else None
                     )
+                    answers.append(opened.enter_context(answer))
             except urllib.error.HTTPError:
                 return False
             return all(len(answer.read()) == SIZES["mid.bin"] for answer in answers)
@@ -181,7 +273,7 @@ class Chaos:
 
 def test_after_faults_at_random_everybody_has_the_right_bytes(tmp_path: Path) -> None:
     seed = os.environ.get("TIDEGATE_CHAOS_SEED") or f"{random.randrange(1 << 32)}"
-    limit_s = float(os.environ.get("TIDEGATE_CHAOS_S", "60"))
+    limit_s = float(os.environ.get("TIDEGATE_CHAOS_S", "90"))
     happened: list[str] = [f"TIDEGATE_CHAOS_SEED={seed}"]
     chaos = Chaos(tmp_path, seed)
     faults = [
@@ -194,16 +286,23 @@ def test_after_faults_at_random_everybody_has_the_right_bytes(tmp_path: Path) ->
         chaos.configuration_is_broken,
         chaos.database_is_lost,
         chaos.release_is_replaced_by_itself,
+        chaos.release_is_touched,
+        chaos.disk_is_full,
+        chaos.disk_is_slow,
+        chaos.disk_has_a_bad_sector,
+        chaos.certificate_is_renewed,
     ]
     try:
         end_s = time.monotonic() + limit_s
         while time.monotonic() < end_s:
             for _ in range(chaos.random.randrange(1, 5)):
                 chaos.a_client_comes()
+            chaos.ticket_holders_look_in()
             time.sleep(chaos.random.uniform(0.2, 2.0))
             fault = chaos.random.choice(faults)
             happened.append(fault.__name__)
             fault()
+            assert chaos.resident_bytes() < MOST_RESIDENT_BYTES, happened
         chaos.configure("ticket")
         chaos.server.signal(signal.SIGHUP)
         for _ in range(2):
@@ -237,3 +336,4 @@ def test_after_faults_at_random_everybody_has_the_right_bytes(tmp_path: Path) ->
                 one.kill()
             one.wait()
         chaos.server.stop()
+        chaos.disk.close()

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuf.api.exceptions import DownloadError
 
+from client.mirror.transport import TooSlow
 from client.net import errors as failures
 from client.net.answers import Reply
 from client.net.client import HttpClient
 from client.net.retry import Manners
+from client.net.sockets import run_blocking
+
+if TYPE_CHECKING:
+    from client.fetch.options import Result
 
 _LONGEST_WAIT_S = 3600.0
+#: An origin that brings something, but less than this a second over so long, is given up for now.
+_LEAST_BYTES_S, _PACE_WINDOW_S = 1_000.0, 120.0
 
 
 class HttpTransport:
@@ -35,7 +44,9 @@ class HttpTransport:
         agent: str = "tidegate-mirror",
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
+        pace_window_s: float = _PACE_WINDOW_S,
     ) -> None:
+        self._pace_window_s = pace_window_s
         self._data_folder = data_folder
         self._multicast = multicast
         self._multicast_interface = multicast_interface
@@ -73,7 +84,7 @@ class HttpTransport:
             raise DownloadError(str(fault)) from fault
 
     def download(self, url: str, path: Path, length_bytes: int, sha256: str) -> None:
-        from client.api import Metalink, Options, fetch_blocking
+        from client.api import Metalink, Options, build, finish, open_network, read_urls
 
         digest = ("sha256", bytes.fromhex(sha256))
         options = Options(
@@ -85,8 +96,18 @@ class HttpTransport:
         )
         # Told the length, it takes no byte more from anybody, whatever he announces.
         signed = Metalink(path.name, length_bytes, digest, None, ())
+
+        async def bring() -> None:
+            network = open_network(options)
+            try:
+                download = build(network, read_urls([url]), path, options, metalink=signed)
+                work = asyncio.ensure_future(finish(download))
+                await self._at_a_pace(work, download.state.received_bytes)
+            finally:
+                await network.close()
+
         try:
-            fetch_blocking([url], path, options, metalink=signed)
+            run_blocking(bring)
         except failures.Corrupt:
             # Whoever asked checks what is there, and tries again or gives it its name.
             path.unlink(missing_ok=True)
@@ -98,3 +119,22 @@ class HttpTransport:
             raise DownloadError(str(fault)) from fault
         except failures.DownloadFailed as fault:
             raise DownloadError(str(fault)) from fault
+
+    async def _at_a_pace(
+        self, work: asyncio.Future[Result], received_bytes: Callable[[], int]
+    ) -> None:
+        """Wait for a download; raise TooSlow when it drips. Who waits in a queue gets nothing."""
+        before = 0
+        try:
+            while not (await asyncio.wait([work], timeout=self._pace_window_s))[0]:
+                came, before = received_bytes() - before, received_bytes()
+                if 0 < came < _LEAST_BYTES_S * self._pace_window_s:
+                    raise TooSlow(
+                        f"it brought {came} bytes in {self._pace_window_s:.0f} s, "
+                        "and what came is kept"
+                    )
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait([work])
+        await work

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from tuf.api import exceptions as tuf
 
+from client.mirror.transport import TooSlow
 from protocol.errors import ProtocolError
 
 
@@ -80,6 +81,12 @@ def named() -> Iterator[None]:
     except tuf.RepositoryError as fault:
         raise MirrorProblem(
             "bad-metadata", f"The origin's metadata is unusable: {fault}."
+        ) from fault
+    except TooSlow as fault:
+        raise MirrorProblem(
+            "slow",
+            f"The origin sends next to nothing: {fault}. Tried again, less and less often.",
+            passing=True,
         ) from fault
     except tuf.DownloadError as fault:
         raise MirrorProblem(

@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+from tuf.api.exceptions import DownloadError
+
 from client.net.answers import Reply
+
+
+class TooSlow(DownloadError):
+    """The origin sends, but next to nothing; what came is kept for the next try."""
 
 
 class Transport(Protocol):
