@@ -105,3 +105,8 @@ chaos: $(VENV)/.test
 .PHONY: staging
 staging: $(VENV)/.test
 	$(BIN)/python -m bench.staging $${DIR:-staging} $(STAGING)
+
+# What attackers cost the others, simulated and live: the tables of docs/security.md (an hour).
+.PHONY: attacks
+attacks: $(VENV)/.test
+	$(BIN)/python -m bench.attacks.table --write

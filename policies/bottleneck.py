@@ -58,6 +58,8 @@ _CHANGED, _SOONER_S = 1.5, 8.0
 #: another, and ends after so long, seconds.
 _PROBE, _PROBE_MORE, _PROBE_MOST = 1.25, 1.2, 2.0
 _PROBE_EVERY_S, _PROBE_S = 4.0, 1.0
+#: Who takes less than this part of the mean of all tells nothing of the line.
+_TELLS = 0.02
 #: What arrives must grow by this part of what was known before it is believed.
 _FOLLOWED = 1.06
 #: and a fruitless one tells what the line carries if at least so much more was sent meanwhile
@@ -313,7 +315,7 @@ class Bottleneck:
                 self._probe = _Probe(now, _PROBE, flying_bytes)
             return
         goodput, rates = self._rates(_LONG_S)
-        crowd = [sample for sample in samples if sample.lease in rates]
+        crowd = _telling(samples, rates)
         stuck = sum(sample.stuck for sample in crowd)
         if len(crowd) < (2 if known else 3) or stuck < _STUCK * len(crowd) or goodput <= 0.0:
             self._stuck_since_s = math.inf
@@ -337,7 +339,7 @@ class Bottleneck:
         may look like that.
         """
         goodput, rates = self._rates(_LONG_S)
-        stuck = [sample.stuck for sample in samples if sample.lease in rates]
+        stuck = [sample.stuck for sample in _telling(samples, rates)]
         cap = _BELOW * self._line
         if len(stuck) < 3 or sum(stuck) < _TRIMMED * len(stuck) or goodput < 0.9 * cap:
             return False
@@ -493,3 +495,13 @@ class Bottleneck:
             self._probe = None
             self._next_probe_s = now + _PROBE_EVERY_S
             self._try(now, crowd, rates, goodput)
+
+
+def _telling(samples: Sequence[Sample], rates: Mapping[int, float]) -> list[Sample]:
+    """Those that tell something of the line: who takes hardly anything is stuck by itself.
+
+    Else a few readers that stand still could make a line look full that has room.
+    """
+    here = [sample for sample in samples if sample.lease in rates]
+    least = _TELLS * sum(rates[sample.lease] for sample in here) / max(1, len(here))
+    return [sample for sample in here if rates[sample.lease] >= least]

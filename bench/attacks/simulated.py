@@ -1,0 +1,227 @@
+"""Attackers beside an honest crowd, in virtual time on the server's own policies.
+
+An attacker is a stream of visitors under names and networks that it can have; what the server
+makes of them is the policy's matter. Only the honest are counted. Three ways to be a burden:
+
+- `ghost` asks for the largest files, and hangs up on whatever it is told or given;
+- `idle` waits for its turn, and then takes hardly more than keeps the connection;
+- `real` really downloads, one file after the other under each of its names.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadtest.sim.conditions import Conditions
+from loadtest.sim.engine import Engine
+from loadtest.sim.metrics import columns
+from loadtest.sim.outcome import SESSION_FIELDS, Client
+from loadtest.sim.scenario import Scenario
+from loadtest.workloads import File, Visitor, Workload, make_workload
+from policies.contract import AdmissionPolicy
+from server.admission.client_keys import client_key
+from server.http.proxies import block_of, prefixes_of
+
+FloatVector = NDArray[np.float64]
+Manner = Literal["ghost", "idle", "real"]
+#: More than the server's least rate (100 bytes a second), and far less than anybody's share.
+_IDLE_BYTES_S = 250.0
+#: Leaves before an admitted transfer begins (0.4 s to ask, 0.1 s to begin).
+_GHOST_PATIENCE_S = 0.45
+#: The largest files, of which each name may want one at a time.
+_PREY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Attacker:
+    """Who attacks from where. `address` gives the address of its n-th name, `names` how many it
+    has; it asks `per_s` times a second until all are in use, and holds `most` connections."""
+
+    title: str
+    address: Callable[[int], str]
+    names: int
+    per_s: float
+    most: int
+
+    def identity(self, number: int) -> tuple[str, tuple[str, ...]]:
+        """The key and the prefixes that a server sees."""
+        address = self.address(number % self.names)
+        key = client_key(block_of(address), f"a{number % self.names}")
+        return key, prefixes_of(address)
+
+
+def _ipv6(number: int) -> str:
+    """The n-th of the 65 536 /64s of one /48."""
+    return f"2001:db8:bad:{number % 65_536:x}::1"
+
+
+#: A day on which the honest are not done by then has no service, seconds.
+_LONGEST_S = 6 * 3600.0
+#: Where many honest people come from.
+_NAT = "198.51.100.1"
+#: Names one address may have (`clients_per_address`), and the /64s of a /48.
+_NAMES, _BLOCKS = 1000, 65_536
+ATTACKERS = (
+    Attacker("one IPv4", lambda n: "203.0.113.7", _NAMES, 5.0, 100),
+    Attacker("one /64", lambda n: "2001:db8:bad::1", _NAMES, 5.0, 100),
+    Attacker("one /48", _ipv6, _BLOCKS, 20.0, 300),
+    Attacker("ten addresses", lambda n: f"10.{n % 10}.0.1", 10 * _NAMES, 20.0, 300),
+    Attacker(
+        "a botnet of 1 000", lambda n: f"10.{n % 250}.{n // 250 % 4}.1", 1000 * _NAMES, 50.0, 1000
+    ),
+)
+
+
+class Attacked(Engine):
+    """The simulator with one attacker. It is not present: the run ends with the last honest."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        policy: AdmissionPolicy,
+        conditions: Conditions,
+        seed: int,
+        attacker: Attacker,
+        manner: Manner,
+    ) -> None:
+        super().__init__(workload, policy, conditions, seed)
+        self.attacker_bytes = 0.0
+        self._attacker = attacker
+        self._manner = manner
+        self._asked = 0
+        self._active = 0
+        self._chance = random.Random(f"attack/{seed}")
+        files = {file for visitor in workload.visitors for file in visitor.files}
+        self._prey = sorted(files, key=lambda file: (-file.size_bytes, file.name))[:_PREY]
+        self._fastest = max(visitor.rate_bytes_s for visitor in workload.visitors)
+        self._clock = Client(-1, workload.visitors[0])
+        self._at(0.0, self._strike, self._clock)
+
+    def _strike(self, clock: Client) -> None:
+        if self._active < self._attacker.most:
+            self._active += 1
+            self._asked += 1
+            number = self._asked
+            file = self._prey[number // self._attacker.names % len(self._prey)]
+            self._begin(number, file)
+        pause_s = self._chance.expovariate(self._attacker.per_s)
+        self._at(self.now + pause_s, self._strike, clock)
+
+    def _begin(self, number: int, file: File) -> None:
+        key, network = self._attacker.identity(number)
+        visitor = Visitor(
+            key,
+            self.now,
+            _IDLE_BYTES_S if self._manner == "idle" else self._fastest,
+            (file,),
+            _GHOST_PATIENCE_S if self._manner == "ghost" else math.inf,
+            rude=self._manner == "ghost",
+            network=network,
+        )
+        self._next_file(Client(-1 - number, visitor))
+
+    def _body_ended(self, client: Client) -> None:
+        if client.number < 0:
+            self.attacker_bytes += client.visitor.total_bytes
+        super()._body_ended(client)
+
+    def _leave(self, client: Client, *, gave_up: bool) -> None:
+        if client.number >= 0:
+            super()._leave(client, gave_up=gave_up)
+            return
+        client.gone = True
+        if self._manner == "real":
+            # Its next file, under the same name.
+            number = -1 - client.number
+            file = self._chance.choice(self._prey)
+            self._at(self.now, lambda clock: self._begin(number, file), self._clock)
+        else:
+            self._active -= 1
+
+    def _record(self, client: Client, *, gave_up: bool) -> None:
+        if client.number >= 0:
+            super()._record(client, gave_up=gave_up)
+
+
+def _crowd(seed: int, behind_nat: int = 0) -> Workload:
+    """A release day. Each visitor comes from a network of its own, or every other one, up to so
+    many, from behind one address, where a cookie tells it from the rest."""
+    workload = make_workload("release-artefacts", seed)
+    visitors = []
+    for number, visitor in enumerate(workload.visitors):
+        address = f"172.{16 + number // 250}.{number % 250}.1"
+        if number % 2 and number // 2 < behind_nat:
+            address = _NAT
+        key = client_key(block_of(address), f"v{number}")
+        visitors.append(replace(visitor, key=key, network=prefixes_of(address)))
+    return replace(workload, visitors=tuple(visitors))
+
+
+def _run(policy: str, seed: int, workload: Workload, *attack: Any) -> Engine:
+    scenario = Scenario(policy, slots=30, reserve_small=6)
+    conditions = replace(scenario.conditions(workload), limit_s=_LONGEST_S)
+    world = scenario.make_policy(workload, seed), conditions, seed
+    engine = Attacked(workload, *world, *attack) if attack else Engine(workload, *world)
+    engine.run()
+    return engine
+
+
+def _sessions_s(engine: Engine) -> FloatVector:
+    """The session time of each honest visitor, by its number."""
+    sessions = columns(engine.tally.sessions, SESSION_FIELDS)
+    order = np.argsort(sessions["client"])
+    return (sessions["ended_s"] - sessions["arrived_s"])[order]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What something cost the honest: their mean session time against that without it, less one,
+    with its standard error over the seeds; and the attacker's part of the bytes."""
+
+    mean: float
+    error: float
+    taken: float = 0.0
+
+
+def _cost(ratios: Sequence[float], taken: Sequence[float] = (0.0,)) -> Cost:
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+    return Cost(statistics.fmean(ratios) - 1.0, error, statistics.fmean(taken))
+
+
+class Bench:
+    """Runs attacks under one policy over some seeds; the calm days are played once."""
+
+    def __init__(self, policy: str, seeds: int) -> None:
+        self._policy = policy
+        self._seeds = range(1, seeds + 1)
+        self._calm = {seed: _sessions_s(_run(policy, seed, _crowd(seed))) for seed in self._seeds}
+
+    def attack(self, attacker: Attacker, manner: Manner) -> Cost:
+        """What the honest lose by this attacker; raises `Starved` if they get no service."""
+        ratios, taken = [], []
+        for seed in self._seeds:
+            engine = _run(self._policy, seed, _crowd(seed), attacker, manner)
+            assert isinstance(engine, Attacked)
+            ratios.append(float(_sessions_s(engine).mean() / self._calm[seed].mean()))
+            taken.append(engine.attacker_bytes / engine.tally.delivered_bytes)
+        return _cost(ratios, taken)
+
+    def nat(self, people: int) -> tuple[Cost, Cost]:
+        """What people behind one address lose by it, and what the others lose."""
+        inside, outside = [], []
+        for seed in self._seeds:
+            crowd = _crowd(seed, people)
+            found = _sessions_s(_run(self._policy, seed, crowd))
+            nat = np.array([visitor.network == prefixes_of(_NAT) for visitor in crowd.visitors])
+            calm = self._calm[seed]
+            inside.append(float(found[nat].mean() / calm[nat].mean()))
+            outside.append(float(found[~nat].mean() / calm[~nat].mean()))
+        return _cost(inside), _cost(outside)
