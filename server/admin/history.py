@@ -18,6 +18,7 @@ from server.admin.events import ask
 from server.admin.previews import Arrival
 from server.admin.vitals import Vitals
 from server.admission.popularity import Popularity
+from server.http.clock import Clock
 from server.store.history import RAW, read_binned, read_samples, thin, write_samples
 from server.store.journal import forget_tickets
 from server.store.queries import forget_digests, forget_events, read_arrivals, write_arrivals
@@ -129,7 +130,7 @@ class History:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Clock,
         now: Callable[[], float],
         store: Store,
         vitals: Vitals,

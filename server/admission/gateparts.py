@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from policies.contract import Job, TicketRow
 from protocol.ticket import KeyRing
@@ -21,6 +21,7 @@ from server.admission.popularity import Popularity
 from server.admission.responses import WaitingRoom
 from server.admission.rules import RuleBook
 from server.files.transfer import BodyPlan, Representation, Start
+from server.http.clock import Clock
 from server.http.request import Request
 from server.store.records import ArrivalRecord
 
@@ -66,7 +67,7 @@ class GateParts:
     Unix time, for what a person, a token or the journal reads.
     """
 
-    reactor: Any
+    reactor: Clock
     now: Callable[[], float]
     wall: Callable[[], float]
     rng: random.Random

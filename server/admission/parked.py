@@ -16,6 +16,7 @@ from policies.contract import Wait
 from protocol.units import format_duration
 from server.admission.client_programs import ToolRule
 from server.admission.gateparts import AdmissionRequest
+from server.http.clock import Clock
 from server.http.prefix_shares import PrefixShares
 
 #: How many ticks it takes to look at all parked requests once.
@@ -133,7 +134,7 @@ class ParkedRequests:
     def __init__(
         self,
         host: Host,
-        reactor: Any,
+        reactor: Clock,
         estimate: Callable[[int], float | None],
         most: int,
         most_per_client: int,

@@ -13,6 +13,7 @@ from twisted.logger import Logger
 
 from protocol.ticket import Key, KeyRing
 from server.app.config import CannotStart
+from server.http.clock import Clock
 
 #: Old keys stay good for reading this long after a newer one took over.
 OVERLAP_S = 30 * 86_400.0
@@ -63,7 +64,7 @@ class KeyKeeper:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Clock,
         now: Callable[[], float],
         path: Path,
         rotate_after_s: float | None,

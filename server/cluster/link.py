@@ -11,6 +11,7 @@ from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 
 from protocol.cluster import MOST_BYTES, BadFrame, FromLeader, FromNode, encode_frame
+from server.http.clock import Clock
 
 _log = Logger()
 Received = TypeVar("Received")
@@ -37,7 +38,7 @@ class Link(Int32StringReceiver, Generic[Received]):
     transport: Any
 
     def __init__(
-        self, reactor: Any, decode: Callable[[bytes], list[Received]], peer: Peer[Received]
+        self, reactor: Clock, decode: Callable[[bytes], list[Received]], peer: Peer[Received]
     ) -> None:
         self._reactor = reactor
         self._decode = decode
@@ -106,7 +107,7 @@ class LinkFactory(protocol.Factory, Generic[Received]):
     noisy = False
 
     def __init__(
-        self, reactor: Any, decode: Callable[[bytes], list[Received]], peer: Peer[Received]
+        self, reactor: Clock, decode: Callable[[bytes], list[Received]], peer: Peer[Received]
     ) -> None:
         self._reactor = reactor
         self._decode = decode
@@ -121,7 +122,7 @@ class Redial(Generic[Received]):
     """Keeps one connection to wherever `endpoint` leads, and tries again `pause_s` after a loss."""
 
     def __init__(
-        self, reactor: Any, endpoint: Any, links: LinkFactory[Received], pause_s: float
+        self, reactor: Clock, endpoint: Any, links: LinkFactory[Received], pause_s: float
     ) -> None:
         self._reactor = reactor
         self._endpoint = endpoint

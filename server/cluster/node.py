@@ -58,6 +58,7 @@ from server.cluster.wire import file_digests, wire_file, wire_plan, wire_request
 from server.files.pacer import Share
 from server.files.transfer import BodyPlan, FileKey, Representation, Transfer
 from server.files.transfer import Start as StartBody
+from server.http.clock import Clock
 from server.http.request import Request
 
 _log = Logger()
@@ -107,7 +108,7 @@ class RemoteAdmission:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Clock,
         name: str,
         pid: int,
         outlet: Outlet,

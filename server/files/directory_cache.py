@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from server.files.paths import url_of
 from server.files.transfer import Visibility
 from server.files.tree import Entry, Tree
+from server.http.clock import Clock
 
 #: What was read (or rendered) is used again for this many times what it cost: 5 % at the most.
 REUSE_FACTOR = 20.0
@@ -21,14 +21,6 @@ class Coming:
 
     entry: Entry
     opens_in_s: float
-
-
-class Clock(Protocol):
-    """Tells what reading costs."""
-
-    def seconds(self) -> float:
-        """Seconds."""
-        ...
 
 
 class Folders:

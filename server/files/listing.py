@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from protocol.units import format_size
 from server.files.digests import Catalog
-from server.files.directory_cache import REUSE_FACTOR, Clock, Coming, Folders
+from server.files.directory_cache import REUSE_FACTOR, Coming, Folders
 from server.files.openfile import OpenFile, Unreadable
 from server.files.pages import SECURITY_HEADERS, Pages
 from server.files.paths import url_of
@@ -22,6 +22,7 @@ from server.files.readme import MOST_README_BYTES, READMES, render_readme
 from server.files.transfer import HasTorrent, Visibility
 from server.files.tree import Entry, IsDirectory, NotHere, Tree
 from server.http.answers import HTML, Header, prefers_html
+from server.http.clock import Clock
 from server.http.phrases import Phrases, phrases_for
 from server.http.request import Request
 

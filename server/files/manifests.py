@@ -32,6 +32,7 @@ from server.files.headers import Descriptions
 from server.files.paths import MANIFEST, METALINK, SUMS, url_of
 from server.files.transfer import Visibility
 from server.files.tree import IsDirectory, NotHere, Tree
+from server.http.clock import Clock
 from server.http.request import Request
 
 _INDEX = b"index.meta4"
@@ -71,7 +72,7 @@ class Generated:
         folders: Folders,
         visibility: Visibility,
         said: Descriptions,
-        reactor: Any,
+        reactor: Clock,
     ) -> None:
         self._tree = tree
         self._catalog = catalog
@@ -265,7 +266,7 @@ class Generated:
 
 
 def when_ready(
-    reactor: Any,
+    reactor: Clock,
     request: Request,
     ready: defer.Deferred[Any],
     answer: Callable[[Any], None],

@@ -19,6 +19,7 @@ from collections import deque
 from typing import Any, Protocol
 
 from policies.upkeep import TRICKLE_S, trickle_bytes
+from server.http.clock import Clock
 
 TICK_S = 0.01
 #: What a turn is: at least this on a ring that is short, more on a fast link, where turns cost CPU.
@@ -86,7 +87,7 @@ class Pacer:
     The cap counts HTTP bytes, header and body; TCP/IP headers add about 3 % on a 1 500-byte link.
     """
 
-    def __init__(self, reactor: Any, bandwidth_bytes_s: float | None = None) -> None:
+    def __init__(self, reactor: Clock, bandwidth_bytes_s: float | None = None) -> None:
         self._reactor = reactor
         self._bandwidth_bytes_s = bandwidth_bytes_s
         self._ring: deque[Share] = deque()

@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 from server.http.access_entry import AccessRecord
 from server.http.answers import status_line
+from server.http.clock import Clock
 
 _TURN_S = 0.02
 _LOOKS_PER_TURN = 16
@@ -45,7 +46,7 @@ class Turns:
     Turns are counted only while somebody asks; `ended` hears how many bytes left in each.
     """
 
-    def __init__(self, reactor: Any, ended: Callable[[int], None]) -> None:
+    def __init__(self, reactor: Clock, ended: Callable[[int], None]) -> None:
         self.number = 0
         self._held_bytes = 0
         self._reactor = reactor

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from twisted.logger import Logger
 
+from server.http.clock import Clock
+
 TlsVersion = Literal["1.2", "1.3"]
 #: Mozilla's intermediate profile for TLS 1.2: forward secrecy, AEAD. TLS 1.3 has only such.
 INTERMEDIATE = (
@@ -101,7 +103,7 @@ class CertificateWatch:
 
     log = Logger()
 
-    def __init__(self, reactor: Any, server: TlsServer) -> None:
+    def __init__(self, reactor: Clock, server: TlsServer) -> None:
         self._reactor = reactor
         self._server = server
         self._call: Any = None

@@ -17,6 +17,7 @@ from urllib.parse import parse_qs
 from protocol.channel import check_channel
 from protocol.errors import ProtocolError
 from protocol.mirror_report import SIGNATURE_HEADER, decode_report
+from server.http.clock import Clock
 from server.http.request import Request
 from server.mirror.admitted import read_admitted
 from server.mirror.registry import Registry
@@ -40,7 +41,7 @@ class MirrorOrigin:
         self,
         registry: Registry,
         publish: Path,
-        reactor: Any,
+        reactor: Clock,
         now: Callable[[], float],
         changed: Callable[[], None] = lambda: None,
     ) -> None:

@@ -6,7 +6,6 @@ import os
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from protocol.fec import BlockLayout, FecParameters, scheme_for
 from protocol.packet import PAYLOAD_OFFSET
@@ -14,6 +13,7 @@ from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from protocol.session import INLINE_HASHES, Offer
 from protocol.session_report import Report, ReportAnswer
 from server.files.openfile import OpenFile
+from server.http.clock import Clock
 from server.multicast.carousel import Carousel
 from server.multicast.framing import Framer, PaperFramer
 from server.multicast.rate import RateControl
@@ -70,7 +70,7 @@ class LiveSession:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Clock,
         session_id: int,
         object_key: str,
         file: OpenFile,

@@ -26,6 +26,7 @@ from protocol.strict_json import get_int, get_number, get_text, load_object
 from server.files.openfile import OpenFile
 from server.files.paths import split_path
 from server.files.tree import IsDirectory, NotHere, Tree
+from server.http.clock import Clock
 from server.multicast.blocks import BlockHashes
 from server.multicast.demand import Hot
 from server.multicast.live import LiveSession
@@ -85,7 +86,7 @@ class ScheduleWatch:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Clock,
         state: Path,
         tree: Tree,
         hot: Hot,

@@ -7,7 +7,6 @@ import random
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 from twisted.logger import Logger
@@ -20,6 +19,7 @@ from protocol.paper_mode import DEFAULT_K, map_url
 from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from protocol.session import HEADER_NAME, Capability, parse_capability
 from server.files.openfile import OpenFile
+from server.http.clock import Clock
 from server.http.request import Request
 from server.multicast.live import LiveSession, Place
 from server.multicast.rate import RateControl
@@ -48,7 +48,7 @@ class Sessions:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Clock,
         settings: MulticastSettings,
         rng: random.Random,
         charge: Callable[[int], None] = lambda size: None,

@@ -23,6 +23,7 @@ from server.files.openfile import OpenFile
 from server.files.transfer import Admission, BodyPlan, Representation
 from server.files.transfer import Start as StartBody
 from server.files.tree import IsDirectory, NotHere, Tree
+from server.http.clock import Clock
 from server.http.request import Request
 from server.multicast.blocks import BlockHashes
 from server.multicast.demand import Hold, Hot, Join, Release, Start
@@ -51,7 +52,7 @@ class MulticastSwitch:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Clock,
         inner: Admission,
         tree: Tree,
         hot: Hot,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from protocol.packet import WIRE_OVERHEAD_BYTES
+from server.http.clock import Clock
 from server.multicast.carousel import Carousel
 from server.multicast.schedule_steps import Mark, Run
 from server.multicast.symbols import ObjectChanged, SymbolSource
@@ -53,7 +54,7 @@ class Transmitter:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Clock,
         carousel: Carousel,
         source: SymbolSource,
         frames: Frames,
