@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from policies.driver import PolicyDriver
 from server.admission.downloads import RARELY_S, STILL_S
 from server.admission.leases import TICK_S
 from tests.fakes import BIG, Asked, House
@@ -61,3 +64,31 @@ def test_a_paused_download_that_goes_on_is_looked_at_at_once() -> None:
     asked[0].transfer.send(9_000)
     house.wait(2 * TICK_S)
     assert left(house) == [BIG - 9_000]
+
+
+def test_what_nobody_waits_for_is_decided_together_and_what_somebody_waits_for_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(slots=3, reserve_small=1)
+    for number in (1, 2):
+        assert house.ask(f"10.0.0.{number}").started
+    house.wait(1.0)
+    passes: list[float] = []
+    settle = PolicyDriver.settle
+
+    def watched(driver: PolicyDriver, now: float) -> float | None:
+        passes.append(now)
+        return settle(driver, now)
+
+    monkeypatch.setattr(PolicyDriver, "settle", watched)
+    for _ in range(20):
+        house.ask("10.0.0.1").transfer.finish()
+        house.clock.advance(0)
+    assert not passes
+    house.clock.advance(0.02)
+    assert len(passes) == 1
+    passes.clear()
+    house.ask("10.0.0.1").transfer.finish()
+    assert house.ask("10.0.0.3").connection.status == 503
+    house.clock.advance(0)
+    assert passes, "somebody waits"

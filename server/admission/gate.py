@@ -367,6 +367,10 @@ class Gate:
         """See `leases.Parked`."""
         self.call(ticket)
 
+    def anybody(self) -> bool:
+        """See `leases.Parked`."""
+        return len(self.parked) > 0
+
     def connection_ended(self, client: str, file: str) -> None:
         """See `leases.Parked`."""
         while (request := self.parked.first_for_connection(client, file)) is not None:

@@ -21,6 +21,8 @@ from server.admission.downloads import Delivery, Download
 from server.admission.gateparts import GateParts
 
 TICK_S = 0.25
+#: How long a decision may take that nobody waits for.
+_MOMENT_S = 0.01
 #: So many downloads are measured in one go, so that requests are answered in between.
 _AT_ONCE = 100
 _OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN})
@@ -39,6 +41,10 @@ class Parked(Protocol):
 
     def expired(self, ticket: int) -> None:
         """This ticket is over: requests parked with it ask anew."""
+        ...
+
+    def anybody(self) -> bool:
+        """Whether a request is parked at all."""
         ...
 
     def connection_ended(self, client: str, file: str) -> None:
@@ -81,6 +87,7 @@ class LeaseManager:
         self._ended: set[tuple[str, str]] = set()
         self._settling = False
         self._soon_call: Any = None
+        self._soon_s = 0.0
         self._wake_call: Any = None
         self._tick_call: Any = None
         #: What is still to be measured before the next tick.
@@ -208,8 +215,22 @@ class LeaseManager:
     def settle(self) -> None:
         """After calls to the policy: journal what changed, and let it decide what follows."""
         self._record()
-        if self._soon_call is None and not self._settling:
-            self._soon_call = self._parts.reactor.callLater(0, self._pass_time)
+        if self._settling:
+            return
+        # Who comes and goes while nobody waits for it is dealt with together a moment later.
+        delay_s = 0.0 if self._somebody_waits() else _MOMENT_S
+        call = self._soon_call
+        if call is None:
+            self._soon_call = self._parts.reactor.callLater(delay_s, self._pass_time)
+            self._soon_s = delay_s
+        elif delay_s < self._soon_s:
+            call.reset(0.0)
+            self._soon_s = 0.0
+
+    def _somebody_waits(self) -> bool:
+        if self._paused or self._parked.anybody():
+            return True
+        return next(iter(self.policy.tickets()), None) is not None
 
     def _record(self) -> None:
         rows = self._driver.changes()
@@ -249,9 +270,10 @@ class LeaseManager:
             wake_s = self._driver.settle(now)
             while self._ended:
                 ended, self._ended = self._ended, set()
-                for client, file in ended:
-                    self._parked.connection_ended(client, file)
-                wake_s = self._driver.settle(now)
+                if self._parked.anybody():
+                    for client, file in ended:
+                        self._parked.connection_ended(client, file)
+                    wake_s = self._driver.settle(now)
         finally:
             self._settling = False
         self._record()
