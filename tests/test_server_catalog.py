@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from twisted.internet import defer
-from twisted.internet.task import Clock
+from twisted.internet.task import Clock, deferLater
 
 from server.files import digests as module
+from server.files.digest_warmup import Survey
 from server.files.digests import Catalog, FileChanged, Stopped, digest_file
 from server.files.openfile import OpenFile
 from server.files.tree import Tree
+from tests.http_bench import Bench
 from tests.open_files import MemoryDigestCache
 
 
@@ -101,3 +105,26 @@ def test_hashing_leaves_the_processor_to_others(tmp_path: Path) -> None:
     thread.start()
     thread.join()
     assert niceness[0] > os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_the_walk_over_a_tree_of_tiny_files_lets_requests_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path)
+    for number in range(50):
+        bench.write(f"{number}.txt", b"%d" % number)
+    survey = Survey(bench.clock, bench.tree, bench.catalog)
+    pauses = [0]
+
+    def pause(reactor: Any, delay_s: float, then: Callable[[], None]) -> defer.Deferred[None]:
+        pauses.append(len(bench.catalog._known))
+        return deferLater(reactor, delay_s, then)
+
+    monkeypatch.setattr("server.files.digest_warmup.deferLater", pause)
+    survey.start()
+    bench.clock.advance(0)
+    assert not survey.running
+    assert max(later - sooner for sooner, later in pairwise([*pauses, 50])) <= 8
+    keys = [entry.key for entry in bench.tree.entries([])]
+    assert len(keys) == 50
+    assert all(bench.catalog.known(key) is not None for key in keys)

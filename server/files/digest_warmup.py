@@ -13,6 +13,8 @@ from server.files.digests import Catalog, FileChanged
 from server.files.tree import IsDirectory, NotHere, Overloaded, Tree
 
 _log = Logger()
+#: So many files are looked at before requests have their turn.
+_AT_ONCE = 8
 
 
 class Survey:
@@ -51,6 +53,7 @@ class Survey:
         folders: list[list[bytes]] = [[]]
         # Links may lead round in circles: every directory is entered once.
         entered: set[int] = set()
+        seen = 0
         while folders and not self._has_to_end():
             folder = folders.pop()
             try:
@@ -66,9 +69,14 @@ class Survey:
                         entered.add(entry.key.inode)
                         folders.append(parts)
                     continue
+                seen += 1
+                if seen % _AT_ONCE == 0:
+                    await deferLater(self._reactor, 0, lambda: None)
                 if self._catalog.known(entry.key) is None:
                     try:
-                        await self._catalog.want(self._tree.open(parts), hits=0)
+                        file = self._tree.open(parts)
+                        if self._catalog.if_cheap(file) is None:
+                            await self._catalog.want(file, hits=0)
                     except (NotHere, IsDirectory, Overloaded, FileChanged, OSError):
                         continue
             await deferLater(self._reactor, 0, lambda: None)

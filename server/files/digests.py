@@ -33,6 +33,8 @@ _AT_ONCE_BYTES = 256 * 1024
 _NOT_KEPT_BYTES = 128 * 1024
 #: Larger files never take the last thread, so that nobody waits minutes for a small file's digest.
 _LONG_BYTES = 64 << 20
+#: Hashing so little costs less than handing it to a thread, and describing the file twice.
+_TINY_BYTES = 16 * 1024
 _NICENESS = 10
 _MOST_ASKED = 256
 
@@ -183,6 +185,13 @@ class Catalog:
             if key.size_bytes > _NOT_KEPT_BYTES:
                 self._cache.keep(key, known)
         return known
+
+    def if_cheap(self, file: OpenFile) -> FileDigests | None:
+        """The same if that costs less than a thread, and waits for no disk."""
+        size = file.rep.size_bytes
+        if size > _TINY_BYTES or not file.at_hand(0, size):
+            return None
+        return self.at_once(file)
 
     def stop(self) -> None:
         """Stop the threads, also in the midst of a file; wishes that are left fail."""

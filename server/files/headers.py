@@ -19,9 +19,6 @@ from server.files.transfer import HasTorrent, Representation
 from server.http.answers import Header
 from server.http.request import Request
 
-#: Hashing so little costs less than handing it to a thread and describing the file twice.
-_TINY_BYTES = 16 * 1024
-
 
 class Descriptions:
     """Fields for files. `mirrors` hold the whole tree: their URLs are bases and end in a slash.
@@ -103,9 +100,7 @@ class Descriptions:
             wanted = want is not None and (
                 parse_want_digest(want.decode("latin-1")).get("sha-256", 0) > 0
             )
-            size = file.rep.size_bytes
-            if wanted or (size <= _TINY_BYTES and file.at_hand(0, size)):
-                known = self._catalog.at_once(file)
+            known = self._catalog.at_once(file) if wanted else self._catalog.if_cheap(file)
             if known is None:
                 self._catalog.ask(file)
         return known
