@@ -6,14 +6,13 @@ request at a time, or cuts long answers. Each has its remedy, and none of them i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 #: A connection that brought this much was of use, however it ended.
 _USEFUL_BYTES = 32 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Break:
+class Break(NamedTuple):
     """How a connection ended. `served` answers were complete; `brought_bytes` of the file came
     in all, `answer_bytes` of them in the answer it broke off; `crowded`: a request had been sent
     while another was under way; `permanent`: asking again is pointless."""
@@ -25,8 +24,7 @@ class Break:
     permanent: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Again:
+class Again(NamedTuple):
     """No fault: connect again at once. `single`: with one request at a time from now on.
     `most_bytes`: and ask for no more than this at a time."""
 
@@ -34,8 +32,7 @@ class Again:
     most_bytes: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """The mirror has failed; how long to leave it alone is for its manners to say."""
 
 

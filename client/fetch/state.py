@@ -10,6 +10,7 @@ import enum
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
+from typing import NamedTuple
 
 from client.fetch.options import Options
 from client.net.retry import Manners, Reason, Visit
@@ -59,8 +60,7 @@ class Depth(enum.Enum):
     ONE = "one"
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(NamedTuple):
     """A mirror is left alone until `until`; the rest is what it told, for people."""
 
     until: float

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from client.net.retry import Answer, ComeBack, Failed, Granted, Reason, Refused
 from protocol.ranges import parse_content_range
@@ -47,8 +48,7 @@ class Fields:
         return cls(list(mapping.items()))
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(NamedTuple):
     """The answer carries bytes [start, end) of a file of `size_bytes` (None: not told).
 
     `whole` is true for a 200: the server sends all of it, whatever range was asked for.
@@ -64,16 +64,14 @@ class Body:
     granted: Granted
 
 
-@dataclass(frozen=True, slots=True)
-class Redirect:
+class Redirect(NamedTuple):
     """Ask at `location` instead (still to be resolved against the request's URL)."""
 
     location: str
     granted: Granted
 
 
-@dataclass(frozen=True, slots=True)
-class OutOfRange:
+class OutOfRange(NamedTuple):
     """416: the range lies outside the file, which has `size_bytes` (None: not told)."""
 
     size_bytes: int | None

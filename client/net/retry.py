@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from random import Random
@@ -60,16 +60,14 @@ POLITE = Manners()
 RETRYING = Manners(tickets=False, jitter=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """The body is coming. `ticket` is the lease token for further requests of this download."""
 
     ticket: str | None = None
     connections: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ComeBack:
+class ComeBack(NamedTuple):
     """Not now; `retry_after_s` is None where the server named no time.
 
     `ticket`, `place` (1 = next), `expected_s`, `p90_s` and `ready` where it keeps a queue.
@@ -84,15 +82,13 @@ class ComeBack:
     text: str = "the server is busy"
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(NamedTuple):
     """No usable answer: the connection broke, or the server failed without naming a time."""
 
     text: str = "the connection failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """An answer that asking again will not change; `ticket_fault` when only the ticket is bad."""
 
     reason: Reason
@@ -113,13 +109,11 @@ class Reason(enum.StrEnum):
     PROTOCOL = "protocol"
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """Send the request now."""
 
 
-@dataclass(frozen=True, slots=True)
-class WaitUntil:
+class WaitUntil(NamedTuple):
     """Ask again at `at`, not before. `told` is the server's answer, None after a failure."""
 
     at: float
@@ -127,15 +121,13 @@ class WaitUntil:
     told: ComeBack | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HoldOn:
+class HoldOn(NamedTuple):
     """Admitted: take the body; at most `connections` parallel requests (None: no limit told)."""
 
     connections: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(NamedTuple):
     """Stop; `text` is one plain sentence for people."""
 
     reason: Reason

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import ssl
 
 _BUFFER_BYTES = 256 << 10
-#: The next address of a name is tried after so long (RFC 8305, section 5).
-_STAGGER_S = 0.25
+#: The next address of a name is tried after so long (RFC 8305, section 5: 100 ms to 2 s).
+_STAGGER_S = 0.2
 #: While bytes keep coming in dribs and drabs, they are let gather for a moment: a thousand packets
 #: a second cost less when four of them are read at a time.
 _NAP_S = 0.003
