@@ -64,6 +64,36 @@ def test_a_real_directory_is_exchanged_and_readers_keep_theirs(site: Site, tmp_p
     os.close(reader)
 
 
+def test_sparse_files_stay_sparse_at_both_ends(site: Site) -> None:
+    def occupied(folder: Path) -> int:
+        return sum(
+            512 * path.lstat().st_blocks
+            for path in folder.rglob("*")
+            if path.is_file() and not path.is_symlink()
+        )
+
+    follower = site.follower()
+    follower.once()
+    before = occupied(site.publish_dir), occupied(follower.place.live)
+    with (site.tree / "disk.img").open("wb") as image:
+        image.write(b"begin" * 10_000)
+        image.seek(60_000_000)
+        image.write(b"end")
+        image.truncate(90_000_000)
+    site.publish()
+    follower.once()
+    assert described(follower.place.live) == described(site.tree)
+    assert occupied(site.publish_dir) - before[0] < 10_000_000
+    assert occupied(follower.place.live) - before[1] < 10_000_000
+    # A new version shares it or copies it; whole.
+    (site.tree / "disk.img").rename(site.tree / "renamed.img")
+    (site.tree / "second.img").write_bytes((site.tree / "renamed.img").read_bytes())
+    site.publish()
+    follower.once()
+    assert described(follower.place.live) == described(site.tree)
+    assert occupied(follower.place.live) - before[1] < 20_000_000
+
+
 def test_without_news_a_round_reads_no_file_and_changes_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,18 @@ def test_special_files_are_left_out_and_named(site: Site) -> None:
     assert not (site.base / "mirror" / "pipe").exists()
 
 
+def test_extended_attributes_are_left_out_aloud(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def attributes(path: str, *, follow_symlinks: bool) -> list[str]:
+        assert not follow_symlinks
+        return ["security.selinux", *(["user.note"] if path.endswith("/marked") else [])]
+
+    (site.tree / "marked").write_bytes(b"1")
+    monkeypatch.setattr(os, "listxattr", attributes)
+    assert site.publish().bared == ("marked",)
+
+
 def test_a_publish_directory_inside_the_tree_is_left_out(tmp_path: Path) -> None:
     site = Site(tmp_path)
     fill(site.tree)

@@ -19,6 +19,9 @@ from protocol.tree_scan import Found, Stamp
 _FICLONE = 0x40049409
 _CHUNK_BYTES = 1 << 20
 _COPY_BYTES = 1 << 30
+#: Zeros of this length become holes.
+_HOLE_BYTES = 1 << 16
+_HOLE = bytes(_HOLE_BYTES)
 _MOST_REMEMBERED = 10_000
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -134,9 +137,17 @@ class DiskStage:
         handle = os.open(self._at(path), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             view = memoryview(data)
+            # Beyond its end a file is a hole already, so zeros need no room there.
+            fresh = offset >= os.fstat(handle).st_size
+            end = offset + len(view)
             while view:
-                done = os.pwrite(handle, view, offset)
+                if fresh and not view[0] and bytes(view[:_HOLE_BYTES]) == _HOLE[: len(view)]:
+                    done = min(_HOLE_BYTES, len(view))
+                else:
+                    done = os.pwrite(handle, view[:_HOLE_BYTES] if fresh else view, offset)
                 view, offset = view[done:], offset + done
+            if fresh:
+                os.ftruncate(handle, end)
         finally:
             os.close(handle)
 
@@ -189,18 +200,42 @@ def _copy(source: int, target: str) -> None:
             return
         except OSError:
             pass
-        offset = 0
-        try:
-            while count := os.copy_file_range(source, handle, _COPY_BYTES, offset, offset):
-                offset += count
-            return
-        except OSError as fault:
-            if fault.errno == errno.ENOSPC:
-                raise
-        while chunk := os.pread(source, _CHUNK_BYTES, offset):
-            offset += os.pwrite(handle, chunk, offset)
+        size_bytes = os.fstat(source).st_size
+        os.ftruncate(handle, size_bytes)
+        for start, end in _data_of(source, size_bytes):
+            _copy_part(source, handle, start, end)
     finally:
         os.close(handle)
+
+
+def _data_of(source: int, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """The parts of a file that are no holes, as half-open ranges."""
+    end = 0
+    while end < size_bytes:
+        try:
+            start = os.lseek(source, end, os.SEEK_DATA)
+            end = os.lseek(source, start, os.SEEK_HOLE)
+        except OSError as fault:
+            if fault.errno == errno.ENXIO:
+                return
+            start, end = end, size_bytes
+        yield start, end
+
+
+def _copy_part(source: int, handle: int, offset: int, end: int) -> None:
+    try:
+        while offset < end:
+            count = os.copy_file_range(
+                source, handle, min(_COPY_BYTES, end - offset), offset, offset
+            )
+            if not count:
+                return
+            offset += count
+    except OSError as fault:
+        if fault.errno == errno.ENOSPC:
+            raise
+    while offset < end and (chunk := os.pread(source, min(_CHUNK_BYTES, end - offset), offset)):
+        offset += os.pwrite(handle, chunk, offset)
 
 
 class LiveDisk:

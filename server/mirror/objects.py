@@ -22,6 +22,7 @@ from protocol.tree_scan import Found, Stamp
 _FICLONE = 0x40049409
 _SMALL_BYTES = 4 << 20
 _CHUNK_BYTES = 1 << 20
+_HOLE = bytes(_CHUNK_BYTES)
 _TRIES = 3
 
 
@@ -81,8 +82,15 @@ class ObjectStore:
                     source, cloned = handle, False
                 while chunk := os.read(source, _CHUNK_BYTES):
                     hasher.update(chunk)
-                    if not cloned:
+                    if cloned:
+                        continue
+                    if chunk == _HOLE:
+                        # A disk image stays as small here as it is at its source.
+                        file.seek(len(chunk), os.SEEK_CUR)
+                    else:
                         file.write(chunk)
+                if not cloned:
+                    file.truncate()
         except BaseException:
             os.unlink(name)
             raise

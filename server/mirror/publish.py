@@ -42,6 +42,8 @@ from server.mirror.repository import (
 
 #: Memory is spent on the group's old and new content, the joined copies and zstd's tables.
 _MEMORY_PER_WINDOW = 4
+#: Extended attributes that somebody set; a system labels every file with others of its own.
+_ATTRIBUTES = ("user.", "security.capability", "system.posix_acl")
 _SNAPSHOT_WORTH = 0.5
 
 Progress = Callable[[str, int, int], object]
@@ -68,7 +70,7 @@ class Published:
     """What a publish did: `version` is the channel's latest now, `updates` what was written.
 
     `skipped` names what is neither file, directory nor link; `stripped`, files whose set-user-id,
-    set-group-id or sticky bit was left out.
+    set-group-id or sticky bit was left out; `bared`, files with attributes that were left out.
     """
 
     version: int
@@ -77,7 +79,17 @@ class Published:
     read_files: int
     skipped: tuple[str, ...]
     stripped: tuple[str, ...]
+    bared: tuple[str, ...]
     updates: tuple[tuple[Edge, Generated], ...]
+
+
+def _has_attributes(path: str) -> bool:
+    """Whether a file has extended attributes that somebody set: capabilities, ACLs, `user.`."""
+    try:
+        names = os.listxattr(path, follow_symlinks=False)
+    except OSError:
+        return False
+    return any(name.startswith(_ATTRIBUTES) for name in names)
 
 
 class ManifestFile:
@@ -142,12 +154,13 @@ class Publisher:
         unfinished.touch()
         skipped: list[str] = []
         stripped: list[str] = []
+        bared: list[str] = []
         seen = Seen()
-        manifest, digest = self._scan(tree, now, seen, skipped, stripped, report)
+        manifest, digest = self._scan(tree, now, seen, skipped, stripped, bared, report)
         updates: list[tuple[Edge, Generated]] = []
 
         def published(number: int, *, changed: bool) -> Published:
-            left_out = tuple(skipped), tuple(stripped)
+            left_out = tuple(skipped), tuple(stripped), tuple(bared)
             return Published(
                 number, changed, seen.files, seen.read_files, *left_out, tuple(updates)
             )
@@ -195,6 +208,7 @@ class Publisher:
         seen: Seen,
         skipped: list[str],
         stripped: list[str],
+        bared: list[str],
         report: Progress,
     ) -> tuple[Path, str]:
         cache_path = self._state / "cache"
@@ -224,6 +238,8 @@ class Publisher:
                 hasher.update(line)
                 out.write(line)
                 if entry.kind == "f":
+                    if _has_attributes(f"{tree}/{entry.path}"):
+                        bared.append(entry.path)
                     report("reading", seen.files, 0)
         if leading:
             raise RepositoryProblem(

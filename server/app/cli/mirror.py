@@ -162,6 +162,10 @@ def publish(
         click.echo(
             f"published without its set-user-id, set-group-id or sticky bit: {path}", err=True
         )
+    for path in done.bared:
+        click.echo(
+            f"published without its extended attributes (capabilities, ACLs): {path}", err=True
+        )
     if not done.changed:
         click.echo(f"{channel}: nothing changed; version {done.version} signed anew.")
         return
