@@ -171,18 +171,23 @@ def test_the_staging_site_runs_on_postgresql_too(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_composition_is_valid(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["docker-compose.yml", "docker-compose.cluster.yml"])
+def test_the_composition_is_valid(name: str, tmp_path: Path) -> None:
     compose = shutil.which("docker-compose")
     assert compose, "docker-compose is missing; apt-get install docker-compose"
-    shutil.copy(ROOT / "docker-compose.yml", tmp_path)
+    shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "deploy").mkdir()
-    for name in ("postgres", "grafana"):
-        (tmp_path / "deploy" / f"{name}-password").write_text("only for this test")
+    for secret in ("postgres", "grafana"):
+        (tmp_path / "deploy" / f"{secret}-password").write_text("only for this test")
     done = subprocess.run(
-        [compose, "config", "-q"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [compose, "-f", name, "config", "-q"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "only for this test" not in (tmp_path / "docker-compose.yml").read_text()
+    assert "only for this test" not in (tmp_path / name).read_text()
 
 
 def test_hot_objects_come_by_multicast(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from policies.contract import TicketState
 from policies.driver import PolicyDriver
 from server.admission.downloads import RARELY_S, STILL_S
 from server.admission.leases import TICK_S
@@ -92,3 +93,19 @@ def test_what_nobody_waits_for_is_decided_together_and_what_somebody_waits_for_a
     assert house.ask("10.0.0.3").connection.status == 503
     house.clock.advance(0)
     assert passes, "somebody waits"
+
+
+def test_what_the_journal_has_already_is_not_written_again_at_the_start() -> None:
+    """A hundred thousand rows would keep the first client of a new leader waiting."""
+    before = House(slots=1)
+    for n in range(20):
+        before.ask(f"192.0.2.{n}")
+    before.clock.advance(1)
+    rows = [row for row in before.journal.rows.values() if row.state is TicketState.WAITING]
+    assert len(rows) > 10
+    after = House(slots=1, restored=rows, next_number=1_000_000, clock=before.clock)
+    written = set(after.journal.rows)
+    # Those that are ready now, and no others.
+    states = {row.number: row.state for row in after.gate.policy.tickets()}
+    assert written == {n for n, state in states.items() if state is not TicketState.WAITING}
+    assert len(written) < len(rows)

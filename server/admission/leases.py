@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Protocol
 
 from policies.contract import Admit, Decision, Job, TicketRow, TicketState
@@ -25,6 +26,8 @@ TICK_S = 0.25
 _MOMENT_S = 0.01
 #: So many downloads are measured in one go, so that requests are answered in between.
 _AT_ONCE = 100
+#: What of a ticket's row must be written when it changes.
+_content = attrgetter("state", "remaining_bytes", "weight", "polls", "early_polls")
 _OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN})
 
 
@@ -109,7 +112,10 @@ class LeaseManager:
 
     def open(self, rows: Iterable[TicketRow]) -> None:
         """Take up the tickets of an earlier run and begin to tick."""
-        self._restore(rows)
+        known = {row.number: _content(row) for row in self._restore(rows)}
+        # The journal has these; to write them all again would keep the first answers waiting.
+        changed = self._driver.changes()
+        self._keep([row for row in changed if known.get(row.number) != _content(row)])
         self._tick_call = self._parts.reactor.callLater(TICK_S, self._tick)
         self.settle()
 
@@ -233,7 +239,9 @@ class LeaseManager:
         return next(iter(self.policy.tickets()), None) is not None
 
     def _record(self) -> None:
-        rows = self._driver.changes()
+        self._keep(self._driver.changes())
+
+    def _keep(self, rows: Sequence[TicketRow]) -> None:
         if not rows:
             return
         for row in rows:
@@ -251,14 +259,15 @@ class LeaseManager:
         rows = [*self.policy.tickets(), *(row for row in started if row is not None)]
         return [moved(row, ahead_s) for row in rows]
 
-    def _restore(self, rows: Iterable[TicketRow]) -> None:
-        """Journal and tokens have wall time, the policy has the process clock."""
+    def _restore(self, rows: Iterable[TicketRow]) -> list[TicketRow]:
+        """Journal and tokens have wall time, the policy and what is returned the process clock."""
         now, ahead_s = self.now(), self._parts.wall_ahead_s()
         if ahead_s:
             rows = (moved(row, -ahead_s) for row in rows)
         # The clock may have been set back since: nobody came in the future.
         rows = [row if row.issued_s <= now else replace(row, issued_s=now) for row in rows]
         self._driver.restore(rows, now, self._parts.numbers.first)
+        return rows
 
     def _pass_time(self) -> None:
         if self._soon_call is not None and self._soon_call.active():
