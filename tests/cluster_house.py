@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
@@ -33,7 +34,11 @@ class MemoryTransport:
     def write(self, data: bytes) -> None:
         far = self.far
         if far is not None and not self.cut:
-            self.clock.callLater(0, lambda: None if self.cut else far.dataReceived(data))
+            self.clock.callLater(0, self._arrive, far, data)
+
+    def _arrive(self, far: Any, data: bytes) -> None:
+        if not self.cut:
+            far.dataReceived(data)
 
     def abortConnection(self) -> None:
         if self.cut:
@@ -130,7 +135,7 @@ class FleetHouse(House):
                 index,
                 outlet,
                 small_below_bytes=self.settings.small_below_bytes,
-                leave=lambda index=index: self.left(index),
+                leave=partial(self._leave, index),
                 again=lambda request: self.begun_again.append(request),
             )
             for index, outlet in enumerate(self.outlets)
@@ -139,6 +144,9 @@ class FleetHouse(House):
             node.begin()
         self.lead()
         self._turn = 0
+
+    def _leave(self, index: int) -> None:
+        self.left(index)
 
     def lead(self, *, bandwidth_bytes_s: float | None = None, join_all: bool = True) -> None:
         """A leader over this house's gate, with all nodes connected."""

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from wsgiref.handlers import format_date_time
 
-from twisted.internet import interfaces
 from twisted.internet.task import deferLater
 
 from protocol.errors import ProtocolError
 from server.http.accesslog import AccessLog
+from server.http.clock import Clock
 from server.http.denylist import BlockList
 from server.http.limits import HttpLimits
 from server.http.proxies import TrustedProxies, block_of, prefixes_of
@@ -82,7 +82,7 @@ class HttpFactory:
     def __init__(
         self,
         handler: Callable[[Request], None],
-        reactor: interfaces.IReactorTime,
+        reactor: Clock,
         *,
         limits: HttpLimits | None = None,
         proxies: TrustedProxies | None = None,
