@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -14,6 +17,8 @@ import pytest
 import requests
 
 import tidegate
+from server.app.keys import load_keys
+from tests.admin_browser import AdminVisit
 from tests.running import make_release, serving
 from tests.test_docs import DOCUMENTS, ROOT
 
@@ -68,7 +73,7 @@ def test_the_documents_have_commands() -> None:
     assert len(commands()) > 25
 
 
-def run(line: str, folder: Path, **changed: str) -> str:
+def run(line: str, folder: Path, environ: Mapping[str, str] | None = None, **changed: str) -> str:
     """A command as it stands, with the reader's places exchanged; what it says."""
     for old, new in changed.items():
         line = line.replace(old, new)
@@ -77,7 +82,12 @@ def run(line: str, folder: Path, **changed: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "tidegate", *words[1:]],
         cwd=folder,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)},
+        env={
+            "PYTHONPATH": str(ROOT),
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(folder),
+            **(environ or {}),
+        },
         capture_output=True,
         text=True,
         timeout=110,
@@ -121,18 +131,27 @@ def test_backup_and_restore_as_the_manual_has_it(tmp_path: Path) -> None:
     shutil.rmtree(state)
     run(shown(document, "tidegate restore"), tmp_path, **places)
     assert state.stat().st_mode & 0o077 == 0
-    with serving(tmp_path / "release", state, *ticket) as server:
+    keys = load_keys(state / "keys.json", time.time())
+
+    def number(told: requests.Response) -> int:
+        """Of the ticket that came with an answer."""
+        token = told.headers["Tidegate-Ticket"]
+        return keys.read_ticket(token, "127.0.0.1", "/big.iso", time.time()).number
+
+    with (
+        serving(tmp_path / "release", state, *ticket) as server,
+        contextlib.ExitStack() as stack,
+    ):
         url = server.url + "/big.iso"
-        places_now = {}
-        # The third comes before the second shows the token of which the backup knows nothing.
-        tokens = {"one": one, "three": None, "two": two}
-        for name in ("one", "three", "two", "three"):
-            had = tokens[name]
-            with ask(url, name, had.headers["Tidegate-Ticket"] if had is not None else "") as told:
-                assert told.status_code == 503
-                places_now[name] = int(told.headers["Tidegate-Place"])
-                tokens[name] = told
-        assert places_now["one"] < places_now["two"] < places_now["three"]
+        # Of these at most one begins at once; who comes before the second shows its token, of
+        # which the backup knows nothing, has a later number all the same.
+        fresh = [stack.enter_context(ask(url, f"fresh-{one}")) for one in range(3)]
+        numbers = [number(told) for told in fresh if "Tidegate-Ticket" in told.headers]
+        assert len(numbers) >= 2
+        assert min(numbers) > number(two) > number(one)
+        kept = stack.enter_context(ask(url, "two", two.headers["Tidegate-Ticket"]))
+        assert kept.status_code in (200, 503)
+        assert number(kept) == number(two)
         server.kill()
     again = [sys.executable, "-m", "tidegate", "restore", "--state", str(state), str(archive)]
     done = subprocess.run(again, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -167,3 +186,49 @@ def test_systemd_takes_what_we_install(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     assert (root / "srv" / "release").is_dir()
     assert "tidegate" in (root / "etc" / "passwd").read_text()
+
+
+@pytest.mark.e2e
+def test_the_walk_to_a_mirror_as_the_manual_has_it(tmp_path: Path) -> None:
+    document = "docs/mirrors.md"
+    www = tmp_path / "www"
+    make_release(www / "pub", tool_tar=50_000)
+    places = {"/srv/www": str(www), "~/mirror-keys": str(tmp_path / "keys")}
+    told = run(shown(document, "tidegate mirror init"), tmp_path, **places)
+    found = re.search(r"sha256:([0-9a-f]{64})", told)
+    assert found is not None, told
+    run(shown(document, "tidegate mirror publish"), tmp_path, **places)
+    offered = ["--mirror-publish", str(www / "updates"), "--mirror-channel", "main"]
+    with serving(www, tmp_path / "state", *offered, "--mirror-prefix", "/pub/") as server:
+        follow = shown(document, "tidegate mirror follow") + " --once"
+        here = {"https://origin.example": server.url, "/srv/mirror": str(tmp_path / "mirror")}
+        run(follow, tmp_path, **here, HEX=found[1])
+    (copy,) = (path for path in (tmp_path / "mirror").rglob("tool.tar") if path.is_file())
+    assert copy.read_bytes() == (www / "pub" / "tool.tar").read_bytes()
+
+
+@pytest.mark.e2e
+def test_an_operator_types_what_the_manual_has(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", a_txt=10)
+    with serving(
+        tmp_path / "release", tmp_path / "state", "--admin", "127.0.0.1:0", "--slots", "8"
+    ) as server:
+        visit = AdminVisit(server)
+        environ = {"TIDEGATE_ADMIN_TOKEN": visit.api_token(), "TIDEGATE_ADMIN_URL": visit.url}
+        lines = [line for name, line in commands() if name == "docs/admin.md"]
+        steering = [line for line in lines if "reset-password" not in line]
+        assert len(steering) >= 10
+        for line in steering:
+            # The recorded past is short here: a preview of it has nothing to play.
+            if "preview" in line:
+                continue
+            run(line.replace("restore 3", "restore 1"), tmp_path, environ)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("document", ["README.md", "loadtest/README.md"])
+def test_a_plan_as_the_documents_have_it(document: str, tmp_path: Path) -> None:
+    make_release(tmp_path / "release", image_iso=2_000_000)
+    line = shown(document, "tidegate plan")
+    quick = {"/srv/release": str(tmp_path / "release"), "5000": "50", "1h": "2m"}
+    assert run(line, tmp_path, **quick).startswith("With 200 Mbit/s, 50 visitors within 2 min")

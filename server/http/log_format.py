@@ -6,9 +6,10 @@ import json
 import re
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from urllib.parse import unquote_plus
 
-from server.http.access_entry import AccessEntry
+from server.http.access_entry import AccessEntry, AccessRecord
 
 #: A ticket, visitor cookie or pass (`protocol.ticket`), wherever it stands; its dots may be quoted.
 _TOKEN = re.compile(r"\b([tvp][12])(?:\.|%2[Ee])[A-Za-z0-9_-]{1,32}(?:\.|%2[Ee])[A-Za-z0-9_.%-]+")
@@ -19,7 +20,8 @@ Format = Callable[[AccessEntry], str]
 #: What web servers have written since NCSA, and every log reader understands untold.
 COMBINED = '{client} - - [{time}] "{request}" {status} {bytes} "{referrer}" "{agent}"'
 
-_FIELDS: dict[str, Callable[[AccessEntry], str | int | float | bool]] = {
+_Field = Callable[[AccessEntry], str | int | float | bool]
+_FIELDS: dict[str, _Field] = {
     "client": lambda one: one.client or "unix:",
     "time": lambda one: _clf_time(one.ended_s),
     "unix_time": lambda one: round(one.ended_s, 3),
@@ -40,6 +42,11 @@ _FIELDS: dict[str, Callable[[AccessEntry], str | int | float | bool]] = {
     "complete": lambda one: one.complete,
     "tls": lambda one: one.record.is_tls,
 }
+#: What is the same in all entries of one record.
+_OF_RECORD = frozenset(
+    {"request", "method", "target", "version", "referrer", "agent", "range", "tls"}
+)
+_MOST_BEGUN = 512
 _IN_JSON = {
     "time": "unix_time",
     **{name: name for name in _FIELDS if name not in ("time", "unix_time", "request", "version")},
@@ -74,17 +81,44 @@ def parse_format(text: str) -> Format:
         raise ValueError(f"{text!r} is neither combined nor json, and names no {{field}}")
     if any(not one.isprintable() for one in pattern):
         raise ValueError("a line's pattern has printable characters only")
-    parts = _NAME.split(pattern)
-    texts, fields = parts[::2], [_FIELDS[name] for name in parts[1::2]]
+    return _Pattern(pattern).line
 
-    def line(entry: AccessEntry) -> str:
-        pieces = [texts[0]]
-        for field, after in zip(fields, texts[1:], strict=True):
-            pieces.append(_quoted(field(entry)))
-            pieces.append(after)
-        return "".join(pieces)
 
-    return line
+class _Pattern:
+    """A pattern whose fields that a request says of itself are written once for each record.
+
+    Who asks often asks with the same bytes, and those have one record.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        parts = _NAME.split(pattern)
+        self._texts, self._names = parts[::2], parts[1::2]
+        self._begun: dict[int, tuple[AccessRecord, list[str | _Field]]] = {}
+
+    def line(self, entry: AccessEntry) -> str:
+        """The entry as this pattern has it."""
+        record = entry.record
+        begun = self._begun.get(id(record))
+        if begun is None or begun[0] is not record:
+            if len(self._begun) >= _MOST_BEGUN:
+                self._begun.clear()
+            begun = self._begun[id(record)] = record, self._begin(entry)
+        return "".join(
+            [part if isinstance(part, str) else _quoted(part(entry)) for part in begun[1]]
+        )
+
+    def _begin(self, entry: AccessEntry) -> list[str | _Field]:
+        """The texts, with the fields between them that each entry has anew."""
+        found: list[str | _Field] = [self._texts[0]]
+        for name, after in zip(self._names, self._texts[1:], strict=True):
+            field = _FIELDS[name]
+            if name in _OF_RECORD:
+                before = found.pop()
+                assert isinstance(before, str)
+                found.append(before + _quoted(field(entry)) + after)
+            else:
+                found += [field, after]
+        return found
 
 
 def _json_line(entry: AccessEntry) -> str:
@@ -105,6 +139,11 @@ def _text(value: bytes) -> str:
 
 
 def _clf_time(wall_s: float) -> str:
+    return _clf_second(int(wall_s // 1))
+
+
+@lru_cache(maxsize=16)
+def _clf_second(wall_s: int) -> str:
     """As in `22/Nov/2026:08:36:47 +0000`; months are English whatever the locale."""
     then = time.gmtime(wall_s)
     month = "JanFebMarAprMayJunJulAugSepOctNovDec"[3 * then.tm_mon - 3 : 3 * then.tm_mon]
