@@ -15,7 +15,7 @@ from client.fetch.actions import (
     Connect,
     Distrust,
     Fail,
-    Finish,
+    FinishFile,
     HangUp,
     LetGo,
     Mend,
@@ -35,7 +35,7 @@ from client.fetch.events import (
     Opened,
     OutsideFile,
     PiecesWrong,
-    Ready,
+    PlaceReady,
     Redirected,
     Said,
     Sampled,
@@ -51,7 +51,7 @@ from client.fetch.events import (
 )
 from client.fetch.findings import Findings
 from client.fetch.options import Options
-from client.fetch.state import Mirror, MirrorState, Phase, Serves, State
+from client.fetch.state import DownloadPhase, Mirror, MirrorState, Serves, State
 from client.net.answers import Body
 from client.net.retry import ComeBack, Failed, Granted, Reason, Refused
 from client.net.urls import parse
@@ -114,7 +114,7 @@ class Downloads(RuleBasedStateMachine):
             case SetUp(size):
                 assert state.board is None
                 state.board = AdaptiveBlocks([(0, size)] if size else [])
-                self.hear(Ready(size, 0, False, False))
+                self.hear(PlaceReady(size, 0, False, False))
                 for lane in sorted(self.open):
                     self.join(lane)
             case Settle(size):
@@ -137,8 +137,8 @@ class Downloads(RuleBasedStateMachine):
                 self.hear(Doubted(alive[0] if len(alive) > 1 else None))
             case Accept():
                 self.accepted = True
-            case Finish():
-                state.phase = Phase.OVER
+            case FinishFile():
+                state.phase = DownloadPhase.OVER
                 self.over = True
             case Fail():
                 assert state.over

@@ -40,7 +40,7 @@ class _Links(HTMLParser):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class FolderEntry:
     """A file to fetch: where it is, and the parts of its path below the folder."""
 
     url: Url
@@ -86,16 +86,16 @@ def read_listing(data: bytes, base: Url) -> tuple[list[Url], list[Url]]:
     return list(files), list(folders)
 
 
-def walk(base: Url, options: Options) -> list[Entry]:
+def walk(base: Url, options: Options) -> list[FolderEntry]:
     """All files below a folder; raises DownloadFailed."""
     asked = replace(options, headers=(*options.headers, ("Accept", "application/json, */*;q=0.5")))
     waiting: deque[tuple[Url, tuple[str, ...]]] = deque([(base, ())])
-    found: list[Entry] = []
+    found: list[FolderEntry] = []
     seen = {base}
     while waiting:
         folder, parts = waiting.popleft()
         files, folders = read_listing(fetch_bytes(folder.text, asked), folder)
-        found += [Entry(url, (*parts, url.file_name())) for url in files if url.file_name()]
+        found += [FolderEntry(url, (*parts, url.file_name())) for url in files if url.file_name()]
         if len(found) > _MOST_FILES:
             raise UsageProblem(f"the folder has more than {_MOST_FILES} files")
         for url in folders:
@@ -128,7 +128,9 @@ def fetch_folder(
 class _Batch:
     """Several downloads at a time over one pool of connections, as one progress view."""
 
-    def __init__(self, root: Path, entries: list[Entry], options: Options, show: Show) -> None:
+    def __init__(
+        self, root: Path, entries: list[FolderEntry], options: Options, show: Show
+    ) -> None:
         self._root = root
         self._waiting = deque(entries)
         self._count = len(entries)

@@ -74,7 +74,7 @@ class Steer(NamedTuple):
     start: int
 
 
-class Sample(NamedTuple):
+class AskSample(NamedTuple):
     """Ask for these bytes, to compare them."""
 
     lane: int
@@ -104,7 +104,7 @@ class Mend(NamedTuple):
     """The digest is wrong: look for the culprit."""
 
 
-class Finish(NamedTuple):
+class FinishFile(NamedTuple):
     """The file is whole and right: give it its name."""
 
 
@@ -130,12 +130,12 @@ Action = (
     | Settle
     | Accept
     | Steer
-    | Sample
+    | AskSample
     | FetchMetalink
     | UseDigest
     | Distrust
     | Mend
-    | Finish
+    | FinishFile
     | StartOver
     | Fail
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from client.fetch.metalink import Metalink
 from client.fetch.receiver import Intake
-from client.fetch.repair import Repair
+from client.fetch.repair import CulpritSearch
 from client.fetch.state import State
 from client.storage.journal import Identity
 from client.storage.output import Target
@@ -17,7 +17,7 @@ def _text(digest: tuple[str, bytes] | None) -> str | None:
     return f"{digest[0]}:{digest[1].hex()}" if digest is not None else None
 
 
-class Content:
+class DownloadedFile:
     """`checksum` is the caller's own, `metalink` what the caller knows of the file."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Content:
         self._target = target
         self._checksum = checksum
         self._metalink = metalink
-        self._repair: Repair | None = None
+        self._repair: CulpritSearch | None = None
         #: What the digest that is checked comes from, for the report.
         self.digest_from = "checksum" if checksum is not None else "digest"
         self.resumed_bytes = 0
@@ -133,7 +133,7 @@ class Content:
         """Look for the culprit; False if that is being done."""
         if self._repair is not None:
             return False
-        self._repair = Repair(self._state.mirrors, sink)
+        self._repair = CulpritSearch(self._state.mirrors, sink)
         return True
 
     def next_doubt(self, intake: Intake) -> int | None:

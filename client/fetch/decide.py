@@ -30,7 +30,7 @@ from client.fetch.events import (
     OutsideFile,
     Passed,
     PiecesWrong,
-    Ready,
+    PlaceReady,
     Redirected,
     Said,
     Sampled,
@@ -46,7 +46,7 @@ from client.fetch.events import (
     WholeEnded,
     WrongBytes,
 )
-from client.fetch.state import MirrorState, Phase, State
+from client.fetch.state import DownloadPhase, MirrorState, State
 
 
 def decide(state: State, event: Event, now: float) -> list[Action]:
@@ -102,7 +102,7 @@ def _note(state: State, event: Event, now: float) -> list[Action]:
             return _start(state, event, now)
         case Opened():
             return sampling.ask(state, event.lane)
-        case Ready():
+        case PlaceReady():
             return _ready(state, event, now)
         case Vouched():
             state.vouched = True
@@ -130,8 +130,8 @@ def _start(state: State, event: Started, now: float) -> list[Action]:
     return [Connect(lane) for lane in first]
 
 
-def _ready(state: State, event: Ready, now: float) -> list[Action]:
-    state.phase = Phase.FETCHING
+def _ready(state: State, event: PlaceReady, now: float) -> list[Action]:
+    state.phase = DownloadPhase.FETCHING
     state.size_bytes, state.vouched = event.size_bytes, event.vouched
     if len(state.mirrors) > 1 and not event.pieces:
         sampling.choose(state)
@@ -149,7 +149,7 @@ def _session_left(state: State, number: int) -> list[Action]:
 
 
 def _tick(state: State, now: float) -> list[Action]:
-    if state.board is None or state.phase is not Phase.FETCHING:
+    if state.board is None or state.phase is not DownloadPhase.FETCHING:
         return []
     forecast.tick(state, now)
     return [

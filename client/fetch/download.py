@@ -18,16 +18,16 @@ from client.fetch.actions import (
     Accept,
     Action,
     AskAll,
+    AskSample,
     CallAt,
     Connect,
     Distrust,
     Fail,
     FetchMetalink,
-    Finish,
+    FinishFile,
     HangUp,
     LetGo,
     Mend,
-    Sample,
     Settle,
     SetUp,
     StartOver,
@@ -36,7 +36,7 @@ from client.fetch.actions import (
     UseDigest,
     Wake,
 )
-from client.fetch.content import Content
+from client.fetch.content import DownloadedFile
 from client.fetch.decide import decide
 from client.fetch.events import (
     Doubted,
@@ -45,7 +45,7 @@ from client.fetch.events import (
     MirrorsFound,
     Opened,
     PiecesWrong,
-    Ready,
+    PlaceReady,
     Silent,
     Started,
     Tick,
@@ -59,7 +59,7 @@ from client.fetch.rates import Rates
 from client.fetch.receiver import Intake
 from client.fetch.report import make_result, remember
 from client.fetch.sharing import make_board
-from client.fetch.state import Phase, State
+from client.fetch.state import DownloadPhase, State
 from client.fetch.workers import Worker
 from client.net.errors import Corrupt, DownloadFailed, Interrupted, UsageProblem
 from client.net.identity import client_secret, data_folder
@@ -106,7 +106,7 @@ class Download:
         )
         self.state = State(options, Random(options.seed), network.now(), self._rates.path)
         self.state.in_order = target.path is None
-        self.content = Content(self.state, target, options.checksum, metalink)
+        self.content = DownloadedFile(self.state, target, options.checksum, metalink)
         self.intake: Intake | None = None
         self.over = False
         self.result: Result | None = None
@@ -182,7 +182,7 @@ class Download:
         if self.over:
             return
         self.over = True
-        self.state.phase = Phase.OVER
+        self.state.phase = DownloadPhase.OVER
         if self.result is None:
             self.failure = problem
         self._leave_others()
@@ -214,7 +214,7 @@ class Download:
                 self._worker(lane).let_go()
             case AskAll(lane):
                 self._worker(lane).ask_all()
-            case Sample(lane, start, end):
+            case AskSample(lane, start, end):
                 self._worker(lane).sample(start, end)
             case Steer(lane, start):
                 whole = self._worker(lane).whole
@@ -253,7 +253,7 @@ class Download:
                     text = "the digest is wrong; looking for the culprit"
                     self.emit("retry", {"text": text})
                 self.hear(Doubted(self.content.next_doubt(intake)))
-            case Finish():
+            case FinishFile():
                 self._attempt(self._finish)
 
     def _attempt(self, work: Callable[[], None]) -> None:
@@ -288,7 +288,7 @@ class Download:
         told = None if size_bytes == UNKNOWN_SIZE else size_bytes
         self.emit("start", {"size": told, "have": sink.have.total})
         vouched = sink.digest is not None or sink.pieces is not None
-        self.hear(Ready(size_bytes, sink.have.total, sink.pieces is not None, vouched))
+        self.hear(PlaceReady(size_bytes, sink.have.total, sink.pieces is not None, vouched))
         for worker in list(self._workers.values()):
             if worker.connection is not None and worker.connection.open:
                 self.joined(worker)
@@ -346,7 +346,7 @@ class Download:
             self.peering.stop()
         now = self.network.now()
         self.result = make_result(state, self.content, sink, self.joining, self.peering, now)
-        state.phase = Phase.CLOSING
+        state.phase = DownloadPhase.CLOSING
         self._part()
 
     def _part(self) -> None:
@@ -355,7 +355,7 @@ class Download:
         if self.over or (joining is not None and joining.closing(self.network.now())):
             return
         self.over = True
-        self.state.phase = Phase.OVER
+        self.state.phase = DownloadPhase.OVER
         self._leave_others()
         self.when_over()
 

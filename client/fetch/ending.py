@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client.fetch import faults, sampling
-from client.fetch.actions import Action, Connect, Finish, HangUp, Mend, Wake
+from client.fetch.actions import Action, Connect, FinishFile, HangUp, Mend, Wake
 from client.fetch.events import PiecesWrong, Whole
 from client.fetch.state import State
 from client.net.errors import Corrupt
@@ -30,7 +30,7 @@ def whole(state: State, event: Whole, now: float) -> list[Action]:
         return _mend(state, event.wrong_digest)
     if not event.drained or sampling.awaited(state, event.working, now):
         return []
-    return [Finish()]
+    return [FinishFile()]
 
 
 def _mend(state: State, digest: str) -> list[Action]:

@@ -89,7 +89,7 @@ class Answered(NamedTuple):
     findings: Findings = NOTHING_FOUND
 
 
-class Ready(NamedTuple):
+class PlaceReady(NamedTuple):
     """The place for the bytes stands. `vouched`: a digest or pieces will tell what is right."""
 
     size_bytes: int
@@ -197,7 +197,7 @@ Event = (
     | Redirected
     | OutsideFile
     | Answered
-    | Ready
+    | PlaceReady
     | Vouched
     | MirrorsFound
     | Sampled

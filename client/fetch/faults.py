@@ -23,7 +23,16 @@ from client.fetch.actions import (
 )
 from client.fetch.breaks import Fault, judge
 from client.fetch.events import BrokeOff, OutsideFile
-from client.fetch.state import Depth, Mirror, MirrorState, Pause, Phase, Samples, Serves, State
+from client.fetch.state import (
+    Depth,
+    DownloadPhase,
+    Mirror,
+    MirrorPause,
+    MirrorState,
+    Samples,
+    Serves,
+    State,
+)
 from client.net.errors import (
     AccessRefused,
     Corrupt,
@@ -53,7 +62,7 @@ def fail(state: State, problem: DownloadFailed) -> Actions:
     """Nothing can be done."""
     if state.over:
         return []
-    state.phase = Phase.OVER
+    state.phase = DownloadPhase.OVER
     return [Fail(problem)]
 
 
@@ -133,7 +142,7 @@ def _wait(state: State, mirror: Mirror, action: WaitUntil, now: float) -> Action
     expected_s = told.expected_s if told is not None else None
     place = told.place if told is not None else None
     starts_at = None if expected_s is None else now + expected_s
-    mirror.pause = Pause(action.at, action.text, place, starts_at)
+    mirror.pause = MirrorPause(action.at, action.text, place, starts_at)
     if mirror.state is MirrorState.READY:
         mirror.state = MirrorState.WAITING
     news = {
@@ -313,7 +322,7 @@ def start_over(state: State, mirror: Mirror, text: str) -> Actions:
     state.restarts += 1
     if state.restarts > _MOST_RESTARTS:
         return fail(state, NetworkProblem(f"{mirror.url.text}: {text}, again and again"))
-    state.phase, state.board, state.size_bytes = Phase.OPENING, None, UNKNOWN_SIZE
+    state.phase, state.board, state.size_bytes = DownloadPhase.OPENING, None, UNKNOWN_SIZE
     state.samples, state.digest, state.metalink_asked = Samples(), None, False
     state.vouched, state.suspect = False, None
     state.whole.clear()

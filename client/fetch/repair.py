@@ -19,7 +19,7 @@ _SAMPLE_BYTES = 16 << 10
 Span = tuple[int, int]
 
 
-class Repair:
+class CulpritSearch:
     """Call `next` whenever the digest turned out wrong; it says whose bytes to read again."""
 
     def __init__(self, mirrors: list[Mirror], sink: Sink) -> None:

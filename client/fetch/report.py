@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from client.fetch.content import Content
+from client.fetch.content import DownloadedFile
 from client.fetch.options import Result, SourceReport
 from client.fetch.rates import Rates
 from client.fetch.state import State
@@ -35,7 +35,7 @@ def remember(state: State, rates: Rates) -> None:
 
 def make_result(
     state: State,
-    content: Content,
+    content: DownloadedFile,
     sink: Sink,
     joining: MulticastJoin | None,
     peering: PeerJoin | None,

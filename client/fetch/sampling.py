@@ -8,7 +8,7 @@ place of the file, where a copy that was only begun is still empty. Pure.
 from __future__ import annotations
 
 from client.fetch import faults
-from client.fetch.actions import Action, Sample
+from client.fetch.actions import Action, AskSample
 from client.fetch.state import Round, State
 from client.schedule.segments import UNKNOWN_SIZE
 
@@ -35,7 +35,7 @@ def ask(state: State, lane: int) -> list[Action]:
     for one in state.samples.rounds:
         if mirror.number not in one.jury.heard:
             one.jury.heard.add(mirror.number)
-            actions.append(Sample(lane, one.start, one.end))
+            actions.append(AskSample(lane, one.start, one.end))
     return actions
 
 

@@ -60,7 +60,7 @@ class Depth(enum.Enum):
     ONE = "one"
 
 
-class Pause(NamedTuple):
+class MirrorPause(NamedTuple):
     """A mirror is left alone until `until`; the rest is what it told, for people."""
 
     until: float
@@ -105,7 +105,7 @@ class Mirror:
     state: MirrorState = MirrorState.READY
     serves: Serves = Serves.UNKNOWN
     depth: Depth = Depth.UNTRIED
-    pause: Pause | None = None
+    pause: MirrorPause | None = None
     dropped: str | None = None
     validator: str | None = None
     size_bytes: int | None = None
@@ -142,7 +142,7 @@ class Mirror:
         return self.serves is Serves.WHOLE
 
 
-class Phase(enum.Enum):
+class DownloadPhase(enum.Enum):
     """How far the download is."""
 
     #: The size is not known yet.
@@ -226,7 +226,7 @@ class State:
     in_order: bool = False
     #: The size in a Metalink that the caller gave.
     promised_bytes: int | None = None
-    phase: Phase = Phase.OPENING
+    phase: DownloadPhase = DownloadPhase.OPENING
     mirrors: list[Mirror] = field(default_factory=list)
     lane_mirrors: list[int] = field(default_factory=list)
     board: Board | None = None
@@ -255,12 +255,12 @@ class State:
     @property
     def over(self) -> bool:
         """Whether nothing more is to be done."""
-        return self.phase is Phase.OVER
+        return self.phase is DownloadPhase.OVER
 
     @property
     def ended(self) -> bool:
         """Whether no byte is wanted any more."""
-        return self.phase in (Phase.CLOSING, Phase.OVER)
+        return self.phase in (DownloadPhase.CLOSING, DownloadPhase.OVER)
 
     @property
     def alive(self) -> Iterator[Mirror]:
