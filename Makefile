@@ -110,3 +110,20 @@ staging: $(VENV)/.test
 .PHONY: attacks
 attacks: $(VENV)/.test
 	$(BIN)/python -m bench.attacks.table --write
+
+# Wheel and sdist of HEAD, the same bytes for everybody, their sums and what they are made of.
+RELEASE_TOOLS := cyclonedx-bom==7.5.0 pip-audit==2.10.1
+build/tools: $(VENV)/.test
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install -q --disable-pip-version-check $(RELEASE_TOOLS)
+
+.PHONY: dist
+dist: build/tools
+	$(BIN)/python tools/build-release dist
+	build/tools/bin/cyclonedx-py requirements requirements/run.txt --output-reproducible \
+		--of JSON -o dist/sbom.cdx.json
+
+# Known holes in what we depend on.
+.PHONY: audit
+audit: build/tools
+	build/tools/bin/pip-audit --disable-pip --require-hashes -r requirements/run.txt
