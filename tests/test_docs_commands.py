@@ -22,6 +22,7 @@ from tests.admin_browser import AdminVisit
 from tests.running import make_release, serving
 from tests.test_docs import DOCUMENTS, ROOT
 
+pytestmark = pytest.mark.timeout(600)
 #: What stands for something of the reader's own, and in commands that are sketched.
 _SKETCHED = re.compile(r"…|\.\.\.|\bOPTIONS?\b|\[[A-Z-]|\bCOMMAND\b")
 _ENDS = re.compile(r"\s+(?:\||&&|>|;|#).*$|\s+--\s*$")
@@ -90,7 +91,7 @@ def run(line: str, folder: Path, environ: Mapping[str, str] | None = None, **cha
         },
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, f"{line}: {done.stderr}"

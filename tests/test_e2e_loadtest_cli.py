@@ -18,7 +18,7 @@ from tests.running import make_release, serving, wait_for
 from tests.test_e2e_staging import admission, free_port
 
 ROOT = Path(__file__).parent.parent
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 #: 25 of the paper's clients, much faster than real.
 QUICK = ("--time-scale", "240", "--thin", "16", "--users", "40", "--addresses", "own")
 PROXY = ("--trusted-proxy", "127.0.0.0/8")
@@ -32,7 +32,7 @@ def tidegate(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=400,
         check=False,
     )
 
@@ -121,7 +121,7 @@ def test_a_second_start_on_locusts_page_begins_anew(tmp_path: Path) -> None:
         for _ in range(2):
             before = asked(log)
             start(port, server.url)
-            wait_for(lambda: asked(log) > before and state(port) == "stopped", 60)  # noqa: B023
+            wait_for(lambda: asked(log) > before and state(port) == "stopped", 150)  # noqa: B023
             assert asked(log) > before, "this run asked for nothing"
             found = admission(port)
             assert found is not None

@@ -16,7 +16,7 @@ from tests.admin_browser import chromium, complaints, show, violations
 from tests.running import make_release, serving
 from tests.test_e2e_waiting_page import need_browser
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 README = "# Tideland\n\n[Notes](notes.txt), `code`:\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- one\n"
 

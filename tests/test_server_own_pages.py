@@ -81,6 +81,7 @@ def test_the_manual_names_what_a_template_sees() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.timeout(400)
 def test_a_running_server_shows_them_and_reads_them_again(tmp_path: Path) -> None:
     import requests
 
