@@ -24,11 +24,11 @@ from typing import Any
 
 import requests
 
+from policies.registry import POLICIES
 from server.admin.charts import SERIES
 from tests.admin_browser import AdminVisit, From
 from tests.running import RunningServer
 
-POLICIES = ("ticket", "fair", "adaptive", "reserve", "fcfs")
 PAGES = (
     *("/", "/queue", "/queue?tab=tickets", "/queue?tab=tickets&offset=90000"),
     *("/queue?tab=tickets&q=203.0.113.77", "/policy", "/policy/revisions", "/files", "/passes"),
@@ -89,6 +89,7 @@ class Guest:
 
 def switches(turns: int, guests: int) -> dict[str, Any]:
     """Change the policy `turns` times while `guests` want a file each."""
+    policies = sorted(POLICIES)
     with tempfile.TemporaryDirectory() as folder:
         release = Path(folder) / "release"
         release.mkdir()
@@ -109,7 +110,7 @@ def switches(turns: int, guests: int) -> dict[str, Any]:
                     pool.submit(guest.come, f"{server.url}/big.iso", over)
                 time.sleep(1)
                 for turn in range(turns):
-                    change = {"policy": POLICIES[(turn + 1) % len(POLICIES)]}
+                    change = {"policy": policies[(turn + 1) % len(policies)]}
                     began = time.perf_counter()
                     answer = requests.patch(url, json=change, headers=headers, timeout=30)
                     took.append(time.perf_counter() - began)

@@ -173,32 +173,18 @@ def bars() -> list[Bar]:
 
 # -- running -----------------------------------------------------------------------------------
 
-#: What only Fair and Adaptive use.
-_FAIR = ("fair", "adaptive", "capacity", "ranks", "places", "promises", "pauses", "overtaking")
-#: Policy modules that do not matter to a scenario's policy.
-_APART = {
-    "ps": ("*",),
-    "http": (*_FAIR, "ticket", "reserve"),
-    "reserve": (*_FAIR, "ticket"),
-    "ticket": (*_FAIR, "reserve"),
-    "ticket-hold": (*_FAIR, "reserve"),
-    "fair": ("adaptive", "ticket", "reserve"),
-    "adaptive": ("ticket", "reserve"),
-}
+#: Modules of the simulator that only show what was played.
+_SHOWS = ("cli", "study", "chronology", "tables")
 
 
-def digest(policy: str) -> str:
-    """Of the sources that a run of this policy depends on."""
-    apart = _APART[policy]
+def digest() -> str:
+    """Of the sources that a run depends on."""
     files = [ROOT / "loadtest/workloads.py", ROOT / "client/net/retry.py"]
-    files += sorted((ROOT / "loadtest/sim").glob("[bcelms]*.py"))
-    if "*" not in apart:
-        files += [
-            path for path in sorted((ROOT / "policies").glob("*.py")) if path.stem not in apart
-        ]
+    files += sorted((ROOT / "loadtest/sim").glob("*.py"))
+    files += sorted((ROOT / "policies").rglob("*.py"))
     whole = hashlib.sha256()
     for path in files:
-        if path.stem not in ("cli", "study", "chronology"):
+        if path.stem not in _SHOWS:
             whole.update(path.read_bytes())
     return whole.hexdigest()[:16]
 
@@ -227,10 +213,10 @@ def _population(name: str, seed: int) -> Workload:
 
 def finish(runs: Sequence[Run], jobs: int, cache: Path | None) -> dict[Run, dict[str, float]]:
     """The figures of all these runs, from the cache or anew."""
-    marks = {policy: digest(policy) for policy in _APART}
+    code = digest()
 
     def mark(run: Run) -> str:
-        return f"{marks[run[2].policy]}/{run[0]}/{run[3]}/{run[2]!r}"
+        return f"{code}/{run[0]}/{run[3]}/{run[2]!r}"
 
     kept: dict[str, dict[str, float]] = {}
     if cache is not None and cache.exists():

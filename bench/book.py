@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 from policies.contract import Admit, Job, Wait
-from policies.registry import make_policy
+from policies.registry import POLICIES, make_policy
 from policies.settings import PolicySettings
 
 
@@ -122,7 +122,11 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tickets", type=int, default=1_000_000)
-    parser.add_argument("--policy", default="ticket", choices=["ticket", "fair", "adaptive"])
+    parser.add_argument(
+        "--policy",
+        default="ticket",
+        choices=sorted(name for name, kind in POLICIES.items() if kind.gives_tickets),
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     figures = run(options.tickets, options.policy)

@@ -12,7 +12,7 @@ from __future__ import annotations
 TRICKLE_S = 4.0
 _MOST_BYTES, _LEAST_BYTES = 4096, 256
 #: All of them together take this part of the line; so many there may be on any line.
-_PART, _FEW = 0.03, 48
+_PART, _FEW = 0.015, 24
 
 
 def trickle_bytes(rate_bytes_s: float) -> int:

@@ -16,7 +16,7 @@ from policies.upkeep import TRICKLE_S, most_paused, trickle_bytes
 @given(st.floats(1e3, 1e11))
 def test_all_that_may_be_paused_together_take_a_small_part_of_the_line(rate: float) -> None:
     together = most_paused(rate) * trickle_bytes(rate) / TRICKLE_S
-    assert math.isclose(together, 0.03 * rate)
+    assert math.isclose(together, 0.015 * rate)
 
 
 def test_a_usual_line_satisfies_a_speed_limit_of_a_thousand_bytes_a_second() -> None:
