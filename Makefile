@@ -75,6 +75,12 @@ bench: $(VENV)/.test
 bench-mirror: $(VENV)/.test
 	$(BIN)/python -m bench.mirror
 
+# Leaders, nodes, machines and database connections killed and stopped at random, under clients
+# (Debian: postgresql).
+.PHONY: cluster-faults
+cluster-faults: $(VENV)/.test
+	$(BIN)/python -m bench.machines faults --seconds $${SECONDS_OF_FAULTS:-600}
+
 # Multicast in network namespaces beside uftp, udpcast, NORM and TCP; needs root
 # (Debian: iproute2 nftables uftp udpcast libnorm1 nginx curl).
 .PHONY: lab-multicast

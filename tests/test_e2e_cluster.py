@@ -6,6 +6,8 @@ import contextlib
 import hashlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -18,7 +20,7 @@ from sqlalchemy import text
 from server.store.cluster import Seat, read_nodes, read_seat
 from server.store.database import Database
 from tests.postgres import postgres_running
-from tests.running import RunningServer, make_release, wait_for
+from tests.running import ROOT, RunningServer, make_release, wait_for
 from tests.test_e2e_workers import Asking, children
 
 pytestmark = pytest.mark.e2e
@@ -311,3 +313,16 @@ def test_any_machines_admin_page_is_the_leaders(tmp_path: Path, url: str) -> Non
         assert len(pages) == len(followers) == 1
     finally:
         machines.close()
+
+
+@pytest.mark.timeout(600)
+def test_faults_at_random_break_no_promise() -> None:
+    """`make cluster-faults` goes on for longer."""
+    pytest.importorskip("psycopg")
+    command = [sys.executable, "-m", "bench.machines", "faults", "--seconds", "20"]
+    done = subprocess.run(
+        [*command, "--clients", "20"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if "PostgreSQL is not installed" in done.stderr:
+        pytest.skip("PostgreSQL is not installed")
+    assert done.returncode == 0, done.stdout + done.stderr

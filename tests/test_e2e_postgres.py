@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -161,3 +162,18 @@ def test_a_second_server_on_one_database_is_refused_in_a_sentence(url: str, tmp_
         serving(tmp_path / "release", tmp_path / "other", *ARGS, **environ),
     ):
         pass
+
+
+def test_a_leaders_long_reading_is_not_taken_for_a_stopped_process(url: str) -> None:
+    """PostgreSQL ends transactions of a cluster that stand still; reading may take long."""
+    database = Database(url, clustered=True)
+    try:
+        with database.begin() as session:
+            database.take_time(session)
+            time.sleep(4.0)
+            assert session.scalar(text("SELECT 1")) == 1
+        with database.begin() as session:
+            limit = session.scalar(text("SHOW idle_in_transaction_session_timeout"))
+            assert limit == "3s"
+    finally:
+        database.close()

@@ -71,12 +71,17 @@ def open_memory(config: ServerConfig, now: float, shared: Database | None = None
         else:
             database, url = shared, config.cluster or url
         with database.begin() as session:
-            database.fence(session)
+            # No fence: whoever leads later waits for no reader, and nothing is written here.
+            database.take_time(session)
             journal = read_journal(session)
             passes = read_passes(session)
             latest = read_revisions(session, 1000)
-            wanted = configured_revision(config, now)
-            revision = revision_in_force(latest, wanted) or add_revision(session, wanted)
+        wanted = configured_revision(config, now)
+        revision = revision_in_force(latest, wanted)
+        if revision is None:
+            with database.begin() as session:
+                database.fence(session)
+                revision = add_revision(session, wanted)
     except (StoreUnavailable, Fenced, OSError) as fault:
         text = str(fault).splitlines()[0]
         remedy = (

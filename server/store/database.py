@@ -46,7 +46,7 @@ _SHARED_LOCK = text("SELECT pg_try_advisory_lock_shared(1953064037, hashtext(cur
 _MIGRATION_LOCK = text("SELECT pg_advisory_xact_lock(1953064038, hashtext(current_schema()))")
 #: PostgreSQL ends a leader's transaction that says nothing for so long: its process was stopped,
 #: and a successor waits for its lock.
-_STOPPED_MS = 1500
+_STOPPED_MS = 3000
 #: A server that was killed holds its lock until PostgreSQL notices; so long we wait for it.
 _LOCK_WAIT_S = 10.0
 _TAKEN = (
@@ -156,6 +156,12 @@ class Database:
         """Let a transaction write only while no other machine leads. Raises Fenced."""
         if self.epoch is not None:
             check_epoch(session, self.epoch)
+
+    def take_time(self, session: Session) -> None:
+        """Let a transaction last: one that reads much and locks nothing."""
+        if self.dialect == "postgresql":
+            session.execute(text("SET LOCAL statement_timeout = 0"))
+            session.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
 
     def migrate(self) -> None:
         """Bring the tables up to date; raises StoreUnavailable with the fault, in a line."""
