@@ -42,6 +42,10 @@ SPANS = {
     "7d": (604_800.0, "7 days", "The last 7 days"),
 }
 _POINTS = 240
+#: A request with one of these came through a proxy, so its peer says nothing about who asks.
+_PROXIED = frozenset(
+    ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"]
+)
 _TOTALS_OF_SNAPSHOT = (
     *("offers_total", "admitted_small_total", "admitted_large_total", "completed_total"),
     *("tickets_issued_total", "tickets_expired_total", "early_polls_total", "refused_total"),
@@ -254,7 +258,7 @@ async def static(ask: Ask) -> Answer:
 async def metrics(ask: Ask) -> Answer:
     """For Prometheus: free for this machine, with an API token from elsewhere."""
     call, server = ask.call, ask.server
-    forwarded = "x-forwarded-for" in call.headers or "forwarded" in call.headers
+    forwarded = not _PROXIED.isdisjoint(call.headers)
     if call.who is None and not server.may_scrape(call.peer, forwarded):
         raise Problem(401, "Send an API token, or ask from a machine that metrics_from names.")
     body = Metrics(server.vitals, server.revisions, server.mirror_states).text()

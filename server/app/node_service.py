@@ -27,6 +27,7 @@ from server.app.settings import FIXED, ServerConfig
 from server.app.shared import machine_name
 from server.cluster.link import LinkFactory, Redial
 from server.cluster.node import RemoteAdmission, RemoteDigests
+from server.files.contact import security_txt
 from server.files.digests import Catalog
 from server.files.disk import DISK_THREADS, Disk
 from server.files.pacer import Pacer
@@ -106,6 +107,7 @@ class NodeService:
             unrouted=self.admission.ask,
             disk=Disk(reactor, DISK_THREADS),
         )
+        self.site.add_maker(security_txt(config.security_contact, time.time))
         self.draining = False
         add_node_routes(self.site, self.admission, lambda: self.draining)
         self.factory = HttpFactory(

@@ -54,6 +54,7 @@ from server.app.settings import FIXED, ServerConfig
 from server.app.state_lock import lock_state
 from server.app.store_service import StoreService
 from server.cluster.leader import Leader, Nodes
+from server.files.contact import security_txt
 from server.files.digest_warmup import Survey
 from server.files.digests import Catalog
 from server.files.disk import DISK_THREADS, Disk
@@ -192,6 +193,7 @@ class Service:
             has_torrent=has_torrent,
             wall=now,
         )
+        site.add_maker(security_txt(config.security_contact, now))
         site.add_route(PREQUEUE_ROUTE, lambda request: self._prequeue.answer(request, now()))
         site.add_route(STATUS_PREFIX, WaitStatus(gate, lambda: parts.keys, now).answer)
         if self.multicast is not None:

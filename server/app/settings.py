@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -33,6 +34,7 @@ _SECONDS: dict[str, Any] = {"unit": "s"}
 _BYTES: dict[str, Any] = {"unit": "bytes"}
 _RATE: dict[str, Any] = {"unit": "bytes/s"}
 _LIMITS = HttpLimits()
+_CONTACT = re.compile(r"(mailto:|https://|tel:)[!-~]{1,500}")
 
 
 class _Section(BaseModel):
@@ -180,6 +182,12 @@ class ServerConfig(_Section):
         le=60,
         description="A leader that the database has not heard of for so long is replaced.",
         json_schema_extra=_SECONDS,
+    )
+    security_contact: tuple[str, ...] = Field(
+        (),
+        max_length=20,
+        description="Where to report a vulnerability, best first: mailto:, https: or tel: URIs. "
+        "/.well-known/security.txt tells them (RFC 9116).",
     )
     show_hidden: bool = Field(False, description="Also serve files whose name starts with a dot.")
     access_log: str | None = Field(
@@ -344,6 +352,17 @@ class ServerConfig(_Section):
                 ipaddress.ip_network(network, strict=False)
         return networks
 
+    @field_validator("security_contact")
+    @classmethod
+    def _contacts(cls, contacts: tuple[str, ...]) -> tuple[str, ...]:
+        for contact in contacts:
+            if not _CONTACT.fullmatch(contact):
+                raise ValueError(
+                    f"{contact!r} is not a URI such as mailto:security@example.org or "
+                    "https://example.org/report"
+                )
+        return contacts
+
     @field_validator("mirrors")
     @classmethod
     def _mirrors(cls, mirrors: tuple[str, ...]) -> tuple[str, ...]:
@@ -400,6 +419,7 @@ FIXED = (
     "cluster",
     "cluster_address",
     "cluster_lease_s",
+    "security_contact",
     "show_hidden",
     "access_log",
     "access_log_format",

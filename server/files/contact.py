@@ -1,0 +1,34 @@
+"""`/.well-known/security.txt` (RFC 9116): where to report a vulnerability of this site."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from server.http.answers import Header
+from server.http.request import Request
+
+_PARTS = [b".well-known", b"security.txt"]
+#: RFC 9116, 2.5.5: less than a year; whoever keeps a copy longer shall look again.
+_GOOD_FOR = timedelta(days=180)
+_FIELDS: list[Header] = [
+    (b"Content-Type", b"text/plain; charset=utf-8"),
+    (b"Cache-Control", b"max-age=86400"),
+]
+
+
+def security_txt(
+    contacts: Sequence[str], wall: Callable[[], float]
+) -> Callable[[Request, list[bytes]], bool]:
+    """Answers for the file where there are `contacts` (URIs) and nobody wrote one."""
+    lines = "".join(f"Contact: {contact}\r\n" for contact in contacts)
+
+    def answer(request: Request, parts: list[bytes]) -> bool:
+        if not lines or parts != _PARTS:
+            return False
+        today = datetime.fromtimestamp(wall(), UTC).replace(hour=0, minute=0, second=0)
+        text = f"{lines}Expires: {today + _GOOD_FOR:%Y-%m-%dT%H:%M:%SZ}\r\n"
+        request.respond(200, _FIELDS, text.encode("ascii"))
+        return True
+
+    return answer
