@@ -62,6 +62,9 @@ _SHORTEST_IDLE = 0.25
 #: A slot is kept free for an absent ticket whose promised return is this near, seconds; one that
 #: nobody came for in that time goes to the first that asks.
 _DUE_S = 0.5
+#: Those who ask again and again before they were told to get an idle slot only if nobody else is
+#: due within so long: else asking often would pay.
+_SOON_S = 5.0
 _MOST_DUE = 200
 #: A return that was promised longer ago than this part of the time to live is late.
 _LATE_PART = 0.05
@@ -303,7 +306,7 @@ class Admission:
             self._tally.early_polls += 1
             table.early[row] = min(table.early[row] + 1, MOST_POLLS)
             extra = table.early[row] - settings.early_polls_free
-            if extra > 0 and not (table.state[row] == READY and self._stood_idle(now)):
+            if extra > 0 and not (table.state[row] == READY and self._forsaken(row, now)):
                 if extra * settings.early_penalty_s <= settings.early_penalty_max_s:
                     table.promise_s[row] += settings.early_penalty_s
                 return self.advice.slowly(self._wait_on(row, now), extra)
@@ -345,6 +348,14 @@ class Admission:
         """Whether a slot has stood idle for a while although tickets wait."""
         idle_since_s = self._idle_since_s
         return idle_since_s is not None and now - idle_since_s >= _DUE_S
+
+    def _forsaken(self, row: int, now: float) -> bool:
+        """Whether a slot has stood idle, and nobody else is about to come for it."""
+        if not self._stood_idle(now):
+            return False
+        ttl_s = self.settings.ticket_ttl_s
+        due = self.queue.running_out(now + ttl_s - _DUE_S, now + ttl_s + _SOON_S)
+        return all(other == row for other in islice(due, 2))
 
     def _start(self, job: Job, now: float, row: int | None) -> Admit:
         table = self.queue.table

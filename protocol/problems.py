@@ -46,7 +46,9 @@ PROBLEMS: Mapping[str, str] = {
     "file-changing": "The file is being written at this moment. Ask again soon.",
     "unreadable": "The disk that holds the file fails. Use another mirror, or ask again later.",
     "digest-pending": "The digests are being computed. Ask again when Retry-After says so.",
-    "overloaded": "The server is short of files or memory. Ask again when Retry-After says so.",
+    "overloaded": (
+        "The server is short of files, memory or time. Ask again when Retry-After says so."
+    ),
     "internal-error": "The server failed and logged why. Ask again, or tell its operator.",
     # Admission.
     "waiting": (

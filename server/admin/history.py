@@ -5,6 +5,7 @@ The charts draw it, `GET /history.csv` exports it, previews replay the recorded 
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -90,7 +91,8 @@ class Recent:
         axis = [since_s + (step + 0.5) * width_s for step in range(steps)]
         bins: list[list[Mapping[str, float]]] = [[] for _ in range(steps)]
         for at_s, values in self._moments:
-            step = int((at_s - since_s) // width_s)
+            # As the database divides: a quotient that is rounded up to the next step counts there.
+            step = math.floor((at_s - since_s) / width_s)
             if 0 <= step < steps and at_s < until_s:
                 bins[step].append(values)
         return axis, {name: [_mean(one, name) for one in bins] for name in series}

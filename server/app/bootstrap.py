@@ -14,7 +14,7 @@ from typing import Any
 
 from server.admin.revisions import Configured, usable
 from server.admission.own_pages import BadTemplate, OwnPages
-from server.app.config import CannotStart, LoadedConfig
+from server.app.config import CannotStart, LoadedConfig, without_password
 from server.app.settings import ServerConfig
 from server.files.site import Site
 from server.files.transfer import HasTorrent
@@ -89,7 +89,8 @@ def open_memory(config: ServerConfig, now: float, shared: Database | None = None
             if url.startswith("sqlite")
             else "Start it, or correct `database`"
         )
-        raise CannotStart(f"The database {url} cannot be used: {text}. {remedy}.") from fault
+        named = without_password(url)
+        raise CannotStart(f"The database {named} cannot be used: {text}. {remedy}.") from fault
     return Memory(database, journal, revision, passes)
 
 
@@ -124,7 +125,8 @@ def stored_revision(config: ServerConfig) -> RevisionRecord | None:
             )
         database.close()
     except (StoreUnavailable, OSError) as fault:
-        raise CannotStart(f"The database {url} cannot be read: {fault}.") from fault
+        named, text = without_password(url), str(fault).splitlines()[0]
+        raise CannotStart(f"The database {named} cannot be read: {text}.") from fault
     return found
 
 

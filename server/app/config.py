@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -272,3 +273,20 @@ def _sentence(fault: Any, origins: Mapping[str, str]) -> str:
             text += f" (it is {fault['input']!r})"
     where = f" ({origin})" if origin else ""
     return f"{name or 'configuration'}{where}: {text}."
+
+
+def without_password(text: str) -> str:
+    """A value for a screen or a log: an address without its passwords, other text as it is."""
+    if "://" not in text:
+        return text
+    parts = urlsplit(text)
+    place = parts.netloc
+    if parts.password is not None:
+        user, _, host = place.rpartition("@")
+        place = f"{user.partition(':')[0]}:***@{host}"
+    query = "&".join(
+        f"{name}=***" if "password" in name.lower() else pair
+        for pair in parts.query.split("&")
+        for name in [pair.partition("=")[0]]
+    )
+    return urlunsplit(parts._replace(netloc=place, query=query))

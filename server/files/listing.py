@@ -181,7 +181,7 @@ class Listings:
         if kept is None or kept[0] <= now:
             if look.text and not self._searches.may(now):
                 again = [(b"Retry-After", b"%d" % _AGAIN_S)]
-                request.refuse(503, "busy", "Many search here just now; ask again.", again)
+                request.refuse(503, "overloaded", "Many search here just now; ask again.", again)
                 return True
             try:
                 kind, body = self._render(form, parts, look)

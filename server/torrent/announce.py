@@ -20,9 +20,7 @@ _USUAL_PEERS = 30
 
 
 class BadAnnounce(ProtocolError):
-    """A request that the tracker cannot read."""
-
-    code = "bad-announce"
+    """A request that the tracker cannot read; told as trackers tell it (BEP 3)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,25 @@ def test_config_show_keeps_passwords(tmp_path: Path) -> None:
         shown = CliRunner().invoke(config_command, ["show", "--config", str(file), *extra]).output
         assert "SECRET" not in shown
         assert "postgresql://me:***@db/x?sslpassword=***&a=b" in shown
+
+
+def test_a_database_that_does_not_answer_shows_no_password(tmp_path: Path) -> None:
+    (tmp_path / "release").mkdir()
+    address = "postgresql://me:SECRET@127.0.0.1:1/x?sslpassword=SECRET"
+    done = subprocess.run(
+        [sys.executable, "-m", "tidegate", "serve", str(tmp_path / "release")],
+        cwd=Path(__file__).parent.parent.parent,
+        env={
+            **os.environ,
+            "TIDEGATE_DATABASE": address,
+            "TIDEGATE_STATE": str(tmp_path / "state"),
+            "TIDEGATE_LISTEN": "127.0.0.1:0",
+        },
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "cannot be used" in done.stdout + done.stderr
+    assert "SECRET" not in done.stdout + done.stderr

@@ -8,7 +8,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import click
 from pydantic import BaseModel
@@ -24,6 +23,7 @@ from server.app.config import (
     load_config,
     setting_names,
     value_of,
+    without_password,
 )
 from server.app.settings import ServerConfig, unit_of
 
@@ -135,19 +135,7 @@ def _row(loaded: LoadedConfig, name: str, changed: dict[str, tuple[Any, str]]) -
 def shown(value: Any) -> Any:
     """A value for a screen: as JSON knows it, a password in an address left out."""
     found = plain(value)
-    if not isinstance(found, str) or "://" not in found:
-        return found
-    parts = urlsplit(found)
-    place = parts.netloc
-    if parts.password is not None:
-        user, _, host = place.rpartition("@")
-        place = f"{user.partition(':')[0]}:***@{host}"
-    query = "&".join(
-        f"{name}=***" if "password" in name.lower() else pair
-        for pair in parts.query.split("&")
-        for name in [pair.partition("=")[0]]
-    )
-    return urlunsplit(parts._replace(netloc=place, query=query))
+    return without_password(found) if isinstance(found, str) else found
 
 
 def plain(value: Any) -> Any:
