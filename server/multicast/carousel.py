@@ -118,7 +118,10 @@ class Carousel:
         action = self._members.report(report, now)
         self.wake_at = now
         if action == "continue" and report.state == "receiving" and self._settings.repair:
-            self._take_wants(report)
+            # Who loses this much may be for unicast soon: the others' first pass goes before.
+            first_pass = self.pass_number == 0 and self.phase is Phase.SEND
+            if not first_pass or report.loss <= self._settings.worst_loss:
+                self._take_wants(report)
         return action
 
     def _take_wants(self, report: Report) -> None:

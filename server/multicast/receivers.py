@@ -13,6 +13,9 @@ class _Member:
     joined: bool = False
     heard_at: float = 0.0
     loss: float = 0.0
+    #: Where the counts stood when the loss was last judged, and since when they are looked at.
+    judged: tuple[int, int] = (0, 0)
+    judged_at: float | None = None
     declared_bytes_s: float = float("inf")
 
 
@@ -51,8 +54,9 @@ class Members:
         return min((m.declared_bytes_s for m in self._members.values()), default=float("inf"))
 
     def worst_loss(self) -> float:
-        """The greatest loss in the members' last reports."""
-        return max((m.loss for m in self._members.values()), default=0.0)
+        """The greatest loss in the members' last reports, of those that may stay."""
+        worst = self._settings.worst_loss
+        return max((m.loss for m in self._members.values() if m.loss <= worst), default=0.0)
 
     def report(self, report: Report, now: float) -> str:
         """Take a report; the action to answer with: continue, unicast or closed."""
@@ -66,17 +70,29 @@ class Members:
             del self._members[report.member]
             self.done += report.state == "done"
             return "closed"
-        if self._too_lossy(report):
+        if self._too_lossy(member, report, now):
             del self._members[report.member]
             self.lost += 1
             return "unicast"
         return "continue"
 
-    def _too_lossy(self, report: Report) -> bool:
+    def _too_lossy(self, member: _Member, report: Report, now: float) -> bool:
+        """Judge what was lost since the last time, once that is enough to go by.
+
+        A download that starts on the same line takes most of it for half a second, so many
+        datagrams alone say little: time must have passed as well.
+        """
         settings = self._settings
-        return (
-            report.expected >= settings.judge_after_datagrams and report.loss > settings.worst_loss
-        )
+        if member.judged_at is None:
+            if report.expected:
+                member.judged_at = now
+            return False
+        sent = report.expected - member.judged[0]
+        if sent < settings.judge_after_datagrams or now - member.judged_at < settings.judge_after_s:
+            return False
+        loss = 1 - (report.received - member.judged[1]) / sent
+        member.judged, member.judged_at = (report.expected, report.received), now
+        return loss > settings.worst_loss
 
     def forget_silent(self, since: float, now: float) -> None:
         """Who was not heard for long, `since` not being counted before, is lost."""

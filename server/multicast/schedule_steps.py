@@ -21,7 +21,8 @@ class CarouselSettings:
     """How patient a session is. Times are seconds.
 
     `lead_s` is the longest wait for joins before pass 0, `repair` says whether wants are answered
-    by multicast, `worst_loss` is the loss above which a receiver is told to go to unicast.
+    by multicast, `worst_loss` is the loss above which a receiver is told to go to unicast, judged
+    over `judge_after_datagrams` and `judge_after_s` at least.
     """
 
     lead_s: float = 0.15
@@ -35,7 +36,8 @@ class CarouselSettings:
     slowest_mark_s: float = 0.25
     member_timeout_s: float = 3.0
     worst_loss: float = 0.6
-    judge_after_datagrams: int = 500
+    judge_after_datagrams: int = 1000
+    judge_after_s: float = 1.5
     close_marks: int = 3
     #: What a session may send, in source passes: this much, and as much again for every receiver
     #: that ever joined. One member that never has enough cannot keep the line busy for ever.
