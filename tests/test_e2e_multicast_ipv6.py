@@ -68,8 +68,8 @@ def test_ipv6_receivers_get_one_transmission_through_loss(tmp_path: Path, named:
             events = [json.loads(line) for line in lines]
             assert states(events) == ["joined", "done"]
             ways = {mirror["url"]: mirror["bytes"] for mirror in events[-1]["mirrors"]}
-            assert any(url.startswith("udp://[ff15::") and size for url, size in ways.items())
-        assert "ff15::" in log.read_text()
+            assert any(url.startswith("udp://[ff35::") and size for url, size in ways.items())
+        assert "ff35::" in log.read_text()
     finally:
         network.__exit__()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import random
 from collections.abc import Iterator
@@ -48,7 +49,7 @@ class FakeSender:
     def __init__(
         self, interface: Any, group: str, port: int, ttl: int, rate_bytes_s: float
     ) -> None:
-        assert group.startswith("239.")
+        assert ipaddress.ip_address(group) in ipaddress.ip_network("232.64.0.0/10")
         assert ttl == 1
 
     def send_one(self, datagram: bytes) -> bool:

@@ -68,7 +68,9 @@ class MulticastSettings(BaseModel):
         json_schema_extra=_BYTES,
     )
     groups: str = Field(
-        "", description="Network that groups are drawn from; empty: 239.255.0.0/16 or ff15::/96."
+        "",
+        description="Network that groups are drawn from; empty: 232.64.0.0/10 or ff35::8000:0/98, "
+        "which source-specific networks route.",
     )
     ttl: int = Field(1, ge=0, le=255, description="How many routers a datagram may pass, plus one.")
     mtu: int = Field(1500, ge=576, le=65_535, description="Path MTU that datagrams must fit in.")
@@ -87,10 +89,14 @@ class MulticastSettings(BaseModel):
         return interface
 
     def group_network(self) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
-        """Where groups are drawn from (RFC 2365: site-local scope; RFC 7346: ff15)."""
+        """Where groups are drawn from: the source-specific ranges, as receivers join (RFC 4607).
+
+        Of 232/8 a part whose Ethernet addresses are not those of 224.0.0.0/24, which switches
+        flood; of ff35 (scope: site) one from the half that hosts may allocate by themselves.
+        """
         if self.groups:
             return ipaddress.ip_network(self.groups)
-        return ipaddress.ip_network("ff15::/96" if self.is_ipv6 else "239.255.0.0/16")
+        return ipaddress.ip_network("ff35::8000:0/98" if self.is_ipv6 else "232.64.0.0/10")
 
     @property
     def is_ipv6(self) -> bool:
