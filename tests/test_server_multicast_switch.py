@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import json
 import random
@@ -13,6 +14,7 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
+from client.multicast.receiver import MulticastReceiver
 from protocol.fec import BlockLayout, available_schemes
 from protocol.packet import PAYLOAD_OFFSET, PacketOpener
 from protocol.session import (
@@ -45,6 +47,7 @@ class FakeSender:
     """A group nobody hears; remembers the datagrams."""
 
     sent: ClassVar[list[bytes]] = []
+    mtu: ClassVar[int] = 1500
 
     def __init__(
         self, interface: Any, group: str, port: int, ttl: int, rate_bytes_s: float
@@ -60,6 +63,8 @@ class FakeSender:
         for at in range(0, len(pieces), parts):
             datagram = b"".join(pieces[at : at + parts])
             assert len(datagram) == size
+            if size + 28 > self.mtu:
+                raise OSError(errno.EMSGSIZE, "Message too long")
             self.sent.append(datagram)
         return len(pieces) // parts
 
@@ -161,7 +166,8 @@ class House:
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     monkeypatch.setattr(sessions_module, "GroupSender", FakeSender)
-    FakeSender.sent = []
+    monkeypatch.setattr(sessions_module, "interface_mtu", lambda *words: FakeSender.mtu)
+    FakeSender.sent, FakeSender.mtu = [], 1500
     house = House(tmp_path)
     yield house
     house.switch.close()
@@ -236,6 +242,49 @@ def test_those_who_wait_with_tickets_are_hurried_and_offered_the_session(house: 
     # Most of the cohort will only ask within the next seconds: the session waits for them.
     assert offer.start_in_s == 5.0
     assert house.ask(tidegate_ticket="t1", tidegate_client="one")[1].status == 200
+
+
+@pytest.mark.parametrize("mtu", [1280, 1492, 1500, 9000, 200])
+def test_symbols_fill_the_mtu_of_the_interface(house: House, mtu: int) -> None:
+    FakeSender.mtu = mtu
+    symbol = house.three()[0].fec.symbol_bytes
+    fits = min(1500, max(576, mtu)) - 28 - PAYLOAD_OFFSET
+    assert fits - 8 < symbol <= fits
+    assert symbol % 8 == 0
+
+
+def test_an_mtu_that_shrinks_closes_the_session_and_the_next_one_fits(house: House) -> None:
+    offers = house.three()
+    receiver = MulticastReceiver(
+        offers[0], offers[0].hashes, lambda at, data: None, random.Random(1), 0.0
+    )
+    for offer in offers:
+        house.post(offer.report_url, encode_report(Report(offer.member, "joined")))
+    house.run(0.02)
+    assert FakeSender.sent
+    FakeSender.mtu = 1280
+    house.run(0.1)
+    assert house.sessions.running == ()
+    receiver.take_all([memoryview(one) for one in FakeSender.sent], 0.1)
+    # At once, long before it would miss anything.
+    assert receiver.given_up == "the sender closed the session"
+    answer = house.post(offers[1].report_url, encode_report(Report(offers[1].member, "receiving")))
+    assert decode_answer(answer.body).action == "closed"
+    again = house.three()
+    assert again[0].session != offers[0].session
+    assert again[0].fec.symbol_bytes == 1280 - 28 - PAYLOAD_OFFSET - 4
+    for offer in again:
+        house.post(offer.report_url, encode_report(Report(offer.member, "joined")))
+    house.run(0.5)
+    assert len(house.sessions.running) == 1
+
+
+def test_an_mtu_that_shrinks_while_they_wait_lets_them_go_on(house: House) -> None:
+    held = [house.ask()[1] for _ in range(2)]
+    FakeSender.mtu = 1280
+    third = house.ask()[1]
+    assert [c.status for c in (*held, third)] == [200] * 3
+    assert decode_offer(third.body).fec.symbol_bytes < 1280
 
 
 def test_a_session_sends_sealed_datagrams_and_ends_when_all_are_done(house: House) -> None:
@@ -401,8 +450,9 @@ def test_sessions_share_the_rate(house: House) -> None:
     assert session.transmitter.rate_bytes_s == house.settings.rate
     (house.release / "two.bin").write_bytes(house.body)
     file = house.tree.open([b"two.bin"])
-    fec = house.sessions.choose_fec([Capability(available_schemes())])
-    hashes = hash_blocks(file, house.sessions.layout(file.rep.size_bytes))
+    layout = house.sessions.layout(file.rep.size_bytes)
+    fec = house.sessions.choose_fec([Capability(available_schemes())], layout)
+    hashes = hash_blocks(file, layout)
     other = house.sessions.open("two", file, fec, hashes)
     assert other is not None
     assert session.transmitter.rate_bytes_s == house.settings.rate / 2

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 from twisted.internet.task import Clock
 
 from protocol.fec import BlockLayout, FecParameters, scheme_for
-from protocol.packet import PAYLOAD_OFFSET, WIRE_OVERHEAD_BYTES
+from protocol.packet import PAYLOAD_OFFSET, WIRE_OVERHEAD_BYTES, PacketFlag, PacketOpener
 from server.multicast.carousel import Carousel
 from server.multicast.framing import Framer
 from server.multicast.schedule_steps import CarouselSettings
@@ -26,14 +27,21 @@ class Socket:
         self.datagrams = 0
         self.closed = False
         self.fault: OSError | None = None
+        self.most_bytes = 65_507
+        self.marks: list[bytes] = []
 
     def send_one(self, datagram: bytes) -> bool:
+        if self.fault is not None:
+            raise self.fault
         self.datagrams += 1
+        self.marks.append(datagram)
         return True
 
     def send_equal(self, pieces: list[Any], parts: int, size: int) -> int:
         if self.fault is not None:
             raise self.fault
+        if size > self.most_bytes:
+            raise OSError(errno.EMSGSIZE, "Message too long")
         took = min(self.room, len(pieces) // parts)
         self.datagrams += took
         return took
@@ -118,6 +126,7 @@ def test_a_file_that_changed_and_a_network_that_is_gone_end_it_once() -> None:
     house = House(1e6, read=changed)
     house.run(0.1)
     assert house.reasons == ["the file was written to"]
+    assert closing(house) == [True] * 3
     other = House(1e6)
     other.socket.fault = OSError(101, "Network is unreachable")
     other.run(0.1)
@@ -127,3 +136,41 @@ def test_a_file_that_changed_and_a_network_that_is_gone_end_it_once() -> None:
     other.run(0.1)
     assert len(other.reasons) == 1
     assert other.socket.datagrams == 0
+
+
+def closing(house: House) -> list[bool]:
+    """Of each mark that was sent, whether it says that the session is over."""
+    opener = PacketOpener(b"k" * 16, 1)
+    headers = [opener.open_packet(memoryview(mark))[0] for mark in house.socket.marks]
+    return [bool(header.flags & PacketFlag.CLOSE_SESSION) for header in headers]
+
+
+def test_an_mtu_that_shrinks_ends_it_and_the_members_are_told() -> None:
+    house = House(1e6)
+    house.run(0.1)
+    assert house.socket.datagrams > 10
+    assert house.reasons == []
+    house.socket.most_bytes = SYMBOL
+    sent = house.socket.datagrams
+    house.run(0.1)
+    size = SYMBOL + PAYLOAD_OFFSET
+    assert house.reasons == [f"datagrams of {size} bytes do not fit the interface's MTU any more"]
+    assert house.socket.datagrams == sent + 3
+    assert closing(house) == [True] * 3
+    assert house.socket.closed
+
+
+def test_an_mtu_that_takes_not_even_a_mark_ends_it_too() -> None:
+    house = House(1e6)
+    house.socket.fault = OSError(errno.EMSGSIZE, "Message too long")
+    house.run(0.1)
+    assert house.reasons == ["the network refused: Message too long"]
+
+
+def test_who_ends_it_from_outside_still_tells_the_members() -> None:
+    house = House(1e6)
+    house.run(0.1)
+    house.transmitter.stop("the server stops")
+    house.transmitter.stop("again")
+    assert house.reasons == ["the server stops"]
+    assert closing(house) == [True]

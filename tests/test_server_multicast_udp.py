@@ -15,7 +15,7 @@ from client.net.errors import LocalProblem
 from protocol.errors import ProtocolError
 from protocol.fec import FecParameters
 from protocol.session import Offer
-from server.multicast.udp import GroupSender, Interface, find_interface
+from server.multicast.udp import GroupSender, Interface, find_interface, interface_mtu
 
 GROUP = "239.255.77.77"
 
@@ -110,6 +110,12 @@ def test_reads_are_single_where_recvmmsg_is_refused(monkeypatch: pytest.MonkeyPa
     right.close()
     with pytest.raises(OSError, match="Bad file"):
         BatchReader(left.fileno(), left.recv_into).read()
+
+
+def test_the_mtu_of_the_interface_is_read_before_anything_is_sent() -> None:
+    # Linux' loopback has 65 536, and a datagram 65 535 at most.
+    assert interface_mtu(Interface("127.0.0.1"), GROUP) in range(1280, 65_537)
+    assert interface_mtu(Interface("203.0.113.9"), GROUP) is None
 
 
 class StubbornSocket:

@@ -21,6 +21,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from protocol.errors import ProtocolError
+from protocol.fec import BlockLayout
 from protocol.session import Capability
 from protocol.strict_json import get_int, get_number, get_text, load_object
 from server.files.openfile import OpenFile
@@ -157,7 +158,7 @@ class ScheduleWatch:
         self._taken[file] = None
         layout = self._sessions.layout(opened.rep.size_bytes)
         self._hashes.want(opened, layout).addCallbacks(
-            lambda hashes: self._open(file, entry, opened, hashes),
+            lambda hashes: self._open(file, entry, opened, layout, hashes),
             lambda failure: self._unreadable(file, failure),
         )
 
@@ -166,10 +167,15 @@ class ScheduleWatch:
         self._drop(entry_file)
 
     def _open(
-        self, entry_file: Path, entry: ScheduledSend, file: OpenFile, hashes: tuple[bytes, ...]
+        self,
+        entry_file: Path,
+        entry: ScheduledSend,
+        file: OpenFile,
+        layout: BlockLayout,
+        hashes: tuple[bytes, ...],
     ) -> None:
         anybody = Capability(self._sessions.schemes)
-        fec = self._sessions.choose_fec([anybody], return_channel=entry.listens)
+        fec = self._sessions.choose_fec([anybody], layout, return_channel=entry.listens)
         key = object_key(file.rep)
         session = self._sessions.open(
             key,

@@ -26,7 +26,7 @@ from server.multicast.rate import RateControl
 from server.multicast.schedule_steps import CarouselSettings
 from server.multicast.settings import MulticastSettings
 from server.multicast.symbols import Maker
-from server.multicast.udp import GroupSender, find_interface
+from server.multicast.udp import GroupSender, find_interface, interface_mtu
 
 _FIELD = HEADER_NAME.lower().encode()
 _PORTS = (49_152, 65_535)
@@ -79,9 +79,14 @@ class Sessions:
         return self.settings.fec == "paper"
 
     def layout(self, size_bytes: int) -> BlockLayout:
-        """How files are cut; the same for all codes of a mode, so hashes can be made ahead."""
+        """How files are cut, by the interface's MTU of this moment.
+
+        The same for all codes of a mode, so hashes can be made ahead.
+        """
         header_bytes = PAPER_HEADER_BYTES if self.paper else PAYLOAD_OFFSET
-        symbol_bytes = self.settings.symbol_bytes(header_bytes)
+        group = str(self.settings.group_network()[1])
+        mtu = interface_mtu(self._interface, group)
+        symbol_bytes = self.settings.symbol_bytes(header_bytes, mtu)
         k = DEFAULT_K if self.paper else block_symbols_for(symbol_bytes)
         return BlockLayout(size_bytes, symbol_bytes, k)
 
@@ -110,10 +115,16 @@ class Sessions:
         return scope != "link" or self.settings.ttl <= 1
 
     def choose_fec(
-        self, capabilities: Sequence[Capability], *, return_channel: bool = True
+        self,
+        capabilities: Sequence[Capability],
+        layout: BlockLayout,
+        *,
+        return_channel: bool = True,
     ) -> FecParameters:
-        """The code for a cohort: forced by the settings, or the cheapest for remembered losses."""
-        layout = self.layout(1)
+        """The code for a cohort and a file that is cut this way.
+
+        It is forced by the settings, or the cheapest for remembered losses.
+        """
         symbol_bytes, k = layout.symbol_bytes, layout.block_symbols
         if self.paper:
             return FecParameters("paper", symbol_bytes, k, k, 1)

@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+#: What every host takes in one piece (RFC 791); symbols for less would be mostly headers.
+LEAST_MTU = 576
 _SECONDS: dict[str, Any] = {"unit": "s"}
 _BYTES: dict[str, Any] = {"unit": "bytes"}
 _RATE: dict[str, Any] = {"unit": "bytes/s"}
@@ -73,7 +75,12 @@ class MulticastSettings(BaseModel):
         "which source-specific networks route.",
     )
     ttl: int = Field(1, ge=0, le=255, description="How many routers a datagram may pass, plus one.")
-    mtu: int = Field(1500, ge=576, le=65_535, description="Path MTU that datagrams must fit in.")
+    mtu: int = Field(
+        1500,
+        ge=LEAST_MTU,
+        le=65_535,
+        description="Path MTU that datagrams must fit in; that of the interface, where it is less.",
+    )
 
     @field_validator("groups")
     @classmethod
@@ -102,6 +109,10 @@ class MulticastSettings(BaseModel):
     def is_ipv6(self) -> bool:
         return ":" in self.interface
 
-    def symbol_bytes(self, header_bytes: int) -> int:
-        """The symbol that fills a datagram of this MTU; a multiple of 8, as RaptorQ wants."""
-        return (self.mtu - (40 if self.is_ipv6 else 20) - 8 - header_bytes) // 8 * 8
+    def symbol_bytes(self, header_bytes: int, interface_mtu: int | None) -> int:
+        """The symbol that fills a datagram; a multiple of 8, as RaptorQ wants.
+
+        `interface_mtu`: what the interface takes now; None if nobody knows.
+        """
+        mtu = min(self.mtu, max(LEAST_MTU, interface_mtu or self.mtu))
+        return (mtu - (40 if self.is_ipv6 else 20) - 8 - header_bytes) // 8 * 8

@@ -202,11 +202,12 @@ class MulticastSwitch:
     def _open(self, key: str, waiting: list[_Held]) -> LiveSession | None:
         rep = waiting[0].rep
         file = open_again(self._tree, rep)
-        hashes = self._hashes.known(rep.key, self.sessions.layout(rep.size_bytes))
+        layout = self.sessions.layout(rep.size_bytes)
+        hashes = self._hashes.known(rep.key, layout)
         if file is None or hashes is None:
             return None
         url = waiting[0].request.origin.decode("latin-1") + rep.url_path
-        fec = self.sessions.choose_fec([held.capability for held in waiting])
+        fec = self.sessions.choose_fec([held.capability for held in waiting], layout)
         if self.hot.queued(key) > len(waiting):
             # Most of the cohort waits with tickets and will ask within a few seconds: one pass for
             # all instead of a second one for the late.

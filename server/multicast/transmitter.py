@@ -6,6 +6,8 @@ than a few milliseconds, so a late timer cannot become a burst that the next que
 
 from __future__ import annotations
 
+import contextlib
+import errno
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -75,6 +77,8 @@ class Transmitter:
         self._wire_bytes = datagram_bytes + WIRE_OVERHEAD_BYTES + extra_overhead_bytes
         self.rate_bytes_s = rate_bytes_s
         self._ended: Callable[[str], None] | None = ended
+        #: Why the session is over once the carousel is finished.
+        self._reason = "finished"
         self._charge = charge
         self._credit = 0.0
         self._filled_at: float = reactor.seconds()
@@ -96,9 +100,15 @@ class Transmitter:
     poke = start
 
     def stop(self, reason: str) -> None:
-        """End now. Harmless when over."""
+        """End now; who still listens is told by one mark if possible. Harmless when over."""
         if self._call is not None and self._call.active():
             self._call.cancel()
+        if self._ended is not None and not self._carousel.finished:
+            now = self._reactor.seconds()
+            self._carousel.close(now)
+            # The network may be what is gone; then reports are answered with the end, no more.
+            with contextlib.suppress(OSError):
+                self._mark(self._carousel.next_step(now, 1), now)
         self._sender.close()
         ended, self._ended = self._ended, None
         if ended is not None:
@@ -114,15 +124,24 @@ class Transmitter:
         try:
             wait_s = self._send(now, batch)
         except ObjectChanged as error:
-            self.stop(str(error))
-            return
+            wait_s = self._wind_up(str(error), now)
         except OSError as error:
-            self.stop(f"the network refused: {error.strerror}")
-            return
+            if error.errno != errno.EMSGSIZE or self._reason != "finished":
+                self.stop(f"the network refused: {error.strerror}")
+                return
+            size = self._datagram_bytes
+            why = f"datagrams of {size} bytes do not fit the interface's MTU any more"
+            wait_s = self._wind_up(why, now)
         if self._carousel.finished:
-            self.stop("finished")
+            self.stop(self._reason)
         else:
             self._call = self._reactor.callLater(wait_s, self._tick)
+
+    def _wind_up(self, reason: str, now: float) -> float:
+        """Send nothing but the marks that say it is over, so that no receiver waits in vain."""
+        self._reason, self._unsent = reason, None
+        self._carousel.close(now)
+        return 0.0
 
     def _send(self, now: float, batch: int) -> float:
         """Spend the credit; how long to wait until the next look."""
@@ -135,13 +154,17 @@ class Transmitter:
             if step is None:
                 return max(0.0005, self._carousel.wake_at - now)
             if isinstance(step, Mark):
-                datagram = self._frames.mark(step, now)
-                if datagram and self._sender.send_one(datagram):
-                    self._count(1, len(datagram) + self._wire_bytes - self._datagram_bytes)
+                self._mark(step, now)
                 continue
             payloads = self._source.payloads(step.block, step.symbols, step.until)
             self._unsent = (self._frames.frame(step, payloads, now), 0)
         return max(_TICK_S, -self._credit / self.rate_bytes_s)
+
+    def _mark(self, step: Run | Mark | None, now: float) -> None:
+        if isinstance(step, Mark):
+            datagram = self._frames.mark(step, now)
+            if datagram and self._sender.send_one(datagram):
+                self._count(1, len(datagram) + self._wire_bytes - self._datagram_bytes)
 
     def _push(self) -> bool:
         assert self._unsent is not None

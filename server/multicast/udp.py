@@ -8,6 +8,7 @@ datagram a call, and knows neither segmentation nor source-specific joins.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import socket
@@ -22,6 +23,11 @@ _UDP_SEGMENT = 103
 #: The kernel takes at most 64 segments and 65 507 bytes a call.
 _MOST_SEGMENTS = 64
 _MOST_BYTES = 65_000
+#: Of linux/in.h and linux/in6.h. `DO`: what does not fit is an error, never sent in fragments, of
+#: which one lost loses all.
+_IP_MTU_DISCOVER, _IP_MTU = 10, 14
+_IPV6_MTU_DISCOVER, _IPV6_MTU = 23, 24
+_PMTUDISC_DO = struct.pack("@i", 2)
 _NO_OFFLOAD = frozenset({errno.EIO, errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP})
 _LATER = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 #: What may wait in this host, as time at the session's rate: a qdisc that is longer than that
@@ -95,12 +101,14 @@ class GroupSender:
                 index = struct.pack("@I", interface.index)
                 self._set(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
                 self._set(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, struct.pack("@i", ttl))
+                self._set(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
                 self._socket.bind((interface.address, 0, 0, interface.index))
                 self._socket.connect((group, port, 0, interface.index))
             else:
                 address = socket.inet_aton(interface.address)
                 self._set(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, address)
                 self._set(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, struct.pack("@B", ttl))
+                self._set(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
                 self._socket.bind((interface.address, 0))
                 self._socket.connect((group, port))
         except OSError as error:
@@ -108,8 +116,15 @@ class GroupSender:
             raise ProtocolError(
                 f"multicast to {group} from {interface.address} is not possible: {error.strerror}"
             ) from error
+        self._mtu_option = (
+            (socket.IPPROTO_IPV6, _IPV6_MTU) if interface.is_ipv6 else (socket.IPPROTO_IP, _IP_MTU)
+        )
         self.offload = True
         self.datagrams = 0
+
+    def mtu(self) -> int:
+        """What the interface, and the route to the group, take at most. Raises OSError."""
+        return self._socket.getsockopt(*self._mtu_option)
 
     def _set(self, level: int, option: int, value: bytes) -> None:
         self._socket.setsockopt(level, option, value)
@@ -132,7 +147,8 @@ class GroupSender:
     def send_equal(self, pieces: Sequence[bytes | memoryview], parts: int, size: int) -> int:
         """Datagrams of `size` bytes, each given as `parts` pieces; how many the socket took.
 
-        Raises OSError when the network is down or the interface is gone.
+        Raises OSError when the network is down or the interface is gone, and with EMSGSIZE when
+        they are larger than its MTU.
         """
         count = len(pieces) // parts
         done = 0
@@ -153,3 +169,12 @@ class GroupSender:
             done += some
         self.datagrams += done
         return done
+
+
+def interface_mtu(interface: Interface, group: str) -> int | None:
+    """What goes out to the group in one piece now; None where the kernel does not say."""
+    try:
+        with contextlib.closing(GroupSender(interface, group, 9, 1, 0)) as probe:
+            return probe.mtu()
+    except (OSError, ProtocolError):
+        return None
