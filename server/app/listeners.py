@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from server.app.config import CannotStart
-from server.app.settings import ServerConfig, split_address
+from server.app.settings import HANDED_OVER, ServerConfig, split_address
 from server.http.front import Front
 from server.http.tls import BadCertificate, TlsServer
 
@@ -59,8 +60,32 @@ def open_port(front: Front, place: str, tls: TlsServer | None, flag: str = "--li
             f"Cannot listen on {place}: {fault.strerror or fault}; choose another address with "
             f"{flag}."
         ) from fault
-    shown = f"[{host}]" if ":" in host else host
-    return Listener(port, f"{'https' if tls else 'http'}://{shown}:{port.number}")
+    return Listener(port, _url(host, port.number, tls is not None))
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A place that is open already: its URL, and a socket for each process that serves."""
+
+    url: str
+    sockets: Sequence[socket.socket]
+
+
+def open_early(
+    config: ServerConfig, handed: Sequence[socket.socket], count: int
+) -> Iterator[Opened]:
+    """Open all places for `count` processes; `handed` are those of systemd.
+
+    Raises `CannotStart`.
+    """
+    tls = config.tls_cert is not None
+    for place in config.listen:
+        if place == HANDED_OVER:
+            for one in handed:
+                yield Opened(url_of(one, tls), [one, *(one.dup() for _ in range(count - 1))])
+        else:
+            bound, url = bind_shared(place, count, tls)
+            yield Opened(url, bound)
 
 
 def bind_shared(place: str, count: int, tls: bool) -> tuple[list[socket.socket], str]:
@@ -77,8 +102,7 @@ def bind_shared(place: str, count: int, tls: bool) -> tuple[list[socket.socket],
             one.bind(str(path))
             path.chmod(0o666)
             one.listen(_BACKLOG)
-            found = [one, *(one.dup() for _ in range(count - 1))]
-            return found, f"http+unix://{str(path).replace('/', '%2F')}"
+            return [one, *(one.dup() for _ in range(count - 1))], url_of(one, tls)
         host, number = split_address(place)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # Two servers with SO_REUSEPORT would share a port silently: this finds the other one.
@@ -95,8 +119,25 @@ def bind_shared(place: str, count: int, tls: bool) -> tuple[list[socket.socket],
         raise CannotStart(
             f"Cannot listen on {place}: {fault.strerror}; choose another address with --listen."
         ) from fault
+    return found, _url(host, number, tls)
+
+
+def adopt_port(front: Front, one: socket.socket, url: str, tls: TlsServer | None) -> Listener:
+    """Serve at a socket that was opened elsewhere; a unix socket's file stays with who made it."""
+    return Listener(front.listen_on(one, tls if one.family != socket.AF_UNIX else None), url)
+
+
+def url_of(one: socket.socket, tls: bool) -> str:
+    """Under which URL a bound socket serves."""
+    if one.family == socket.AF_UNIX:
+        return f"http+unix://{str(one.getsockname()).replace('/', '%2F')}"
+    host, number = one.getsockname()[:2]
+    return _url(host, number, tls)
+
+
+def _url(host: str, number: int, tls: bool) -> str:
     shown = f"[{host}]" if ":" in host else host
-    return found, f"{'https' if tls else 'http'}://{shown}:{number}"
+    return f"{'https' if tls else 'http'}://{shown}:{number}"
 
 
 def _bound(family: socket.AddressFamily, host: str, port: int, *, shared: bool) -> socket.socket:

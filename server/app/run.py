@@ -11,7 +11,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +33,11 @@ from twisted.logger import (
 
 from policies.registry import POLICIES
 from protocol.units import format_rate, format_size
+from server.app.activation import handed_over
 from server.app.clock import ProcessClockReactor
-from server.app.config import ConfigError, LoadedConfig, start_fault
+from server.app.config import CannotStart, ConfigError, LoadedConfig, start_fault
 from server.app.confinement import confine, prepare, writable
+from server.app.settings import HANDED_OVER
 
 if TYPE_CHECKING:
     from server.app.workers import Child
@@ -45,9 +47,13 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     """Serve until told to stop; what went wrong, and the exit status."""
     # Keys, the queue and hashes of passwords are written: nothing of it is for other users.
     os.umask(0o077)
+    try:
+        handed = handed_over() if HANDED_OVER in loaded.config.listen else []
+    except CannotStart as fault:
+        return [str(fault)], 1
     count = loaded.config.worker_count()
     if count == 1 and loaded.config.cluster is None:
-        return _serve(loaded, load)
+        return _serve(loaded, load, handed=handed)
     from server.app.workers import Workers
 
     # What the children share is loaded before they are made.
@@ -60,7 +66,7 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
             # Before there are several processes that could each make one.
             prepare(loaded.config)
             machine_name(loaded.config.state)
-        workers = Workers(loaded, count, lambda child: _be_child(child, load))
+        workers = Workers(loaded, count, lambda child: _be_child(child, load), handed)
     except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
         return [_said(fault)], 1
     return [], workers.run()
@@ -91,15 +97,20 @@ def _be_child(child: Child, load: Callable[[], LoadedConfig]) -> int:
 
 
 def _serve(
-    loaded: LoadedConfig, load: Callable[[], LoadedConfig], child: Child | None = None
+    loaded: LoadedConfig,
+    load: Callable[[], LoadedConfig],
+    child: Child | None = None,
+    handed: Sequence[socket.socket] = (),
 ) -> tuple[list[str], int]:
     """Have the queue, and serve by oneself or by nodes."""
     reactor = _reactor(loaded)
 
+    from server.app.listeners import open_early
     from server.app.service import Service
 
     try:
-        service = Service(loaded, reactor, child.fleet if child is not None else None)
+        opened = list(open_early(loaded.config, handed, 1)) if handed else []
+        service = Service(loaded, reactor, child.fleet if child is not None else None, opened)
     except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
         return [_said(fault)], 1
     faults: list[str] = []

@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from twisted.logger import Logger
@@ -47,7 +48,7 @@ from server.app.config import CannotStart, LoadedConfig
 from server.app.descriptors import affordable, raise_limit
 from server.app.fleet import FleetPlan, FleetTotals, LeaderHome, NodePort, OwnTotals
 from server.app.keys import KeyKeeper, load_keys
-from server.app.listeners import Listener, open_port, tls_server
+from server.app.listeners import Listener, Opened, adopt_port, open_port, tls_server
 from server.app.mirrors import configured_mirrors, followers_of
 from server.app.parts import InOrder, Part
 from server.app.settings import FIXED, ServerConfig
@@ -86,8 +87,16 @@ class Service:
 
     log = Logger()
 
-    def __init__(self, loaded: LoadedConfig, reactor: Any, fleet: FleetPlan | None = None) -> None:
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        reactor: Any,
+        fleet: FleetPlan | None = None,
+        opened: Sequence[Opened] = (),
+    ) -> None:
         self.loaded = loaded
+        #: Where sockets are open already, these are all.
+        self._opened = opened
         self.config: ServerConfig = loaded.config
         self.reactor = reactor
         #: Unix time, for people, tokens and the database; durations are the reactor's.
@@ -294,8 +303,7 @@ class Service:
             yield Part("leader", lambda: leader.start(self._tell_ready), self._leave)
         yield Part("connections", end=self._part_with_clients)
         if leader is None:
-            for place in self.config.listen:
-                yield self._listener(place, None if place.startswith("unix:") else tls)
+            yield from self._listening(tls)
         yield Part("survey", self.survey.start, self.survey.stop)
         if self._mirror_origin is not None:
             yield Part("mirrors", self._mirror_origin.start, self._mirror_origin.stop)
@@ -305,11 +313,23 @@ class Service:
             yield Part("torrents", self.torrents.start, self.torrents.stop)
         yield from self.admin.parts()
 
-    def _listener(self, place: str, tls: TlsServer | None) -> Part:
+    def _listening(self, tls: TlsServer | None) -> Iterator[Part]:
+        front = self._front
+        if self._opened:
+            for one in self._opened:
+                yield self._listener(
+                    one.url, partial(adopt_port, front, one.sockets[0], one.url, tls)
+                )
+            return
+        for place in self.config.listen:
+            secure = None if place.startswith("unix:") else tls
+            yield self._listener(place, partial(open_port, front, place, secure))
+
+    def _listener(self, place: str, open_it: Callable[[], Listener]) -> Part:
         opened: list[Listener] = []
 
         def begin() -> None:
-            opened.append(open_port(self._front, place, tls))
+            opened.append(open_it())
             self.listeners.extend(opened)
 
         return Part(f"listener {place}", begin, lambda: opened[0].port.stopListening())

@@ -34,6 +34,8 @@ _SECONDS: dict[str, Any] = {"unit": "s"}
 _BYTES: dict[str, Any] = {"unit": "bytes"}
 _RATE: dict[str, Any] = {"unit": "bytes/s"}
 _LIMITS = HttpLimits()
+#: The word in `listen` for all sockets that systemd opened.
+HANDED_OVER = "systemd:"
 _CONTACT = re.compile(r"(mailto:|https://|tel:)[!-~]{1,500}")
 
 
@@ -135,7 +137,8 @@ class ServerConfig(_Section):
     listen: tuple[str, ...] = Field(
         ("127.0.0.1:8080",),
         min_length=1,
-        description="Where to listen: HOST:PORT, [IPv6]:PORT or unix:PATH; port 0 picks one.",
+        description="Where to listen: HOST:PORT, [IPv6]:PORT, unix:PATH, or systemd: for what its "
+        "socket unit opened; port 0 picks one.",
     )
     workers: int | Literal["auto"] = Field(
         1,
@@ -318,7 +321,10 @@ class ServerConfig(_Section):
     @classmethod
     def _listeners(cls, listen: tuple[str, ...]) -> tuple[str, ...]:
         for place in listen:
-            if not place.startswith("unix:"):
+            if place == HANDED_OVER:
+                if listen.count(place) > 1:
+                    raise ValueError(f"{place} stands for all sockets: name it once")
+            elif not place.startswith("unix:"):
                 split_address(place)
             elif place == "unix:":
                 raise ValueError("unix: needs a path, such as unix:/run/tidegate.sock")

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -24,7 +24,7 @@ import click
 
 from server.app.config import LoadedConfig
 from server.app.fleet import FleetPlan
-from server.app.listeners import bind_shared
+from server.app.listeners import open_early
 
 #: A child that lived for less than this twice in a row is started again after a pause, in seconds.
 _YOUNG_S, _PAUSE_S = 3.0, 1.0
@@ -60,9 +60,18 @@ class _Running:
 
 
 class Workers:
-    """The parent of `count` nodes and their leader; `be` turns a fork into a child."""
+    """The parent of `count` nodes and their leader; `be` turns a fork into a child.
 
-    def __init__(self, loaded: LoadedConfig, count: int, be: Callable[[Child], int]) -> None:
+    `handed` are the listening sockets that systemd has opened.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedConfig,
+        count: int,
+        be: Callable[[Child], int],
+        handed: Sequence[socket.socket] = (),
+    ) -> None:
         self._config = loaded.config
         self._clustered = loaded.config.cluster is not None
         #: Nodes have this long to stop once they were told to, then they are killed.
@@ -84,14 +93,11 @@ class Workers:
         folder = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
         self._meeting = Path(f"/proc/self/fd/{folder}/queue.sock")
         self._sockets: list[list[socket.socket]] = [[] for _ in range(count)]
-        urls = []
-        tls = loaded.config.tls_cert is not None
-        for place in loaded.config.listen:
-            bound, url = bind_shared(place, count, tls)
-            urls.append(url)
-            for mine, one in zip(self._sockets, bound, strict=True):
+        opened = list(open_early(loaded.config, handed, count))
+        for place in opened:
+            for mine, one in zip(self._sockets, place.sockets, strict=True):
                 mine.append(one)
-        self._urls = tuple(urls)
+        self._urls = tuple(place.url for place in opened)
         self._lifeline, self._hold = os.pipe()
 
     def run(self) -> int:

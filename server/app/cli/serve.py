@@ -47,7 +47,9 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 
 @click.command()
 @click.argument("directory", required=False)
-@click.option("--listen", multiple=True, help="HOST:PORT, [IPv6]:PORT or unix:PATH; repeatable.")
+@click.option(
+    "--listen", multiple=True, help="HOST:PORT, [IPv6]:PORT, unix:PATH or systemd:; repeatable."
+)
 @click.option("--workers", help="Processes that serve: a number, or auto for one a core.")
 @click.option("--cluster", help="postgresql://… that several machines share: one queue for all.")
 @click.option("--cluster-address", help="HOST:PORT under which the other machines reach this one.")
