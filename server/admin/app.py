@@ -151,7 +151,7 @@ class Admin:
             text = "Too many people log in at this moment; try again in a few seconds."
             found = self._refusal(call, Problem(503, text, code="logins-busy", headers=again))
         except Exception:  # noqa: BLE001 - logged and counted, never shown
-            log.failure("The administration failed at {path}", path=call.path)
+            log.failure("The administration failed at {path}", path=call.path, client=call.peer)
             found = self._refusal(call, Problem(500, "The page failed; the log says why."))
         return _with_headers(call, found)
 

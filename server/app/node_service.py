@@ -214,7 +214,7 @@ class NodeService:
             again = [(b"Retry-After", b"5")] if error.status == 503 else []
             request.refuse(error.status, error.code, str(error), again)
         except Exception:  # noqa: BLE001 - as for any connection: log it, tell the client
-            self.log.failure("a request handler failed")
+            self.log.failure("a request handler failed", client=request.client_address)
             request.refuse(500, "internal-error", "The server failed; this was logged.")
 
     def _limits(self, config: ServerConfig) -> HttpLimits:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ from server.app.activation import handed_over
 from server.app.clock import ProcessClockReactor
 from server.app.config import CannotStart, ConfigError, LoadedConfig, start_fault
 from server.app.confinement import confine, prepare, writable
+from server.app.log_bound import BoundedLines
 from server.app.settings import HANDED_OVER
 
 if TYPE_CHECKING:
@@ -226,7 +228,8 @@ def _reactor(loaded: LoadedConfig) -> Any:
     lines: Any = (
         FileLogObserver(sys.stderr, json_line) if as_json else textFileLogObserver(sys.stderr)
     )
-    observer: Any = FilteringLogObserver(lines, [level])
+    bounded: Any = BoundedLines(lines, time.monotonic)
+    observer: Any = FilteringLogObserver(bounded, [level])
     globalLogBeginner.beginLoggingTo([observer], redirectStandardIO=False)
     if loaded.config.confine:
         prepare(loaded.config)

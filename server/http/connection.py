@@ -427,7 +427,7 @@ class HttpConnection:
             again = [(b"Retry-After", b"5")] if error.status == 503 else []
             request.refuse(error.status, error.code, str(error), again)
         except Exception:  # noqa: BLE001 - the last resort: log it, tell the client
-            _log.failure("a request handler failed")
+            _log.failure("a request handler failed", client=request.client_address)
             if request.status:
                 self.abort()
             else:

@@ -1,0 +1,83 @@
+"""No client, and no number of clients, fills the operator's log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.logger import Logger, formatEvent
+
+from server.app.log_bound import MOST_OF_KIND, MOST_OF_NETWORK, WINDOW_S, BoundedLines
+
+
+class Written:
+    """A log that goes through the bound, at a time that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.texts: list[str] = []
+        self.log = Logger(namespace="room", observer=BoundedLines(self._write, lambda: self.now))
+
+    def _write(self, event: Any) -> None:
+        self.texts.append(formatEvent(event))
+
+    def said(self, start: str) -> list[str]:
+        return [text for text in self.texts if text.startswith(start)]
+
+
+@pytest.fixture
+def written() -> Written:
+    return Written()
+
+
+def test_one_client_has_few_lines_and_the_others_theirs(written: Written) -> None:
+    for number in range(1000):
+        written.log.error("bad {path}", path=number, client=f"192.0.2.{number % 256}")
+    written.log.error("bad {path}", path="other", client="198.51.100.1")
+    assert len(written.said("bad ")) == MOST_OF_NETWORK + 1
+    assert written.texts[-1] == "bad other"
+    assert written.said("More") == [
+        "More lines like this one are left out for a minute: bad {path}"
+    ]
+
+
+def test_many_clients_have_a_bound_in_all(written: Written) -> None:
+    for number in range(5000):
+        client = f"2001:db8:{number:x}::1"
+        try:
+            raise ValueError(number)
+        except ValueError:
+            written.log.failure("a request failed", client=client)
+    assert len(written.said("a request failed")) == MOST_OF_KIND
+    assert len(written.texts) == MOST_OF_KIND + 1
+
+
+def test_other_kinds_and_mere_words_pass(written: Written) -> None:
+    for _ in range(MOST_OF_KIND + 5):
+        written.log.warn("often")
+        written.log.info("told")
+    written.log.warn("rare")
+    assert len(written.said("often")) == MOST_OF_KIND
+    assert len(written.said("told")) == MOST_OF_KIND + 5
+    assert written.texts[-1] == "rare"
+
+
+def test_the_next_minute_tells_how_many_there_were(written: Written) -> None:
+    for _ in range(MOST_OF_KIND + 7):
+        written.log.warn("often {x}", x=1)
+    written.now = WINDOW_S
+    written.log.warn("often {x}", x=2)
+    assert written.texts[-2:] == ["7 lines like this one were left out: often {x}", "often 2"]
+    written.now = 2 * WINDOW_S
+    written.log.warn("often {x}", x=3)
+    assert written.texts[-1] == "often 3"
+    assert len(written.said("7 lines")) == 1
+
+
+def test_the_memory_it_takes_is_bounded(written: Written) -> None:
+    """A million networks leave no more keys than lines."""
+    bound = BoundedLines(lambda event: None, lambda: 0.0)
+    log = Logger(namespace="room", observer=bound)
+    for number in range(3000):
+        log.warn("x", client=f"10.{number // 256}.{number % 256}.1")
+    assert len(bound._by_network) <= MOST_OF_KIND + 1
