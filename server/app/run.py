@@ -39,9 +39,11 @@ from server.app.clock import ProcessClockReactor
 from server.app.config import CannotStart, ConfigError, LoadedConfig, start_fault
 from server.app.confinement import confine, prepare, writable
 from server.app.log_bound import BoundedLines
+from server.app.rights import become
 from server.app.settings import HANDED_OVER
 
 if TYPE_CHECKING:
+    from server.app.listeners import Opened
     from server.app.workers import Child
 
 
@@ -49,13 +51,21 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     """Serve until told to stop; what went wrong, and the exit status."""
     # Keys, the queue and hashes of passwords are written: nothing of it is for other users.
     os.umask(0o077)
+    config, count = loaded.config, loaded.config.worker_count()
+    alone = count == 1 and config.cluster is None
+    opened: list[Opened] = []
     try:
-        handed = handed_over() if HANDED_OVER in loaded.config.listen else []
+        handed = handed_over() if HANDED_OVER in config.listen else []
+        if handed or config.user is not None or not alone:
+            from server.app.listeners import open_early
+
+            opened += open_early(config, handed, count)
+        if config.user is not None:
+            become(config.user, config.state)
     except CannotStart as fault:
         return [str(fault)], 1
-    count = loaded.config.worker_count()
-    if count == 1 and loaded.config.cluster is None:
-        return _serve(loaded, load, handed=handed)
+    if alone:
+        return _serve(loaded, load, opened=opened)
     from server.app.workers import Workers
 
     # What the children share is loaded before they are made.
@@ -68,7 +78,7 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
             # Before there are several processes that could each make one.
             prepare(loaded.config)
             machine_name(loaded.config.state)
-        workers = Workers(loaded, count, lambda child: _be_child(child, load), handed)
+        workers = Workers(loaded, count, lambda child: _be_child(child, load), opened)
     except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
         return [_said(fault)], 1
     return [], workers.run()
@@ -102,16 +112,14 @@ def _serve(
     loaded: LoadedConfig,
     load: Callable[[], LoadedConfig],
     child: Child | None = None,
-    handed: Sequence[socket.socket] = (),
+    opened: Sequence[Opened] = (),
 ) -> tuple[list[str], int]:
     """Have the queue, and serve by oneself or by nodes."""
     reactor = _reactor(loaded)
 
-    from server.app.listeners import open_early
     from server.app.service import Service
 
     try:
-        opened = list(open_early(loaded.config, handed, 1)) if handed else []
         service = Service(loaded, reactor, child.fleet if child is not None else None, opened)
     except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
         return [_said(fault)], 1

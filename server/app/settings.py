@@ -222,6 +222,12 @@ class ServerConfig(_Section):
     )
     tls_cert: Path | None = Field(None, description="Certificate chain (PEM); switches TLS on.")
     tls_key: Path | None = Field(None, description="Its private key (PEM).")
+    user: str | None = Field(
+        None,
+        min_length=1,
+        description="Started as root, open what `listen` names, then be this user for good; the "
+        "release, the private key and the logs must be open to it.",
+    )
     confine: bool = Field(
         True,
         description="Give up the right to write anything but the state and the logs, where the "
@@ -433,6 +439,7 @@ FIXED = (
     "log_format",
     "tls_cert",
     "tls_key",
+    "user",
     "confine",
     "tls_min_version",
     "tls_ciphers",

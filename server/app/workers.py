@@ -24,7 +24,7 @@ import click
 
 from server.app.config import LoadedConfig
 from server.app.fleet import FleetPlan
-from server.app.listeners import open_early
+from server.app.listeners import Opened
 
 #: A child that lived for less than this twice in a row is started again after a pause, in seconds.
 _YOUNG_S, _PAUSE_S = 3.0, 1.0
@@ -62,7 +62,7 @@ class _Running:
 class Workers:
     """The parent of `count` nodes and their leader; `be` turns a fork into a child.
 
-    `handed` are the listening sockets that systemd has opened.
+    `opened` is where they listen.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Workers:
         loaded: LoadedConfig,
         count: int,
         be: Callable[[Child], int],
-        handed: Sequence[socket.socket] = (),
+        opened: Sequence[Opened],
     ) -> None:
         self._config = loaded.config
         self._clustered = loaded.config.cluster is not None
@@ -93,7 +93,6 @@ class Workers:
         folder = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
         self._meeting = Path(f"/proc/self/fd/{folder}/queue.sock")
         self._sockets: list[list[socket.socket]] = [[] for _ in range(count)]
-        opened = list(open_early(loaded.config, handed, count))
         for place in opened:
             for mine, one in zip(self._sockets, place.sockets, strict=True):
                 mine.append(one)

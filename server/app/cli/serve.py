@@ -27,6 +27,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     "small_below": ("admission.small_below_bytes", "--small-below"),
     "bandwidth": ("bandwidth", "--bandwidth"),
     "state": ("state", "--state"),
+    "user": ("user", "--user"),
     "tls_cert": ("tls_cert", "--tls-cert"),
     "tls_key": ("tls_key", "--tls-key"),
     "trusted_proxy": ("trusted_proxies", "--trusted-proxy"),
@@ -68,6 +69,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 @click.option("--small-below", help="Files below this size are small, such as 20KB.")
 @click.option("--bandwidth", help="Cap on all that leaves the server, such as 100Mbit.")
 @click.option("--state", help="Folder of keys, database and sessions.")
+@click.option("--user", help="Started as root: open the ports, then be this user for good.")
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file.")
 @click.option("--tls-cert", help="Certificate chain (PEM); switches TLS on.")
 @click.option("--tls-key", help="Its private key (PEM).")

@@ -1,0 +1,39 @@
+"""`user`: root opens the ports, and somebody with no rights serves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+from pathlib import Path
+
+from server.app.config import CannotStart
+
+
+def become(name: str, state: Path) -> None:
+    """Be this user from now on, for good; a state folder that is not there yet is made theirs.
+
+    Call it before any other thread runs. Raises `CannotStart`.
+    """
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError as fault:
+        raise CannotStart(
+            f"There is no user {name}: create one (useradd --system {name}), or name another in "
+            "`user`."
+        ) from fault
+    if entry.pw_uid == 0:
+        raise CannotStart("`user` is for giving up rights: name another user than root.")
+    if os.geteuid() == entry.pw_uid:
+        return
+    if os.geteuid() != 0:
+        raise CannotStart(
+            f"Only root can become {name}: leave `user` out, or start the server as root."
+        )
+    # Where it cannot be made, or is somebody else's, who uses it tells so.
+    with contextlib.suppress(OSError):
+        state.mkdir(mode=0o700, parents=True)
+        os.chown(state, entry.pw_uid, entry.pw_gid)
+    os.initgroups(name, entry.pw_gid)
+    os.setresgid(entry.pw_gid, entry.pw_gid, entry.pw_gid)
+    os.setresuid(entry.pw_uid, entry.pw_uid, entry.pw_uid)

@@ -1,0 +1,111 @@
+"""Started as root with `--user`: whoever breaks into the server is that user, and nothing more."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import requests
+
+from server.app.config import CannotStart
+from server.app.rights import become
+from tests.running import ROOT, make_release
+
+NOBODY = "nobody"
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users can reach, which pytest's are not."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+#: Makes the folder $1 passable and all but $2 in it invisible, for what runs here; $3 is empty.
+PASSABLE = """
+set -e
+umask 022
+mount --bind "$2" "$3"
+mount -t tmpfs -o mode=755 tmpfs "$1"
+mkdir -p "$2"
+mount --bind "$3" "$2"
+shift 3
+exec "$@"
+"""
+
+
+def reachable(command: list[str], aside: Path) -> list[str]:
+    """The command, in a mount namespace where every user can reach this Python if need be."""
+    python = Path(sys.base_prefix).resolve()
+    way = [*reversed(python.parents), python]
+    for folder, inside in pairwise(way):
+        if not folder.stat().st_mode & 0o001:
+            aside.mkdir()
+            places = [str(folder), str(inside), str(aside)]
+            return ["unshare", "--mount", "sh", "-c", PASSABLE, "sh", *places, *command]
+    return command
+
+
+def children_of(pid: int) -> list[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(word) for word in text.split()]
+
+
+@pytest.mark.e2e
+@pytest.mark.root
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_nothing_of_root_is_left(open_folder: Path, workers: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    entry = pwd.getpwnam(NOBODY)
+    make_release(open_folder / "release", a_txt=10)
+    (open_folder / "release").chmod(0o755)
+    (open_folder / "release" / "a.txt").chmod(0o644)
+    state = open_folder / "state"
+    command = [sys.executable, "-m", "tidegate", "serve", str(open_folder / "release")]
+    command += ["--listen", "127.0.0.1:0", "--admin", "off", "--state", str(state)]
+    command += ["--user", NOBODY, "--workers", workers]
+    with subprocess.Popen(
+        reachable(command, open_folder / "aside"),
+        stdout=subprocess.PIPE,
+        cwd=open_folder,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        try:
+            assert process.stdout is not None
+            ready: list[str] = []
+            for line in process.stdout:
+                if line.startswith("ready "):
+                    ready.append(line.split()[1])
+                    break
+            assert ready, "the server did not start"
+            assert requests.get(f"{ready[0]}/a.txt", timeout=60).status_code == 200
+            for one in (process.pid, *children_of(process.pid)):
+                lines = Path(f"/proc/{one}/status").read_text().splitlines()
+                status = {name: text.split() for name, _, text in (x.partition(":") for x in lines)}
+                assert status["Uid"] == [str(entry.pw_uid)] * 4
+                assert status["Gid"] == [str(entry.pw_gid)] * 4
+                assert "0" not in status["Groups"]
+                assert int(status["CapPrm"][0], 16) == int(status["CapEff"][0], 16) == 0
+            assert {path.stat().st_uid for path in (state, *state.iterdir())} == {entry.pw_uid}
+            assert state.stat().st_mode & 0o777 == 0o700
+        finally:
+            process.terminate()
+
+
+def test_a_user_that_cannot_be_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart, match="There is no user no-such-user: create one"):
+        become("no-such-user", tmp_path / "state")
+    with pytest.raises(CannotStart, match="another user than root"):
+        become("root", tmp_path / "state")
+    assert not (tmp_path / "state").exists()
