@@ -13,6 +13,7 @@ from typing import Any
 from server.app.config import CannotStart
 from server.app.settings import HANDED_OVER, ServerConfig, split_address
 from server.http.front import Front
+from server.http.proxies import TrustedProxies
 from server.http.tls import BadCertificate, TlsServer
 
 _BACKLOG = 4096
@@ -163,3 +164,10 @@ def _remove_stale(path: Path) -> None:
             os.unlink(path)
     except FileNotFoundError:
         pass
+
+
+def trusted_proxies(config: ServerConfig) -> TrustedProxies:
+    """Which proxies are believed, and what of them."""
+    return TrustedProxies(
+        config.trusted_proxies, config.proxy_header, preface=config.proxy_protocol
+    )

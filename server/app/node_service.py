@@ -19,7 +19,7 @@ from server.app.config import LoadedConfig
 from server.app.descriptors import affordable, raise_limit
 from server.app.fleet import FleetPlan
 from server.app.health import add_node_routes
-from server.app.listeners import tls_server
+from server.app.listeners import tls_server, trusted_proxies
 from server.app.meeting import MeetingEndpoint
 from server.app.mirrors import configured_mirrors
 from server.app.parts import InOrder, Part
@@ -36,7 +36,6 @@ from server.files.site import Site
 from server.http.factory import HttpFactory
 from server.http.front import Front, Port
 from server.http.limits import HttpLimits
-from server.http.proxies import TrustedProxies
 from server.http.request import Request
 from server.http.tls import CertificateWatch, TlsServer
 
@@ -114,7 +113,7 @@ class NodeService:
             self.site,
             reactor,
             limits=self._limits(config),
-            proxies=TrustedProxies(config.trusted_proxies),
+            proxies=trusted_proxies(config),
             access_log=open_access_log(config),
             charge=self.pacer.charge,
         )

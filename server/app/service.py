@@ -48,7 +48,14 @@ from server.app.config import CannotStart, LoadedConfig
 from server.app.descriptors import affordable, raise_limit
 from server.app.fleet import FleetPlan, FleetTotals, LeaderHome, NodePort, OwnTotals
 from server.app.keys import KeyKeeper, load_keys
-from server.app.listeners import Listener, Opened, adopt_port, open_port, tls_server
+from server.app.listeners import (
+    Listener,
+    Opened,
+    adopt_port,
+    open_port,
+    tls_server,
+    trusted_proxies,
+)
 from server.app.mirrors import configured_mirrors, followers_of
 from server.app.parts import InOrder, Part
 from server.app.settings import FIXED, ServerConfig
@@ -66,7 +73,6 @@ from server.files.stored_digests import StoredDigests
 from server.files.transfer import no_torrents
 from server.http.factory import HttpFactory
 from server.http.front import Front
-from server.http.proxies import TrustedProxies
 from server.http.tls import CertificateWatch, TlsServer
 from server.mirror.registry import Registry
 from server.mirror.routes import PREFIX, MirrorOrigin
@@ -218,9 +224,7 @@ class Service:
             site,
             reactor,
             limits=affordable(config.limits.http_limits(), self._open_files),
-            proxies=TrustedProxies(
-                config.trusted_proxies, config.proxy_header, preface=config.proxy_protocol
-            ),
+            proxies=trusted_proxies(config),
             hsts_s=config.tls_hsts_s,
             access_log=open_access_log(config),
             charge=self.pacer.charge,

@@ -102,10 +102,11 @@ def test_nobody_is_somebody_else_by_a_header(proxy: str, tmp_path: Path) -> None
             assert place(port, "127.0.0.3") == "2"
 
 
-def test_haproxy_says_who_the_client_is_before_its_first_byte(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_haproxy_says_who_the_client_is_before_its_first_byte(tmp_path: Path, workers: str) -> None:
     config = tmp_path / "tidegate.toml"
     config.write_text("proxy_protocol = true\n")
-    arguments = ("--trusted-proxy", "127.0.0.1", "--config", str(config))
+    arguments = ("--trusted-proxy", "127.0.0.1", "--config", str(config), "--workers", workers)
     with one_slot(tmp_path, *arguments) as server:
         behind = int(server.url.rpartition(":")[2])
         with socket.create_connection(("127.0.0.1", behind), 20) as bare:
