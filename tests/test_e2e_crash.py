@@ -163,8 +163,13 @@ def test_a_whole_answer_arrives_although_the_server_has_stopped(tmp_path: Path) 
     answer = connection.getresponse()
     assert answer.status == 200
     server.signal(signal.SIGTERM)
+    got, end_s = 0, time.monotonic() + 30
+    while server.process.poll() is None and time.monotonic() < end_s:
+        # How much the system takes off the server's hands depends on the moment: make some room.
+        time.sleep(0.5)
+        got += len(answer.read(10_000)) if got < 300_000 else 0
     assert server.process.wait(30) == 0
-    assert len(answer.read()) == 400_000
+    assert got + len(answer.read()) == 400_000
     connection.close()
     server.stop()
 
