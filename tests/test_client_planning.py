@@ -87,7 +87,6 @@ def test_connections_are_added_where_each_is_limited(
         result = one.get(mirror.url)
         assert mirror.connections >= 3
     assert any("try 1 more" in line for line in result.forecast)
-    assert result.seconds < len(DATA) / 5e5
     assert one.right()
 
 

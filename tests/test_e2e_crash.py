@@ -221,7 +221,7 @@ def test_a_locked_database_stops_no_download_and_no_ticket(tmp_path: Path) -> No
                 assert status == 503
                 assert headers is not None
                 tokens.append(headers["Tidegate-Ticket"])
-                assert time.monotonic() - begun_s < 4
+                assert time.monotonic() - begun_s < 15
             assert status_of(server.url, "x", "/-/ready") == 200
             wait_for(lambda: any("downloads go on" in line for line in server.errors))
             assert any("downloads go on" in line for line in server.errors)

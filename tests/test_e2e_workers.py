@@ -187,7 +187,7 @@ def test_the_leader_may_be_killed_again_and_again(tmp_path: Path, asking: Ask) -
             late = asking(server.url, f"late-{began}")
             assert late.status == 503
             assert "Tidegate-Ticket" in late.answer.headers
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < 30
             again = [asking(server.url, f"w{n}", token=w.token) for n, w in enumerate(waiting)]
             places = [one.place for one in again if one.status == 503]
             assert places == sorted(places)
