@@ -7,13 +7,8 @@ runs; why, and where the comparison is still to be repeated, `docs/decisions/pol
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from policies.contract import Policy
 from policies.fair import FairPolicy
-
-if TYPE_CHECKING:
-    from policies.admission import Admission
+from policies.hooks import AdmissionView, Policy
 
 
 class AdaptivePolicy(Policy):
@@ -25,6 +20,6 @@ class AdaptivePolicy(Policy):
     prefers_present = FairPolicy.prefers_present
 
     @classmethod
-    def build(cls, admission: Admission) -> Policy:
+    def build(cls, admission: AdmissionView) -> Policy:
         """The policy to run."""
         return FairPolicy(admission)

@@ -1,6 +1,6 @@
 """The one state machine of admission: leases, the queue, the ready list, expiry and calls.
 
-Every policy runs on it; a policy is a few hooks (`policies.contract.Policy`) that say who is next
+Every policy runs on it; a policy is a few hooks (`policies.hooks.Policy`) that say who is next
 and how much room there is. Nothing else is decided twice:
 
 - A job rides on the lease of its download, finds its place again, starts, or gets a ticket.
@@ -37,7 +37,6 @@ from policies.contract import (
     Forecast,
     Job,
     LeaseView,
-    Policy,
     Reason,
     Refuse,
     Snapshot,
@@ -48,6 +47,7 @@ from policies.contract import (
 from policies.estimate.estimator import Estimator
 from policies.estimate.newcomers import Newcomers
 from policies.estimate.retry import EARLY, RetryAdvice
+from policies.hooks import Policy
 from policies.leases import Lease, LeasePool
 from policies.queue.table import MOST_POLLS
 from policies.queue.tickets import READY, WAITING, TicketQueue
@@ -130,6 +130,7 @@ class Admission:
         self.queue = state.queue
         self.estimator = state.estimator
         self.capacity = state.capacity
+        self.shares = state.shares
         self.capacity.configure(settings.bandwidth_bytes_s, settings.overbook)
         self.advice = RetryAdvice(settings, rng)
         self._tally = state.tally
@@ -224,7 +225,7 @@ class Admission:
         lease = self.pool.find(job.client, job.file)
         if lease is not None:
             return self._join(lease, now)
-        self.state.shares.note(job, self.settings.network_shares)
+        self.shares.note(job, self.settings.network_shares)
         row = self.queue.find(job.client, job.file) if len(self.queue) else None
         if row is not None:
             return self._returning(row, job, now)

@@ -8,15 +8,12 @@ told times (`policies.estimate.told_times`), and a told time is the forecast of 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from policies.contract import Forecast
 from policies.estimate.told_times import ToldTimes, due_s
+from policies.hooks import AdmissionView
 from policies.preemption import PROBE_S, Preemption
 from policies.upkeep import most_paused
-
-if TYPE_CHECKING:
-    from policies.admission import Admission
 
 #: Newcomers measured at once take no more than this part of the clients that fill the link.
 _PROBE_PART = 0.1
@@ -35,7 +32,7 @@ class Backfill:
 
     __slots__ = ("_admission", "_capacity", "_preemption", "_queue", "_settings", "_told")
 
-    def __init__(self, admission: Admission, preemption: Preemption) -> None:
+    def __init__(self, admission: AdmissionView, preemption: Preemption) -> None:
         self._admission = admission
         self._queue = admission.queue
         self._capacity = admission.capacity

@@ -1,8 +1,7 @@
-"""The words of admission: a job, the three answers to it, what a policy decides.
+"""The words of admission: a job, the three answers to it, and who is asked.
 
-Who writes a policy reads this module: `Policy` has the hooks, with defaults that make a ticket
-queue with reserved slots; `docs/policies.md` has a whole example. The state machine that calls
-them, and that every policy shares, is `policies.admission`.
+Who uses a policy reads this module; who writes one reads `policies.hooks` too. The state machine
+that every policy shares is `policies.admission`.
 
 Laws that hold for all policies:
 
@@ -23,12 +22,7 @@ import enum
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
-
-if TYPE_CHECKING:
-    from policies.admission import Admission
-    from policies.leases import Lease
-    from policies.settings import PolicySettings
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,111 +224,6 @@ class Forecast(NamedTuple):
 
     wait_s: float
     at_least_s: float = 0.0
-
-
-class Policy:
-    """The hooks of a policy: who is next, and how much room there is.
-
-    Subclass it once, name it in an entry point of the group `tidegate.policies`, and override what
-    differs. `admission` is the state machine that calls the hooks: its `queue`, `pool` of leases,
-    `capacity` and `estimator` may be read, never changed. Rows are of `admission.queue.table`.
-    """
-
-    #: Its name in settings, and what it does in one line for forms and help.
-    name: ClassVar[str] = ""
-    summary: ClassVar[str] = ""
-    #: The settings that it reads besides `settings.COMMON`.
-    reads: ClassVar[tuple[str, ...]] = ()
-    #: Whether a large job that must wait gets a ticket.
-    gives_tickets: ClassVar[bool] = True
-    #: Whether the link, not `slots`, decides how many run; see `Snapshot`.
-    link_bound: ClassVar[bool] = False
-    #: Whether it serves clients best that wait inside their request: ranks change until the end.
-    prefers_present: ClassVar[bool] = False
-
-    def __init__(self, admission: Admission) -> None:
-        self.admission = admission
-        self.settings: PolicySettings = admission.settings
-
-    @classmethod
-    def build(cls, admission: Admission) -> Policy:
-        """The object that decides; a policy that chooses among others returns one of those."""
-        return cls(admission)
-
-    # -- order and room ----------------------------------------------------------------------
-
-    def rank(self, ticket: Ranked) -> float:
-        """Lower goes first; asked when a ticket is issued and when its wish changes.
-
-        Told times hold for any order: the estimator asks it where newcomers would stand.
-        """
-        return self.admission.queue.by_number(ticket)
-
-    def slots(self) -> int:
-        """Downloads that may hold a slot at once."""
-        return self.settings.slots
-
-    def large_slots(self) -> int:
-        """How many of them large jobs may hold."""
-        return self.settings.slots - self.settings.reserve_small
-
-    def ready_slots(self) -> int:
-        """How many tickets at least may start as soon as a slot is free."""
-        return max(1, self.large_slots())
-
-    def retry_s(self) -> float:
-        """When to ask again, for a large job that gets no ticket."""
-        return self.settings.busy_retry_s
-
-    # -- who starts, who runs ------------------------------------------------------------------
-
-    def may_start(self, row: int, now: float) -> bool:
-        """Whether the owner of this ticket, who asks now, may start: its turn and a slot."""
-        return self.admission.turn_has_come(row, now)
-
-    def has_place(self, now: float) -> bool:
-        """Whether a large job that asked now would start, as a slot is free."""
-        return True
-
-    def call(self, now: float) -> tuple[tuple[int, ...], bool]:
-        """Large jobs of clients that wait here and may start; whether a slot waits for one."""
-        return self.admission.call_in_turn(now)
-
-    def preempt(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Leases that pause and leases that go on; by default only leases without a slot pause."""
-        return self.admission.pause_slotless(now)
-
-    def forecast(self, row: int, now: float) -> Forecast | None:
-        """When this ticket starts, where the policy knows better than the slots' schedule."""
-        return None
-
-    def next_forecast(self, now: float) -> Forecast | None:
-        """The same for a ticket that would be issued now."""
-        return None
-
-    def wake_s(self, now: float) -> float | None:
-        """When the policy wants to be asked again at the latest."""
-        return None
-
-    # -- what has happened ---------------------------------------------------------------------
-
-    def waits(self, row: int, now: float) -> None:
-        """A large job's ticket waits and has been told a time."""
-
-    def leaves(self, row: int, now: float) -> None:
-        """A waiting or ready ticket left without a start; the row is still valid."""
-
-    def starts(self, lease: Lease, row: int | None, now: float) -> None:
-        """A lease has begun, by the ticket of that row if there is one."""
-
-    def changes(self, lease: Lease) -> None:
-        """A lease got or lost a connection, or made progress."""
-
-    def ends(self, lease: Lease, now: float, done: bool) -> None:
-        """A lease is over."""
-
-    def observes(self, now: float) -> None:
-        """`admission.capacity` knows anew what the link carries and what clients take."""
 
 
 class AdmissionPolicy(Protocol):

@@ -24,19 +24,16 @@ import math
 from bisect import bisect_left, insort
 from heapq import heappop, heappush
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
 from policies.backfill import Backfill
-from policies.contract import Forecast, Policy, Ranked
+from policies.contract import Forecast, Ranked
 from policies.estimate.shorter_load import ShorterLoad
+from policies.hooks import AdmissionView, Policy
 from policies.leases import Lease
 from policies.preemption import Preemption
 from policies.queue.tickets import WAITING
 from policies.settings import LINK, TICKETS
 from policies.virtual_sharing import VirtualSharing
-
-if TYPE_CHECKING:
-    from policies.admission import Admission
 
 _key = attrgetter("key")
 #: The slack is that to this part of the virtual time left: speeds are known roughly, several may
@@ -63,7 +60,7 @@ class FairPolicy(Policy):
     link_bound = True
     prefers_present = True
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: AdmissionView) -> None:
         super().__init__(admission)
         self._queue = admission.queue
         self._capacity = admission.capacity
@@ -127,7 +124,7 @@ class FairPolicy(Policy):
         if not self._known or len(self._virtual) >= _TRACKED:
             return math.inf
         speed_bytes_s = min(speed_bytes_s, self._capacity.rate_bytes_s)
-        share = self.admission.state.shares.of(client)
+        share = self.admission.shares.of(client)
         return self._virtual.add(client, max(1, size_bytes), speed_bytes_s, share)
 
     def _slack_s(self, client: str, mark: float, needs_s: float) -> float:

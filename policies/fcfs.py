@@ -7,7 +7,7 @@ exist.
 
 from __future__ import annotations
 
-from policies.contract import Policy
+from policies.hooks import Policy
 
 
 class FcfsPolicy(Policy):

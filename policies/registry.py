@@ -15,9 +15,10 @@ from typing import Any
 
 from policies.adaptive import AdaptivePolicy
 from policies.admission import Admission
-from policies.contract import AdmissionPolicy, Policy
+from policies.contract import AdmissionPolicy
 from policies.fair import FairPolicy
 from policies.fcfs import FcfsPolicy
+from policies.hooks import Policy
 from policies.reserve import ReservePolicy
 from policies.settings import COMMON, PolicySettings
 from policies.ticket import TicketPolicy
@@ -68,7 +69,7 @@ def find_policies(points: Iterable[EntryPoint] | None = None) -> Found:
 
 def _wrong_with(kind: Any, point: EntryPoint, found: Mapping[str, type[Policy]]) -> str | None:
     if not (isinstance(kind, type) and issubclass(kind, Policy)):
-        return f"{point.value} must be a subclass of policies.contract.Policy"
+        return f"{point.value} must be a subclass of policies.hooks.Policy"
     if kind.name != point.name:
         return f"{point.value} calls itself {kind.name!r}: give both the same name"
     if not kind.summary:

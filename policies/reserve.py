@@ -5,7 +5,7 @@ No places are kept among large jobs; they are told when to try again.
 
 from __future__ import annotations
 
-from policies.contract import Policy
+from policies.hooks import Policy
 
 
 class ReservePolicy(Policy):

@@ -3,7 +3,7 @@
 The one source for the command line, the configuration file, the admin form, the API, the manual
 and the simulator. `json_schema_extra` of a field carries `unit` (for people and parsers: `slots`,
 `bytes`, `bytes/s`, `s`, `fraction`, `ratio`, `tickets`, `count`). A policy says itself which it
-reads (`policies.contract.Policy.reads`).
+reads (`policies.hooks.Policy.reads`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ told when. That is what `policies.admission` does by default.
 
 from __future__ import annotations
 
-from policies.contract import Policy
+from policies.hooks import Policy
 from policies.settings import TICKETS
 
 

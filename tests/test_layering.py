@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
+
+import grimp
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -20,6 +24,27 @@ def test_import_contracts_hold() -> None:
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+#: What is ours and no test: the rooms of the product and its benchmarks.
+PRODUCT = ("policies", "protocol", "server", "client", "loadtest", "bench")
+
+
+@pytest.fixture(scope="module")
+def imports() -> dict[str, set[str]]:
+    """Each module of the product and what it imports, for types too."""
+    graph = grimp.build_graph(
+        PRODUCT[0], *PRODUCT[1:], exclude_type_checking_imports=False, cache_dir=None
+    )
+    return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+
+
+def test_no_modules_import_each_other_in_a_circle(imports: dict[str, set[str]]) -> None:
+    """Not for types either: who reads one of a circle must read all of it."""
+    try:
+        graphlib.TopologicalSorter(imports).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(reversed(error.args[1])))
 
 
 def test_the_command_line_loads_only_the_room_it_needs() -> None:

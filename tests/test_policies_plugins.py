@@ -85,7 +85,7 @@ def point(name: str, value: str) -> EntryPoint:
     [
         (point("gone", "no_such_module:Policy"), "does not load"),
         (point("text", "policies.contract:Job"), "subclass"),
-        (point("other", "policies.contract:Policy"), "calls itself ''"),
+        (point("other", "policies.hooks:Policy"), "calls itself ''"),
     ],
 )
 def test_a_foreign_policy_that_cannot_be_used_is_named_and_stops_nobody(

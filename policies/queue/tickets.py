@@ -29,7 +29,7 @@ STARTED = CODES[TicketState.STARTED]
 #: How many tickets that are over are remembered, to tell a used one from an unknown one.
 _REMEMBERED = 10_000
 
-#: What an order of turn is made from; see `policies.contract.Policy.rank`.
+#: What an order of turn is made from; see `policies.hooks.Policy.rank`.
 Rank = Callable[[Ranked], float]
 
 
