@@ -367,7 +367,6 @@ class Admission:
             self._tally.admitted_large += 1
             lease.believed_bytes = self._believed_bytes(job)
             if row is not None:
-                lease.waited_from_s = table.issued_s[row]
                 lease.mark = table.mark[row]
             if lease.cap_bytes_s == math.inf:
                 lease.cap_bytes_s = self.capacity.recall(job.client)

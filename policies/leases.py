@@ -40,7 +40,6 @@ class Lease:
         "started_s",
         "stopped_s",
         "ticket",
-        "waited_from_s",
         "weight",
     )
 
@@ -74,8 +73,6 @@ class Lease:
         self.paused = False
         #: Since when it is paused, in the present stretch.
         self.stopped_s = now
-        #: Since when the client waits or runs.
-        self.waited_from_s = now
 
     def took(self, remaining_bytes: int) -> None:
         """So much is left; more than was claimed at first counts as wanted from the start."""

@@ -37,7 +37,6 @@ class Flow:
         "_stamp",
         "_state",
         "cap_bytes_s",
-        "last_rate_bytes_s",
         "payload",
         "since_s",
     )
@@ -46,7 +45,6 @@ class Flow:
         self.cap_bytes_s = _rounded(cap_bytes_s)
         self.payload = payload
         #: What it got when it was last looked at, or until it was done; since when it runs.
-        self.last_rate_bytes_s = 0.0
         self.since_s = 0.0
         self._remaining = float(remaining_bytes)
         self._end = 0.0  # instant (capped) or value of V (at the level) at which it is done
@@ -170,7 +168,6 @@ class Link:
         return None
 
     def _ended(self, flow: Flow) -> Flow:
-        flow.last_rate_bytes_s = self.rate(flow)
         self._take_out(flow)
         flow._remaining = 0.0
         self._rebalance()

@@ -137,7 +137,6 @@ class Update:
 
     def __init__(self, read: ReadAt, length_bytes: int, window_bytes: int | None = None) -> None:
         self._read = read
-        self._length_bytes = length_bytes
         self._sections: list[tuple[bytes, int, int]] = []
         if read(0, len(MAGIC)) != MAGIC:
             raise BadManifest("This is not an update file of this format.")

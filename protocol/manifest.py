@@ -11,7 +11,7 @@ import re
 import xml.parsers.expat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.sax.saxutils import escape, quoteattr
 
@@ -26,7 +26,6 @@ _MOST_PIECES = 1024
 _MOST_DOCUMENT_BYTES = 64 * 1024 * 1024
 _MOST_FOREIGN_PIECES = 1_000_000
 _MOST_SIZE_BYTES = 1 << 60
-_HEX_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def piece_length_for(size_bytes: int) -> int:
@@ -106,10 +105,7 @@ class FileManifest:
         )
 
 
-_Kind = TypeVar("_Kind", FileManifest, MetalinkFile)
-
-
-def _checked(manifest: _Kind) -> _Kind:
+def _checked(manifest: MetalinkFile) -> MetalinkFile:
     """The manifest itself if it is consistent and safe to act on."""
     name = manifest.name
     parts = name.split("/")
@@ -123,12 +119,6 @@ def _checked(manifest: _Kind) -> _Kind:
         if size is None or length <= 0 or len(manifest.pieces) != -(-size // length):
             raise BadManifest(f"The piece digests of {name!r} do not fit its size.")
     return manifest
-
-
-def _digest(text: Any, what: str) -> bytes:
-    if not isinstance(text, str) or _HEX_SHA256.fullmatch(text.strip()) is None:
-        raise BadManifest(f"The {what} is no SHA-256 digest of 64 hexadecimal digits.")
-    return bytes.fromhex(text.strip())
 
 
 # -- JSON ---------------------------------------------------------------------------------------
@@ -148,51 +138,6 @@ def encode_json(manifest: FileManifest) -> bytes:
         ],
     }
     return json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
-
-
-def decode_json(data: bytes) -> FileManifest:
-    """Read a JSON manifest; unknown members are ignored. Raises BadManifest."""
-    if len(data) > _MOST_DOCUMENT_BYTES:
-        raise BadManifest("The manifest is too large.")
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise BadManifest("The manifest is not JSON.") from error
-    if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise BadManifest(f"The manifest does not say that its format is {_FORMAT}.")
-    name, size = document.get("name"), document.get("size_bytes")
-    length, pieces = document.get("piece_length_bytes", 0), document.get("pieces_sha256", [])
-    sources = document.get("sources", [])
-    sha256 = document.get("sha256")
-    if not isinstance(name, str) or not _whole(size) or not _whole(length):
-        raise BadManifest("The manifest lacks a name, a size or a piece length.")
-    if not isinstance(pieces, list) or not isinstance(sources, list):
-        raise BadManifest("The manifest's pieces and sources must be lists.")
-    return _checked(
-        FileManifest(
-            name,
-            size,
-            None if sha256 is None else _digest(sha256, "manifest's sha256"),
-            length,
-            tuple(_digest(piece, "digest of a piece") for piece in pieces),
-            tuple(_source(source) for source in sources),
-        )
-    )
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _source(member: Any) -> Source:
-    if (
-        not isinstance(member, dict)
-        or not isinstance(member.get("url"), str)
-        or not _whole(member.get("priority", 1))
-        or not isinstance(member.get("location"), str | None)
-    ):
-        raise BadManifest("A source of the manifest is no object with a url.")
-    return Source(member["url"], member.get("priority", 1), member.get("location"))
 
 
 # -- Metalink 4 ---------------------------------------------------------------------------------

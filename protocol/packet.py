@@ -7,7 +7,7 @@ Laws:
   (`protocol.session`), never in the lossy channel.
 - The tag is BLAKE2b keyed with the session key over header and payload. Every member knows the
   key, so the tag stops outsiders only; integrity is the business of the block hashes.
-- `open_packet` either returns a header whose every field is in range, or raises `BadPacket`.
+- Neither end reads a payload whose tag it has not checked.
 
 Layout (offset: field): 0 magic `TG` · 2 version (high 4 bits) and type (low 4 bits) · 3 flags ·
 4 session (64 bits, random; paper E's ID number) · 12 object · 13 pass · 14 K of the block ·
@@ -97,24 +97,6 @@ def pack_header(header: PacketHeader) -> bytes:
         raise BadPacket(f"a header field is out of range: {error}") from error
 
 
-def parse_header(datagram: bytes | bytearray | memoryview) -> PacketHeader:
-    """Read the header without looking at the tag. Raises `BadPacket`."""
-    if len(datagram) < PAYLOAD_OFFSET:
-        raise BadPacket(f"a datagram of {len(datagram)} bytes is shorter than its header")
-    magic, kind, flags, session, obj, pass_number, k, block, symbol, sequence, sent = (
-        HEADER.unpack_from(datagram)
-    )
-    if magic != MAGIC:
-        raise BadPacket("the datagram does not start with the magic of this protocol")
-    if kind >> 4 != VERSION:
-        raise BadPacket(f"the datagram has version {kind >> 4}, this end speaks {VERSION}")
-    if kind & 15 > PacketType.MARK or flags > _ALL_FLAGS or k > MAX_K:
-        raise BadPacket("the datagram has an unknown type, flag or block length")
-    return PacketHeader(
-        PacketType(kind & 15), flags, session, obj, pass_number, k, block, symbol, sequence, sent
-    )
-
-
 class PacketSealer:
     """Puts the tag between header and payload; `key` has 16 to 64 bytes."""
 
@@ -133,25 +115,6 @@ class PacketSealer:
         """The whole datagram."""
         packed = pack_header(header)
         return b"".join((packed, self.tag(packed, payload), payload))
-
-
-class PacketOpener:
-    """Checks datagrams of one session; the receiver's gate against strangers."""
-
-    def __init__(self, key: bytes, session: int) -> None:
-        self._sealer = PacketSealer(key)
-        self._session = session
-
-    def open_packet(self, datagram: memoryview) -> tuple[PacketHeader, memoryview]:
-        """Header and payload of a datagram of this session. Raises `BadPacket`."""
-        header = parse_header(datagram)
-        if header.session != self._session:
-            raise BadPacket("the datagram belongs to another session", code="foreign-packet")
-        payload = datagram[PAYLOAD_OFFSET:]
-        tag = self._sealer.tag(bytes(datagram[:HEADER_BYTES]), payload)
-        if tag != bytes(datagram[HEADER_BYTES:PAYLOAD_OFFSET]):
-            raise BadPacket("the datagram's tag is wrong", code="forged-packet")
-        return header, payload
 
 
 def newer(left: int, right: int, bits: int) -> bool:

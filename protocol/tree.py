@@ -206,14 +206,6 @@ def in_order(entries: Iterable[Entry]) -> Iterator[Entry]:
         yield entry
 
 
-def digest_of(entries: Iterable[Entry]) -> str:
-    """The manifest digest of a whole tree."""
-    hasher = hashlib.sha256()
-    for entry in entries:
-        hasher.update(encode_entry(entry))
-    return hasher.hexdigest()
-
-
 def first_clash(entries: Iterable[Entry]) -> tuple[str, str] | None:
     """Two names of one directory that differ in case only, if there are such; streams."""
     folders: list[tuple[str, dict[str, str]]] = []

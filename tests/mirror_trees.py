@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ from protocol.batch import Header, Update
 from protocol.batch_apply import Application
 from protocol.batch_generate import Generated, generate
 from protocol.batch_group import Part
-from protocol.tree import EMPTY_DIGEST, Entry, digest_of, order_key, parent_of
+from protocol.tree import EMPTY_DIGEST, Entry, encode_entry, order_key, parent_of
 
 
 @dataclass
@@ -123,6 +123,11 @@ class MemoryStage:
         else:
             inode = self.new.files[entry.path]
             inode.mode, inode.mtime_ns = entry.mode, entry.mtime_ns
+
+
+def digest_of(entries: Iterable[Entry]) -> str:
+    """The manifest digest of a whole tree."""
+    return hashlib.sha256(b"".join(map(encode_entry, entries))).hexdigest()
 
 
 def make_update(

@@ -10,7 +10,17 @@ from dataclasses import dataclass, field
 
 from client.multicast.receiver import MulticastReceiver
 from protocol.fec import FecParameters, scheme_for
-from protocol.packet import WIRE_OVERHEAD_BYTES
+from protocol.packet import (
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    PAYLOAD_OFFSET,
+    VERSION,
+    WIRE_OVERHEAD_BYTES,
+    PacketHeader,
+    PacketSealer,
+    PacketType,
+)
 from protocol.session import Offer, decode_offer, encode_offer
 from protocol.session_report import ReportAnswer, decode_report, encode_report
 from server.multicast.carousel import Carousel
@@ -19,6 +29,20 @@ from server.multicast.schedule_steps import CarouselSettings, Mark
 from server.multicast.symbols import SymbolSource
 
 KEY = b"k" * 32
+
+
+def open_packet(key: bytes, datagram: bytes | memoryview) -> tuple[PacketHeader, bytes]:
+    """Header and payload of a datagram whose tag is right."""
+    whole = bytes(datagram)
+    packed, tag, payload = (
+        whole[:HEADER_BYTES],
+        whole[HEADER_BYTES:PAYLOAD_OFFSET],
+        whole[PAYLOAD_OFFSET:],
+    )
+    assert PacketSealer(key).tag(packed, payload) == tag
+    magic, kind, *fields = HEADER.unpack(packed)
+    assert (magic, kind >> 4) == (MAGIC, VERSION)
+    return PacketHeader(PacketType(kind & 15), *fields), payload
 
 
 def make_offer(data: bytes, fec: FecParameters, member: str = "m0", **more) -> Offer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from client.multicast.receiver import MulticastReceiver
 from protocol.fec import FecParameters, scheme_for
@@ -109,6 +111,27 @@ def test_counters_name_what_was_thrown_away():
         desk.receiver.take(memoryview(bad), 1.0)
     counters = desk.receiver.counters
     assert (counters.malformed, counters.foreign, counters.forged) == (1, 1, 2)
+    assert not desk.receiver.heard
+
+
+@given(st.data())
+@settings(max_examples=60)
+def test_one_changed_bit_anywhere_is_noticed(data):
+    desk = Desk("none")
+    bad = bytearray(desk.datagram(0, 0))
+    bit = data.draw(st.integers(0, len(bad) * 8 - 1))
+    bad[bit // 8] ^= 1 << bit % 8
+    desk.receiver.take(memoryview(bad), 1.0)
+    assert desk.receiver.counters.foreign + desk.receiver.counters.forged == 1
+    assert not desk.receiver.heard
+
+
+@given(st.binary(max_size=120))
+@settings(max_examples=60)
+def test_noise_is_thrown_away(noise):
+    desk = Desk("none")
+    for datagram in (noise, b"TG\x10" + noise):
+        desk.receiver.take(memoryview(datagram), 1.0)
     assert not desk.receiver.heard
 
 

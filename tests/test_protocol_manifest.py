@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from itertools import pairwise
 
 import pytest
@@ -15,7 +16,6 @@ from protocol.manifest import (
     FileManifest,
     MetalinkFile,
     Source,
-    decode_json,
     decode_metalink,
     decode_sums,
     encode_json,
@@ -58,8 +58,15 @@ def same(found: MetalinkFile, made: FileManifest) -> bool:
 
 @given(manifests())
 @settings(max_examples=40)
-def test_json_survives_the_round_trip(manifest: FileManifest) -> None:
-    assert decode_json(encode_json(manifest)) == manifest
+def test_json_has_everything(manifest: FileManifest) -> None:
+    document = json.loads(encode_json(manifest))
+    assert document.pop("format") == "tidegate-manifest-1"
+    assert [Source(**source) for source in document.pop("sources")] == list(manifest.sources)
+    assert [bytes.fromhex(one) for one in document.pop("pieces_sha256")] == list(manifest.pieces)
+    assert bytes.fromhex(document.pop("sha256")) == manifest.sha256
+    assert document == {
+        name: getattr(manifest, name) for name in ("name", "size_bytes", "piece_length_bytes")
+    }
 
 
 @given(st.lists(manifests(), min_size=1, max_size=3))
@@ -166,26 +173,6 @@ def test_a_hostile_metalink_is_refused(document: bytes) -> None:
         return
     with pytest.raises(BadManifest):
         decode_metalink(document)
-
-
-@pytest.mark.parametrize(
-    "document",
-    [
-        b"",
-        b"[]",
-        b"{}",
-        b"[" * 100_000,
-        b'{"format":"tidegate-manifest-1","name":"a/../b","size_bytes":1}',
-        b'{"format":"tidegate-manifest-1","name":"a","size_bytes":true}',
-        b'{"format":"tidegate-manifest-1","name":"a","size_bytes":1,"pieces_sha256":["00"]}',
-        b'{"format":"tidegate-manifest-1","name":"a","size_bytes":1,"sources":[1]}',
-        b'{"format":"tidegate-manifest-1","name":"a","size_bytes":9,"piece_length_bytes":1,'
-        b'"pieces_sha256":["' + b"0" * 64 + b'"]}',
-    ],
-)
-def test_a_hostile_json_manifest_is_refused(document: bytes) -> None:
-    with pytest.raises(BadManifest):
-        decode_json(document)
 
 
 @given(st.integers(0, 1 << 45))

@@ -15,7 +15,7 @@ from server.admin.web import Problem
 
 ROOT = Path(__file__).parent.parent
 #: Codes that never leave the process: they end in an exit status or a log line.
-INTERNAL = {"bad-packet", "foreign-packet", "forged-packet", "too-old"}
+INTERNAL = {"bad-packet", "too-old"}
 #: Erasure codes, which are named by a keyword of the same name.
 INTERNAL |= {"xor"}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mirror_trees import Tree, edited_pairs, open_update, trees
+from mirror_trees import Tree, digest_of, edited_pairs, open_update, trees
 
 from protocol.channel import Edge, Index, Version, decode_index, encode_index, prune, route
 from protocol.errors import BadManifest
@@ -18,7 +18,6 @@ from protocol.tree import (
     Entry,
     check_path,
     decode_entry,
-    digest_of,
     encode_entry,
     first_clash,
     in_order,

@@ -105,7 +105,6 @@ def test_one_leaving_without_a_word_holds_nobody_up_for_long():
     peers = [Link(loss=0.05), Link(loss=0.05, leaves_at_s=0.05)]
     outcome = simulate(DATA, small("raptorq"), peers)
     assert bytes(outcome.peers[0].output) == DATA
-    assert outcome.carousel.lost_members == 1
     assert outcome.seconds < 6
 
 

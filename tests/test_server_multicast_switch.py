@@ -16,7 +16,7 @@ from twisted.internet.task import Clock
 
 from client.multicast.receiver import MulticastReceiver
 from protocol.fec import BlockLayout, available_schemes
-from protocol.packet import PAYLOAD_OFFSET, PacketOpener
+from protocol.packet import PAYLOAD_OFFSET
 from protocol.session import (
     HEADER_NAME,
     OFFER_TYPE,
@@ -39,6 +39,7 @@ from server.multicast.sessions import Sessions
 from server.multicast.settings import MulticastSettings
 from server.multicast.switch import MulticastSwitch, hurry
 from tests.fakes import FakeConnection
+from tests.multicast_link import open_packet
 
 CAPABLE = format_capability(Capability((*available_schemes(), "paper"), scope="site"))
 
@@ -293,10 +294,9 @@ def test_a_session_sends_sealed_datagrams_and_ends_when_all_are_done(house: Hous
         house.post(offer.report_url, encode_report(Report(offer.member, "joined")))
     assert house.sessions.running[0].takes_joiners
     house.run(0.5)
-    opener = PacketOpener(offers[0].key, offers[0].session)
     got = bytearray(len(house.body))
     for datagram in FakeSender.sent:
-        header, payload = opener.open_packet(memoryview(datagram))
+        header, payload = open_packet(offers[0].key, datagram)
         if len(payload):
             at = header.block * offers[0].layout().block_bytes + header.symbol * len(payload)
             got[at : at + len(payload)] = payload[: len(got) - at]

@@ -8,12 +8,13 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from protocol.fec import BlockLayout, FecParameters, scheme_for
-from protocol.packet import PAYLOAD_OFFSET, WIRE_OVERHEAD_BYTES, PacketFlag, PacketOpener
+from protocol.packet import PAYLOAD_OFFSET, WIRE_OVERHEAD_BYTES, PacketFlag
 from server.multicast.carousel import Carousel
 from server.multicast.framing import Framer
 from server.multicast.schedule_steps import CarouselSettings
 from server.multicast.symbols import ObjectChanged, SymbolSource
 from server.multicast.transmitter import Transmitter
+from tests.multicast_link import open_packet
 
 SYMBOL = 1000
 WIRE = SYMBOL + PAYLOAD_OFFSET + WIRE_OVERHEAD_BYTES
@@ -140,8 +141,7 @@ def test_a_file_that_changed_and_a_network_that_is_gone_end_it_once() -> None:
 
 def closing(house: House) -> list[bool]:
     """Of each mark that was sent, whether it says that the session is over."""
-    opener = PacketOpener(b"k" * 16, 1)
-    headers = [opener.open_packet(memoryview(mark))[0] for mark in house.socket.marks]
+    headers = [open_packet(b"k" * 16, mark)[0] for mark in house.socket.marks]
     return [bool(header.flags & PacketFlag.CLOSE_SESSION) for header in headers]
 
 

@@ -185,7 +185,6 @@ def test_writes_wait_a_few_milliseconds_and_go_together(
     assert len(threads.jobs) == 1
     threads.run()
     assert live(database) == [1, 2]
-    assert store.batches_total == 1
     assert clock.getDelayedCalls() == []
 
 

@@ -7,7 +7,6 @@ everywhere: a segmented batch would cross a veth as one packet, and a loss rule 
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Sequence
@@ -174,12 +173,6 @@ class Network:
         )
         sent, packets = text.split()
         return int(sent), int(packets)
-
-    @staticmethod
-    def cpu_seconds(process: subprocess.Popen[bytes]) -> float:
-        """User and system time of a running process so far."""
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self) -> None:
         """End everything that was started here, by its own process id."""

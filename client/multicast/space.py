@@ -26,11 +26,6 @@ class BlockSpace:
         self._lent: dict[int, memoryview | None] = {}
         self._maps: list[mmap.mmap] = []
 
-    @property
-    def mapped_bytes(self) -> int:
-        """How much is backed by files."""
-        return sum(len(mapped) for mapped in self._maps)
-
     def take(self, size: int) -> memoryview:
         """Zeroed memory of `size` bytes (at most 1 MiB). Raises OSError when the disk is full."""
         if size <= self._left:

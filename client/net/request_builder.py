@@ -31,8 +31,6 @@ class Asking:
         self._client_id = client_id
         self._secret = secret
         self._pass = pass_token
-        #: The user asked for a coding, and gets what comes.
-        self.takes_codings = any(name.lower() == "accept-encoding" for name, _ in headers)
         self._logins: dict[str, str | None] = {}
         for name, value in [*headers, ("x", pass_token or ""), ("x", client_id or "")]:
             if not name or set(name.lower()) - _TOKEN or any(c in value for c in "\r\n\0"):

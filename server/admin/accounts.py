@@ -272,12 +272,6 @@ class Accounts:
             raise AccountFault("name", f"There is already a user {name}.", 409)
         return self._put(User(name, role, hashed, now, must_change=True))
 
-    def set_role(self, name: str, role: Role) -> User:
-        user = self._known(name)
-        if role is not Role.OPERATOR:
-            self._keep_an_operator(name)
-        return self._put(replace(user, role=role))
-
     def drop_user(self, name: str) -> None:
         self._known(name)
         self._keep_an_operator(name)

@@ -125,10 +125,6 @@ class OpenFile:
         """Whether this part can be read without waiting for a disk, as far as can be told."""
         return at_hand(self.fd, start, stop)
 
-    def read_all(self) -> bytes | None:
-        """The whole content; None when it changed meanwhile. Raises Unreadable."""
-        return self.read_pieces([(0, self._size_bytes)])
-
     def read_pieces(self, pieces: Sequence[bytes | tuple[int, int]]) -> bytes | None:
         """Byte ranges of the content, with bytes that stand for themselves between them.
 

@@ -327,11 +327,6 @@ class HttpConnection:
         """Whether everything written is in the system's hands."""
         return self._outbox is None
 
-    @property
-    def pending_bytes(self) -> int:
-        """What has arrived and was not read yet."""
-        return len(self._parser.pending) if self._parser is not None else 0
-
     def close_if_idle(self) -> None:
         """The server is stopping: a connection between two requests has nothing to lose."""
         if self._current is None and not (self._parser is not None and self._parser.mid_message):

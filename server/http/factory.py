@@ -109,7 +109,6 @@ class HttpFactory:
         self.refusing = 0
         self.refused_total = 0
         self.accepted_total = 0
-        self.given_up_total = 0
         self._nothing_idle_s = -1.0
         self.draining = False
         self.now = 0.0
@@ -191,7 +190,6 @@ class HttpFactory:
             key=lambda one: (-taken[networks[one][-1]], -taken[networks[one][0]], one.deadline)
         )
         for one in resting[: max(1, most // 100)]:
-            self.given_up_total += 1
             one.lost()
         if not resting:
             # Do not look again before the next sweep.

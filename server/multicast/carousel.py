@@ -88,11 +88,6 @@ class Carousel:
         """How many said that they have everything."""
         return self._members.done
 
-    @property
-    def lost_members(self) -> int:
-        """How many fell silent or were sent to unicast."""
-        return self._members.lost
-
     def expects(self, member: str) -> bool:
         """Whether a report of this receiver counts."""
         return member in self._members

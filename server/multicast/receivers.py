@@ -26,7 +26,6 @@ class Members:
         self._settings = settings
         self._members: dict[str, _Member] = {}
         self.done = 0
-        self.lost = 0
         #: How many ever joined, and when the last one did.
         self.joins = 0
         self.last_join = now
@@ -72,7 +71,6 @@ class Members:
             return "closed"
         if self._too_lossy(member, report, now):
             del self._members[report.member]
-            self.lost += 1
             return "unicast"
         return "continue"
 
@@ -100,4 +98,3 @@ class Members:
         for name, member in list(self._members.items()):
             if now - max(member.heard_at, since) > timeout:
                 del self._members[name]
-                self.lost += 1

@@ -92,7 +92,6 @@ class Store:
         self._late = False
         self._reason = ""
         self._since_s = 0.0
-        self.batches_total = 0
         self.failures_total = 0
 
     @property
@@ -249,7 +248,6 @@ class Store:
 
         def succeeded(_: None) -> None:
             landed()
-            self.batches_total += 1
             self._retry_s = RETRY_FIRST_S
             if self._reason:
                 self.log.info("The database works again.")

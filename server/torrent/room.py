@@ -78,14 +78,6 @@ class TorrentRoom:
             sum(count.downloaded for count in counts),
         )
 
-    def peers_of(self, url_path: str) -> Census | None:
-        """The peers of one file; None where nobody ever announced it."""
-        for v1, swarm in self._swarms.items():
-            made = self._store.by_hash(v1)
-            if made is not None and made.url_path == url_path:
-                return swarm.census(self._now())
-        return None
-
     def start(self) -> None:
         """Find what was made in an earlier life."""
         self._store.load()
