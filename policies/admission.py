@@ -892,6 +892,10 @@ class Admission:
         """See `AdmissionPolicy.tickets`."""
         return self.queue.queue(start)
 
+    def anybody_waits(self) -> bool:
+        """See `AdmissionPolicy.anybody_waits`."""
+        return len(self.queue) > 0
+
     def changes(self) -> list[TicketRow]:
         """See `AdmissionPolicy.changes`."""
         return self.queue.changes()

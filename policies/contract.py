@@ -329,6 +329,10 @@ class AdmissionPolicy(Protocol):
         """All waiting and ready tickets in the order of their turn, without the first `start`."""
         ...
 
+    def anybody_waits(self) -> bool:
+        """Whether there is a waiting or ready ticket."""
+        ...
+
     def leases(self) -> Sequence[LeaseView]:
         """All leases."""
         ...

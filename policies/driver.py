@@ -55,6 +55,10 @@ class PolicyView(Protocol):
         """All waiting and ready tickets in the order of their turn."""
         ...
 
+    def anybody_waits(self) -> bool:
+        """Whether there is one at all."""
+        ...
+
     def leases(self) -> Sequence[LeaseView]:
         """All leases."""
         ...

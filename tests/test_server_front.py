@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import socket
@@ -524,6 +525,32 @@ def test_a_ready_answer_that_is_not_asked_for_gives_its_memory_back(tmp_path: Pa
     parts = ready.again(turns, date, False)
     assert parts is not None
     assert parts[1] == b"ok"
+
+
+@pytest.mark.parametrize(
+    "lines", [[], ["Connection: close"], ["Range: bytes=1-9", "X: 1"], ["If-None-Match: *", "X: 2"]]
+)
+def test_a_connection_leaves_nothing_to_the_garbage_collector(
+    tmp_path: Path, lines: list[str]
+) -> None:
+    bench = fill(Bench(tmp_path, known=False))
+
+    def one() -> None:
+        client = Dialled(bench)
+        client.send(request("/big.bin", "GET", *lines))
+        assert client.taken()
+        Dialled.hang_up()
+        bench.clock.advance(0.1)
+
+    one()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(20):
+            one()
+        assert gc.collect() < 20
+    finally:
+        gc.enable()
 
 
 class HeldDisk(Disk):

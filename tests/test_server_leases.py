@@ -109,3 +109,21 @@ def test_what_the_journal_has_already_is_not_written_again_at_the_start() -> Non
     states = {row.number: row.state for row in after.gate.policy.tickets()}
     assert written == {n for n, state in states.items() if state is not TicketState.WAITING}
     assert len(written) < len(rows)
+
+
+def test_the_end_of_one_connection_asks_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(slots=1, connections_per_lease=64)
+    asked = [house.ask("10.0.0.1") for _ in range(64)]
+    assert all(one.started for one in asked)
+    house.wait(2 * TICK_S)
+    asks = 0
+
+    def delivered(one: Asked) -> int:
+        nonlocal asks
+        asks += 1
+        return one.transfer.sent_bytes
+
+    for one in asked[1:]:
+        monkeypatch.setattr(one.transfer, "delivered_bytes", lambda one=one: delivered(one))
+    asked[0].transfer.finish()
+    assert asks == 0

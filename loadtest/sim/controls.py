@@ -130,6 +130,10 @@ class ProcessorSharing:
         """There are no tickets."""
         return ()
 
+    def anybody_waits(self) -> bool:
+        """Nobody."""
+        return False
+
     def leases(self) -> Sequence[LeaseView]:
         """All running downloads."""
         return tuple(self._leases.values())

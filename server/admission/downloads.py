@@ -155,6 +155,11 @@ class Download:
         flying = sum(delivery.in_flight_bytes() for delivery in self.deliveries)
         return max(0, self.wanted_bytes - self.coverage.total_bytes - flying)
 
+    def left_when_seen(self) -> int:
+        """`remaining_bytes` as of the last look at what runs, which asks nobody."""
+        flying = sum(delivery.seen_bytes for delivery in self.deliveries)
+        return max(0, self.wanted_bytes - self.coverage.total_bytes - flying)
+
     def taken_bytes(self) -> int:
         """How much of what the client wanted it has."""
         return self.wanted_bytes - self.remaining_bytes()

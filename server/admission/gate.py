@@ -448,8 +448,10 @@ class Gate:
         delivery = Delivery(download, visit.plan, self.leases.delivered)
         download.deliveries.add(delivery)
         transfer = visit.start(delivery, headers)
+        if delivery.over:
+            return
         delivery.transfer = transfer
-        if download.still and not delivery.over:
+        if download.still:
             transfer.pause()
 
     def _park(

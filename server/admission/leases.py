@@ -192,12 +192,17 @@ class LeaseManager:
         self._parts.popularity.count(download.file, 0, delivery.delivered_bytes)
         if self.downloads.get(download.lease) is not download:
             return
-        self._parts.evidence.took(download.client, download.taken_bytes(), download.wanted_bytes)
+        # Asking the kernel for each of its other connections would cost the more, the more it has.
+        left = download.left_when_seen()
+        wanted = download.wanted_bytes
+        self._parts.evidence.took(download.client, wanted - left, wanted)
         self._ended.add((download.client, download.file))
         if delivery.transfer is not None:
             rate = download.rate_bytes_s
             self._parts.line.ended(delivery.transfer.flying_bytes(), rate, self.now())
-        left, done = download.remaining_bytes(), download.complete()
+            # It knows us as well: no work for the garbage collector.
+            delivery.transfer = None
+        done = download.complete()
         if done:
             self._drop(download.lease)
             self._parts.passes.end(download.client, download.file)
@@ -236,7 +241,7 @@ class LeaseManager:
     def _somebody_waits(self) -> bool:
         if self._paused or self._parked.anybody():
             return True
-        return next(iter(self.policy.tickets()), None) is not None
+        return self.policy.anybody_waits()
 
     def _record(self) -> None:
         self._keep(self._driver.changes())

@@ -38,6 +38,8 @@ _ENCRYPTED_BYTES = 256 * 1024
 #: The first piece is smaller: a range of 1 MiB then leaves in two turns, so that its reader works
 #: while the next one is served (measured: half the CPU per byte, and twice the throughput).
 _FIRST_BYTES = 512 * 1024
+#: A body above this takes so long that its connection gives up what only the next request needs.
+_LONG_BYTES = 2 << 20
 _TAIL_BYTES = 1024
 _COPY_BYTES = 64 * 1024
 #: No bound on what lies unsent in the kernel is above this: its own is no larger.
@@ -58,6 +60,7 @@ class BodySender:
         "_checked_bytes",
         "_checked_s",
         "_checking",
+        "_compared",
         "_delivered_bytes",
         "_disk",
         "_file",
@@ -123,6 +126,8 @@ class BodySender:
         #: Says whether a file that changed has its content still; asked once at a time.
         self._still = still
         self._checking = False
+        #: The file was compared in this very turn.
+        self._compared = False
         self._in_ring = False
         self._trickles = False
         self.share = listener.share or Share()
@@ -202,9 +207,13 @@ class BodySender:
         connection = self._request.connection
         self._request.on_gone(self._gone)
         if not self._over:
-            connection.release_buffers()
+            if self.total_bytes > _LONG_BYTES:
+                connection.release_buffers()
             connection.monitor = self._monitor
+            # Whoever starts a body has just compared its file.
+            self._compared = True
             connection.when_flushed(self._begin)
+            self._compared = False
 
     def start_if(
         self, same: Deferred[bool], begin: Callable[[], None], refuse: Callable[[], None]
@@ -326,6 +335,9 @@ class BodySender:
 
     def _check_file(self) -> bool:
         """Whether the file is still the one the header promised; finds out more if not."""
+        if self._compared:
+            self._compared = False
+            return True
         if self._file.unchanged():
             return True
         self._checking = True

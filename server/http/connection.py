@@ -284,12 +284,17 @@ class HttpConnection:
         self.loop.drop(self)
         self.factory.left(self)
         self._abandon()
-        self._parser = None
+        self._drop_parser()
         self._outbox = None
         self.monitor = None
         self._room_call = None
         self.socket.close()
         self.socket = None
+
+    def _drop_parser(self) -> None:
+        parser, self._parser = self._parser, None
+        if parser is not None:
+            parser.end()
 
     def _abandon(self) -> None:
         """Nobody is there to be answered any more."""
@@ -338,7 +343,7 @@ class HttpConnection:
             self._monitor_due_s = self.monitor(now)
         if self.idle:
             # An idle connection is cheap to keep: its parser is made again when it is needed.
-            self._parser = None
+            self._drop_parser()
         if now < self.deadline:
             return
         self.deadline = _NEVER
@@ -535,7 +540,7 @@ class HttpConnection:
         parser = self._parser
         if parser is not None:
             if parser.quiet:
-                self._parser = None
+                self._drop_parser()
             else:
                 parser.release_buffers()
         if self._current is not None:
@@ -743,7 +748,7 @@ class HttpConnection:
 
     def _linger(self) -> None:
         self._discard = True
-        self._parser = None
+        self._drop_parser()
         self.deadline = self.factory.now + self.factory.limits.linger_timeout_s
         self._paused = False
         self._watch()

@@ -115,6 +115,13 @@ class RequestParser:
         """A long answer begins: let go of what only the next request needs."""
         self._headers = {}
 
+    def end(self) -> None:
+        """Nothing is asked of it any more. llhttp holds its callbacks, so it is let go of here:
+        else only the garbage collector would find the two.
+        """
+        self.pending = b""
+        self._llhttp = None
+
     # -- llhttp's callbacks -----------------------------------------------------------------
 
     def on_message_begin(self) -> None:
