@@ -254,6 +254,7 @@ class Laws(RuleBasedStateMachine):
     def tickets_are_kept_in_order(self) -> None:
         rows = list(self.policy.tickets())
         assert {row.number: (row.client, row.file) for row in rows} == self.queue
+        assert self.policy.anybody_waits() == bool(rows)
         states = [row.state for row in rows]
         assert states == sorted(states, key=[TicketState.READY, TicketState.WAITING].index)
         assert isinstance(self.policy, Admission)

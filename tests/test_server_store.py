@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -321,6 +323,24 @@ def test_a_database_file_that_is_lost_is_noticed_and_written_anew(
     assert [row[0] for row in found.execute("SELECT number FROM tickets")] == [1, 2]
     found.close()
     store.close()
+
+
+def test_tables_that_are_up_to_date_are_opened_without_alembic(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path;"
+        "from server.store.database import Database, sqlite_url;"
+        "Database(sqlite_url(Path(sys.argv[1]))).migrate(); print('alembic' in sys.modules)"
+    )
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", script, str(tmp_path / "state.db")],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        for _ in range(2)
+    ]
+    assert said == ["True", "False"]
 
 
 def test_a_database_of_a_newer_version_is_refused_in_one_sentence(database: Database) -> None:

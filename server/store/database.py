@@ -13,10 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from alembic import command
-from alembic.config import Config
-from alembic.util.exc import CommandError
-from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
@@ -165,6 +162,27 @@ class Database:
 
     def migrate(self) -> None:
         """Bring the tables up to date; raises StoreUnavailable with the fault, in a line."""
+        if not self._is_up_to_date():
+            self._upgrade()
+        self._identity = self._look_at_file()
+
+    def _is_up_to_date(self) -> bool:
+        """Whether there is nothing to migrate: Alembic is 8 MB that most starts do without."""
+        newest = max(path.stem for path in (MIGRATIONS / "versions").glob("v*.py"))
+        try:
+            with self.engine.connect() as connection:
+                if not inspect(connection).has_table("alembic_version"):
+                    return False
+                found = connection.scalars(text("SELECT version_num FROM alembic_version")).all()
+        except SQLAlchemyError as error:
+            raise StoreUnavailable(str(error).splitlines()[0]) from error
+        return [f"v{number}" for number in found] == [newest.partition("_")[0]]
+
+    def _upgrade(self) -> None:
+        from alembic import command
+        from alembic.config import Config
+        from alembic.util.exc import CommandError
+
         config = Config()
         config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
         try:
@@ -181,7 +199,6 @@ class Database:
             ) from error
         except SQLAlchemyError as error:
             raise StoreUnavailable(str(error).splitlines()[0]) from error
-        self._identity = self._look_at_file()
 
     # -- one server, one database --------------------------------------------------------------
 
