@@ -149,6 +149,12 @@ class Gone(msgspec.Struct, frozen=True, array_like=True, tag="gone"):
     number: int
 
 
+class Ending(msgspec.Struct, frozen=True, array_like=True, tag="ending"):
+    """A body is about to end; its last bytes wait for `MayEnd`, half a second at most."""
+
+    number: int
+
+
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     """A body that was started has ended; `complete` when every byte was handed over."""
 
@@ -300,6 +306,12 @@ class Resume(msgspec.Struct, frozen=True, array_like=True, tag="resume"):
     number: int
 
 
+class MayEnd(msgspec.Struct, frozen=True, array_like=True, tag="may_end"):
+    """The last bytes of a body may leave: it is on record that its ticket is used."""
+
+    number: int
+
+
 class Digests(msgspec.Struct, frozen=True, array_like=True, tag="digests"):
     """The answer to FindDigests; None: the leader does not know them, hash it yourself."""
 
@@ -319,6 +331,7 @@ FromNode = (
     | Register
     | Judge
     | Gone
+    | Ending
     | Ended
     | Parting
     | Progress
@@ -337,6 +350,7 @@ FromLeader = (
     | Start
     | Pause
     | Resume
+    | MayEnd
     | Digests
     | Leave
 )

@@ -123,6 +123,9 @@ class FakeTransfer:
         self.sent_bytes += count
 
     def end(self, complete: bool) -> None:
+        """What was asked before the last bytes, `may_end`, is asked here as well."""
+        if complete and not self.over and not self._listener.may_end(self.finish):
+            return
         if not self.over:
             self.over = True
             if complete:

@@ -24,6 +24,9 @@ class _Silent:
 
     share: Share | None = None
 
+    def may_end(self, go_on: Callable[[], None]) -> bool:
+        return True
+
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
         """Nothing to do."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import random
+import re
+import selectors
 import signal
 import socket
 import sqlite3
@@ -14,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.faulty_disk import FaultyDisk
 from tests.running import RunningServer, journal, make_release, serving, wait_for
 
 pytestmark = pytest.mark.e2e
@@ -104,6 +107,51 @@ def test_no_acknowledged_ticket_loses_its_place_however_often_the_server_is_kill
         assert len(set(places)) == len(places)
         for _, _, connection in holders:
             connection.close()
+
+
+def test_a_used_ticket_is_not_honoured_again_however_soon_the_server_is_killed(
+    tmp_path: Path,
+) -> None:
+    """Killed the moment the last bytes are there: the tickets are on record as used by then.
+
+    The disk takes 2 ms for a write, so that a record that comes too late is found to be so.
+    """
+    size = 3_000_000
+    make_release(tmp_path / "release", big_iso=size)
+    args = ("--slots", "32", "--reserve-small", "0", "--policy", "ticket")
+    used: dict[str, str] = {}
+    disk = FaultyDisk(tmp_path)
+    disk.set(f"write delay 2 {tmp_path / 'state'}/")
+    environ = {**ENVIRON, **disk.environ}
+    for life in range(2):
+        server = RunningServer(tmp_path / "release", tmp_path / "state", *args, **environ)
+        address = urlsplit(server.url)
+        selector = selectors.DefaultSelector()
+        for number in range(16):
+            client = f"client-{life}-{number}"
+            sock = socket.create_connection((address.hostname, address.port))
+            request = f"GET /big.iso HTTP/1.1\r\nHost: x\r\nTidegate-Client: {client}\r\n\r\n"
+            sock.sendall(request.encode())
+            selector.register(sock, selectors.EVENT_READ, (client, bytearray()))
+        while selector.get_map():
+            for key, _ in selector.select(20):
+                client, got = key.data
+                got += key.fileobj.recv(1 << 20)  # type: ignore[union-attr]
+                head, _, body = got.partition(b"\r\n\r\n")
+                if len(body) == size:
+                    used[client] = re.findall(rb"Tidegate-Ticket: (\S+)", head)[0].decode()
+                    selector.unregister(key.fileobj).fileobj.close()  # type: ignore[union-attr]
+        server.kill()
+        selector.close()
+    assert len(used) == 32
+    with serving(tmp_path / "release", tmp_path / "state", *args, **ENVIRON) as server:
+        statuses = []
+        for client, token in used.items():
+            status, _, connection = ask(server.url, client, token)
+            connection.close()
+            statuses.append(status)
+        assert statuses == [403] * 32
+    disk.close()
 
 
 def test_no_slot_stays_taken_after_a_crash(tmp_path: Path) -> None:

@@ -634,6 +634,80 @@ def test_a_used_ticket_stays_used_over_a_crash() -> None:
     assert replay.connection.status == 403
 
 
+def test_a_download_begins_only_once_its_ticket_is_safe_in_the_journal() -> None:
+    house = House(lease_idle_s=1.0)
+    house.journal.hold = True
+    first = house.ask("192.0.2.1")
+    assert not first.started
+    assert house.journal.rows[1].state is TicketState.STARTED
+    first.leave()
+    house.journal.waiters.pop()()
+    assert not first.started
+    house.wait(2)
+    second = house.ask("192.0.2.2")
+    house.journal.waiters.pop()()
+    house.wait(0.25)
+    assert second.started, "the slot of who left before the first byte is free again"
+
+
+def test_who_is_cut_off_before_the_first_byte_asks_anew() -> None:
+    house = House()
+    house.journal.hold = True
+    asked = house.ask("192.0.2.1")
+    house.gate.leases.end(next(iter(house.gate.downloads.values())), "an operator's doing")
+    house.journal.waiters.pop(0)()
+    house.wait(0.25)
+    while house.journal.waiters:
+        house.journal.waiters.pop(0)()
+    house.wait(0.25)
+    assert asked.started
+    assert len(house.gate.downloads) == 1
+
+
+def test_the_last_bytes_wait_until_the_journal_has_the_ticket_as_used() -> None:
+    house = House()
+    asked = house.ask("192.0.2.1")
+    asked.transfer.send(1000)
+    house.journal.hold = True
+    asked.transfer.finish()
+    house.wait(0.25)
+    assert not asked.transfer.over
+    row = house.journal.rows[1]
+    assert (row.state, row.remaining_bytes) == (TicketState.STARTED, 0)
+    house.journal.waiters.pop()()
+    house.wait(0.25)
+    assert asked.transfer.over
+    house.wait(1)
+    assert house.journal.rows[1].state is TicketState.DONE
+
+
+def test_a_download_that_breaks_off_in_its_last_bytes_keeps_its_ticket() -> None:
+    house = House(lease_idle_s=10.0)
+    asked = house.ask("192.0.2.1")
+    house.journal.hold = True
+    asked.transfer.finish()
+    asked.transfer.end(False)
+    row = house.journal.rows[1]
+    assert (row.state, row.remaining_bytes) == (TicketState.STARTED, BIG)
+
+
+def test_only_the_last_of_several_bodies_waits_for_the_journal() -> None:
+    house = House(connections_per_lease=4)
+    first = house.ask("192.0.2.1", ranges=(0, BIG // 2))
+    house.journal.hold = True
+    second = house.ask("192.0.2.1", token=first.token, ranges=(BIG // 2, BIG))
+    whole = house.ask("192.0.2.1", token=first.token)
+    first.transfer.finish()
+    house.wait(0.25)
+    assert first.transfer.over
+    assert house.journal.rows[1].remaining_bytes > 0
+    whole.transfer.end(False)
+    second.transfer.finish()
+    house.wait(0.25)
+    assert not second.transfer.over
+    assert house.journal.rows[1].remaining_bytes == 0
+
+
 def test_numbers_are_promised_to_the_store_before_they_are_given() -> None:
     house = House(next_number=5)
     house.ask("192.0.2.1")

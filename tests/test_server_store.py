@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sqlite3
 import subprocess
@@ -175,6 +176,31 @@ def test_finished_tickets_are_forgotten_once_their_tokens_have_expired(
         forget_tickets(session, before_s=1500.0)
         assert read_journal(session).over == (900,)
     assert live(database) == [1]
+
+
+def test_a_ticket_of_which_nothing_is_wanted_any_more_is_used(database: Database) -> None:
+    ending = dataclasses.replace(ticket(1, TicketState.STARTED), remaining_bytes=0)
+    with database.session.begin() as session:
+        write_tickets(session, [ending, ticket(2, TicketState.STARTED)])
+        found = read_journal(session)
+        assert ([row.number for row in found.live], found.over) == ([2], (1,))
+        forget_tickets(session, before_s=ending.changed_s + 1)
+        assert read_journal(session).over == ()
+
+
+def test_what_comes_after_a_pause_is_written_at_once_and_the_next_a_batch_later(
+    store: Store, clock: Clock, threads: Threads
+) -> None:
+    store.keep_tickets([ticket(1)])
+    clock.advance(0)
+    assert len(threads.jobs) == 1
+    threads.run()
+    store.keep_tickets([ticket(2)])
+    clock.advance(0)
+    assert threads.jobs == []
+    clock.advance(BATCH_S)
+    assert len(threads.jobs) == 1
+    threads.run()
 
 
 def test_writes_wait_a_few_milliseconds_and_go_together(

@@ -30,6 +30,9 @@ class Delivery:
 
     __slots__ = (
         "_ended",
+        "_ending",
+        "_go_on",
+        "_may_end",
         "_plan",
         "delivered_bytes",
         "download",
@@ -40,7 +43,11 @@ class Delivery:
     )
 
     def __init__(
-        self, download: Download, plan: BodyPlan, ended: Callable[[Delivery], None]
+        self,
+        download: Download,
+        plan: BodyPlan,
+        ending: Callable[[Delivery, Callable[[], None]], None],
+        ended: Callable[[Delivery], None],
     ) -> None:
         self.download = download
         self.share: Share | None = download.share
@@ -48,9 +55,31 @@ class Delivery:
         self.over = False
         self.delivered_bytes = 0
         self._plan = plan
+        self._ending = ending
         self._ended = ended
+        #: Whether its last bytes may leave, and who waits for that.
+        self._may_end = False
+        self._go_on: Callable[[], None] | None = None
         #: What had arrived at the last look.
         self.seen_bytes = 0
+
+    def may_end(self, go_on: Callable[[], None]) -> bool:
+        """See `TransferListener`."""
+        asked, self._go_on = self._go_on is not None, go_on
+        if not asked:
+            self._ending(self, self._let_end)
+        return self._may_end
+
+    def _let_end(self) -> None:
+        self._may_end = True
+        if self._go_on is not None and not self.over:
+            self._go_on()
+
+    def wanted_end_bytes(self) -> int:
+        """What it will have delivered as far as it was let: all, or what it has sent so far."""
+        if self._go_on is not None:
+            return sum(stop - start for start, stop in self._plan.ranges)
+        return self.transfer.sent_bytes if self.transfer is not None else 0
 
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
         """See `TransferListener`: count what arrived, and tell the gate."""
@@ -92,6 +121,7 @@ class Download:
         "coverage",
         "deliveries",
         "ended_bytes",
+        "ending",
         "etag",
         "file",
         "flowed_bytes",
@@ -141,6 +171,8 @@ class Download:
         self.flying_bytes = 0
         self.coverage = Coverage()
         self.deliveries: set[Delivery] = set()
+        #: Whether the journal has it as used up, although its last bytes may be here yet.
+        self.ending = False
         self.address = address_of(job.client)
 
     def renew(self, rep: Representation, wanted_bytes: int) -> None:
@@ -188,6 +220,11 @@ class Download:
     def complete(self) -> bool:
         """Whether everything wanted was delivered."""
         return not self.deliveries and self.coverage.total_bytes >= self.wanted_bytes
+
+    def about_to_complete(self) -> bool:
+        """Whether the bodies that were let go to their end are all that is wanted."""
+        coming = sum(delivery.wanted_end_bytes() for delivery in self.deliveries)
+        return self.coverage.total_bytes + coming >= self.wanted_bytes
 
     def measure(self, now: float) -> int:
         """Update the smoothed rate over the time it has run; not while paused.

@@ -427,6 +427,20 @@ class Gate:
             download = self.leases.begin(Download(admit, job, rep, now, waited_s))
         else:
             download.renew(rep, job.remaining_bytes)
+        if admit.ticket is None or admit.joined or visit.proof.ticket is not None:
+            self._send(visit, admit, download)
+        else:
+            # Its ticket is new, and what a client was told must survive a crash.
+            self.parts.journal.after_commit(lambda: self._send(visit, admit, download))
+
+    def _send(self, visit: AdmissionRequest, admit: Admit, download: Download) -> None:
+        if self.downloads.get(admit.lease) is not download:
+            # It was cut off meanwhile.
+            self._decided(visit, self.leases.offer(visit.job))
+            return
+        if visit.request.finished:
+            self.leases.left(download)
+            return
         visit.request.waited_s = download.waited_s
         visit.request.priority_class = visit.proof.priority_class
         headers: list[Header] = [
@@ -445,7 +459,7 @@ class Gate:
         if visit.cookie is not None:
             # So its resume is known for the same browser's.
             headers.append(visitor_cookie(visit.request, visit.cookie))
-        delivery = Delivery(download, visit.plan, self.leases.delivered)
+        delivery = Delivery(download, visit.plan, self.leases.ending, self.leases.delivered)
         download.deliveries.add(delivery)
         transfer = visit.start(delivery, headers)
         if delivery.over:

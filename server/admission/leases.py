@@ -176,6 +176,11 @@ class LeaseManager:
         self._parts.popularity.count(download.file, 1, 0)
         return download
 
+    def left(self, download: Download) -> None:
+        """Who was to ride on this lease left before the first byte."""
+        self._driver.end(download.lease, self.now(), download.remaining_bytes(), done=False)
+        self.settle()
+
     def end(self, download: Download, reason: str) -> None:
         """Cut a download off and free its slot."""
         if self._drop(download.lease) is None:
@@ -185,6 +190,22 @@ class LeaseManager:
         self._driver.cut(download.lease, self.now())
         self._parts.passes.end(download.client, download.file)
         self.settle()
+
+    def ending(self, delivery: Delivery, safe: Callable[[], None]) -> None:
+        """A body is about to end; `safe` lets it, once its ticket is on record as used up.
+
+        A ticket that has started and of which nothing is wanted any more counts as used.
+        """
+        download, row = delivery.download, None
+        running = self.downloads.get(download.lease) is download
+        if running and download.ticket is not None and download.about_to_complete():
+            row = self.policy.ticket(download.ticket)
+        if row is None:
+            safe()
+            return
+        download.ending = True
+        self._keep([replace(row, remaining_bytes=0)])
+        self._parts.journal.after_commit(safe)
 
     def delivered(self, delivery: Delivery) -> None:
         """A body has ended: its lease is done, or idles for a while."""
@@ -207,6 +228,11 @@ class LeaseManager:
             self._drop(download.lease)
             self._parts.passes.end(download.client, download.file)
         self._driver.end(download.lease, self.now(), left, done=done)
+        if download.ending and not done and download.ticket is not None:
+            # It broke off in its last bytes: the ticket counts again.
+            download.ending = False
+            row = self.policy.ticket(download.ticket)
+            self._keep([row] if row is not None else [])
         self.settle()
 
     def _drop(self, lease: int) -> Download | None:

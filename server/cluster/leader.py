@@ -25,6 +25,7 @@ from protocol.cluster import (
     Digests,
     Drip,
     Ended,
+    Ending,
     Enter,
     FindDigests,
     Finish,
@@ -34,6 +35,7 @@ from protocol.cluster import (
     Hello,
     Judge,
     Leave,
+    MayEnd,
     Parting,
     Pause,
     Progress,
@@ -270,6 +272,14 @@ class RemoteTransfer:
         self.sent_bytes = sent_bytes
         self._delivered_bytes = delivered_bytes
         self.blocked = blocked
+
+    def ending(self) -> None:
+        """The node asks whether its last bytes may leave."""
+        if self._over or self._listener.may_end(self._let_end):
+            self._let_end()
+
+    def _let_end(self) -> None:
+        self._node.send(MayEnd(self._number))
 
     def ended(self, delivered_bytes: int, complete: bool) -> None:
         """It is over; its listener hears of it once."""
@@ -511,6 +521,10 @@ class Leader:
                 remote.body_ended(message.delivered_bytes, message.complete)
             else:
                 self._forget(node, message.number)
+        elif isinstance(message, Ending):
+            remote = node.remote.get(message.number)
+            if remote is not None and remote.transfer is not None:
+                remote.transfer.ending()
         elif isinstance(message, Parting):
             node.parts = True
         elif isinstance(message, Progress):

@@ -29,6 +29,7 @@ from protocol.cluster import (
     Digests,
     Drip,
     Ended,
+    Ending,
     Enter,
     FindDigests,
     Finish,
@@ -37,6 +38,7 @@ from protocol.cluster import (
     Hello,
     Judge,
     Leave,
+    MayEnd,
     Parting,
     Pause,
     Progress,
@@ -66,13 +68,15 @@ TICK_S = 0.25
 #: New large downloads wait for a leader for so long, in seconds.
 PATIENCE_S = 5.0
 _RETRY_S = 2
+#: The last bytes of a body wait no longer than this for the leader.
+END_S = 0.5
 #: A leader says something every second; one that has not for so long is looked for again.
 SILENT_S = 5.0
 _TICKET = b"tidegate-ticket"
 
 
 #: What a leader tells of one request.
-Told = Respond | Allow | Begin | Write | Finish | Drip | Cut | Start | Pause | Resume
+Told = Respond | Allow | Begin | Write | Finish | Drip | Cut | Start | Pause | Resume | MayEnd
 
 
 @dataclass(eq=False, slots=True)
@@ -97,6 +101,23 @@ class _Asked:
     #: Whether it came to an admin page.
     administers: bool = False
     seen: tuple[int, int, bool] = (0, 0, False)
+    #: Whether its last bytes may leave, and who waits for that.
+    may_leave: bool = True
+    go_on: Callable[[], None] | None = None
+
+    def may_end(self, go_on: Callable[[], None]) -> bool:
+        """See `TransferListener`."""
+        asked, self.go_on = self.go_on is not None, go_on
+        if not asked and not self.may_leave:
+            self.node.body_ends(self)
+        return self.may_leave
+
+    def let_end(self) -> None:
+        """The leader has it on record, or says nothing."""
+        if not self.may_leave and not self.ended:
+            self.may_leave = True
+            if self.go_on is not None:
+                self.go_on()
 
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
         """See `TransferListener`."""
@@ -325,6 +346,14 @@ class RemoteAdmission:
         asked.ended = True
         self._asked.pop(asked.number, None)
 
+    def body_ends(self, asked: _Asked) -> None:
+        """A body with a ticket is about to end: the leader puts that on record first."""
+        if self._welcomed:
+            self._send(Ending(asked.number))
+            self._reactor.callLater(END_S, asked.let_end)
+        else:
+            asked.let_end()
+
     def body_ended(self, asked: _Asked, transfer: Transfer, complete: bool) -> None:
         """A body is over: tell how much of it arrived."""
         if not asked.ended:
@@ -499,6 +528,7 @@ class RemoteAdmission:
                 asked.share = self._shares[message.share] = Share()
         asked.request.waited_s = message.waited_s
         asked.request.priority_class = message.priority_class
+        asked.may_leave = all(name.lower() != _TICKET for name, _ in message.headers)
         asked.transfer = asked.start(asked, message.headers)
 
     def _do_running(
@@ -510,6 +540,8 @@ class RemoteAdmission:
         if isinstance(message, Start | Resume):
             # Start: it ran under an earlier leader, and this one has given it a slot again.
             transfer.resume()
+        elif isinstance(message, MayEnd):
+            asked.let_end()
         elif isinstance(message, Cut):
             transfer.abort(message.reason or "the queue ended it")
         elif isinstance(message, Respond):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from server.files.disk import Disk
 from server.files.openfile import OpenFile, Unreadable
@@ -53,11 +53,19 @@ class _OnNoLease:
 
     share: Share | None = None
 
+    def may_end(self, go_on: Callable[[], None]) -> bool:
+        """See `TransferListener`."""
+        return True
+
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
         """See `TransferListener`."""
 
 
 ON_NO_LEASE: TransferListener = _OnNoLease()
+
+
+def _nothing() -> None:
+    """A sender is about to ask for itself."""
 
 
 def at_hand(file: OpenFile, pieces: Sequence[Piece]) -> bool:
@@ -92,7 +100,8 @@ class FileStart:
         """Send the header, then let a sender have the connection."""
         plan = self._plan
         unchanged = self._file.unchanged()
-        if unchanged and plan.body_bytes <= BRIEF_BYTES and at_hand(self._file, self._pieces):
+        brief = plan.body_bytes <= BRIEF_BYTES and at_hand(self._file, self._pieces)
+        if unchanged and brief and listener.may_end(_nothing):
             return self._send_at_once(listener, headers)
         sender = BodySender(
             self._request,

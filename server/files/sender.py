@@ -388,6 +388,23 @@ class BodySender:
             self._suspend()
         return not waits
 
+    def _may_end(self) -> bool:
+        """Whether the last bytes may leave; waits until they may if not."""
+        self._checking = True
+        waits = False
+
+        def go_on() -> None:
+            self._checking = False
+            if waits and not self._over and not self._paused:
+                self._go_on()
+
+        if self._listener.may_end(go_on):
+            self._checking = False
+        else:
+            waits = True
+            self._suspend()
+        return not waits
+
     def _end(self, complete: bool) -> None:
         if self._over:
             return
@@ -453,6 +470,8 @@ class BodySender:
                 self.abort("the file became shorter while it was sent")
             return asked, sent
         asked = self._stuck_bytes or min(left, most_bytes, _COPY_BYTES)
+        if self.sent_bytes + asked == self.total_bytes and not self._may_end():
+            return 0, 0
         if isinstance(piece, bytes):
             chunk = piece[self._position : self._position + asked]
         else:

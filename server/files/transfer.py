@@ -111,6 +111,13 @@ class TransferListener(Protocol):
 
     share: Share | None
 
+    def may_end(self, go_on: Callable[[], None]) -> bool:
+        """Asked before the last bytes are handed over: that this ticket is used has to be safe.
+
+        False: keep them, `go_on` is called within a second. It may be asked again meanwhile.
+        """
+        ...
+
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
         """Called exactly once; `complete` means that every byte was handed to the transport."""
         ...

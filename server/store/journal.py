@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Executable, delete, func, or_, select
+from sqlalchemy import ColumnElement, Executable, and_, delete, func, not_, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -85,6 +85,11 @@ def reserve_numbers(session: Session, below: int) -> None:
 COUNTED_MOST = 10_000
 
 
+#: A download of which nothing was wanted any more: its ticket is used, see `LeaseManager.ending`.
+_ENDING = and_(Ticket.state == TicketState.STARTED, Ticket.remaining_bytes == 0)
+_OVER = or_(Ticket.state.not_in([*LIVE]), _ENDING)
+
+
 def read_journal(session: Session) -> JournalState:
     """Everything that a starting server must know about tickets."""
     collects = gc.isenabled()
@@ -101,9 +106,9 @@ def _read_journal(session: Session) -> JournalState:
     # Plain rows: a hundred thousand ORM objects take seconds to build, and a start waits for it.
     columns = [getattr(Ticket, name) for name in _COLUMNS]
     live = session.execute(
-        select(*columns).where(Ticket.state.in_([*LIVE])).order_by(Ticket.number)
+        select(*columns).where(Ticket.state.in_([*LIVE]), not_(_ENDING)).order_by(Ticket.number)
     ).all()
-    over = session.scalars(select(Ticket.number).where(Ticket.state.not_in([*LIVE]))).all()
+    over = session.scalars(select(Ticket.number).where(_OVER)).all()
     counter = session.get(Counter, _NUMBERS)
     highest = max(live[-1].number if live else 0, max(over, default=0))
     return JournalState(
@@ -115,7 +120,7 @@ def _read_journal(session: Session) -> JournalState:
 
 def forget_tickets(session: Session, before_s: float) -> None:
     """Drop finished tickets that changed last before `before_s`: their tokens have expired."""
-    session.execute(delete(Ticket).where(Ticket.state.not_in([*LIVE]), Ticket.changed_s < before_s))
+    session.execute(delete(Ticket).where(_OVER, Ticket.changed_s < before_s))
 
 
 def _ticket(row: Sequence[Any]) -> TicketRow:

@@ -89,6 +89,8 @@ class Store:
         self._renew = False
         self._retry_s = RETRY_FIRST_S
         self._closed = False
+        #: When the last batch began.
+        self._flushed_s = -BATCH_S
         self._late = False
         self._reason = ""
         self._since_s = 0.0
@@ -104,17 +106,17 @@ class Store:
         """Journal tickets with the next batch; of one ticket only the newest row is written."""
         for row in rows:
             self._tickets[row.number] = row
-        self._schedule(BATCH_S)
+        self._schedule()
 
     def must(self, work: Work[None]) -> None:
         """Do a write with the next batch, and again until it succeeds."""
         self._musts.append(work)
-        self._schedule(BATCH_S)
+        self._schedule()
 
     def note(self, work: Work[None]) -> None:
         """Do a write with the next batch; it may be dropped while the database is ill."""
         self._notes.append(work)
-        self._schedule(BATCH_S)
+        self._schedule()
 
     def after_commit(self, callback: Callable[[], None]) -> None:
         """Call back when all that was given so far is safe; at once while the database is ill."""
@@ -196,12 +198,16 @@ class Store:
             last()
         return done
 
-    def _schedule(self, delay_s: float) -> None:
+    def _schedule(self, delay_s: float = 0.0) -> None:
+        """Write after `delay_s`, and not sooner than `BATCH_S` after the last batch began."""
         if self._call is None and self._flying is None and not self._closed:
+            pause_s = self._flushed_s + BATCH_S - self._reactor.seconds()
+            delay_s = max(delay_s, min(BATCH_S, pause_s), 0.0)
             self._call = self._reactor.callLater(delay_s, self._flush)
 
     def _flush(self) -> None:
         self._call = None
+        self._flushed_s = self._reactor.seconds()
         if not (self._tickets or self._musts or self._notes):
             self._tell(self._waiters)
             return
@@ -254,7 +260,7 @@ class Store:
                 self._reason = ""
             self._tell(self._flying_waiters)
             if self._tickets or self._musts or self._notes or self._waiters:
-                self._schedule(BATCH_S)
+                self._schedule()
 
         def failed(failure: Failure) -> None:
             if isinstance(failure.value, Fenced):
@@ -294,7 +300,7 @@ class Store:
             works = self._memory()
             self._musts = [*works, *self._musts]
             self._renew = True
-            self._schedule(BATCH_S)
+            self._schedule()
 
         def ill(failure: Failure) -> None:
             self._fell_ill(failure.getErrorMessage().splitlines()[0][:300])
