@@ -54,6 +54,14 @@ def test_a_refused_ticket_is_dropped_and_asked_for_afresh_once() -> None:
     assert isinstance(one.answered(1.0, bad), GiveUp)
 
 
+def test_a_new_ticket_may_be_lost_as_well() -> None:
+    one = visit()
+    bad = Refused(Reason.REFUSED, "the ticket is of no use", ticket_fault=True)
+    for number in range(5):
+        one.answered(float(number), ComeBack(1, ticket=f"ticket {number}"))
+        assert one.answered(number + 0.5, bad) == Ask()
+
+
 def test_admitted_clients_hold_on_within_the_lease() -> None:
     assert visit().answered(1.0, Granted(None, 2)) == HoldOn(2)
 

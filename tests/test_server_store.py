@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sqlite3
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import inspect, select, text
+from sqlalchemy import event, inspect, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from twisted.internet.defer import Deferred, succeed
@@ -176,6 +177,32 @@ def test_finished_tickets_are_forgotten_once_their_tokens_have_expired(
         forget_tickets(session, before_s=1500.0)
         assert read_journal(session).over == (900,)
     assert live(database) == [1]
+
+
+def test_a_server_killed_while_it_makes_its_database_starts_again(tmp_path: Path) -> None:
+    """After any number of statements: all are there or none."""
+    statements = 0
+    for last in (3, 7, 12, 20, 30, 10_000):
+        database = Database(sqlite_url(tmp_path / f"{last}.db"))
+        statements = 0
+
+        def count(*_: object) -> None:
+            nonlocal statements
+            statements += 1
+            if statements > last:  # noqa: B023
+                raise KeyboardInterrupt
+
+        event.listen(database.engine, "before_cursor_execute", count)
+        with contextlib.suppress(KeyboardInterrupt):
+            database.migrate()
+        event.remove(database.engine, "before_cursor_execute", count)
+        database.close()
+        again = Database(sqlite_url(tmp_path / f"{last}.db"))
+        again.migrate()
+        with again.session.begin() as session:
+            write_tickets(session, [ticket(1)])
+        again.close()
+    assert statements > 30
 
 
 def test_a_ticket_of_which_nothing_is_wanted_any_more_is_used(database: Database) -> None:

@@ -188,6 +188,9 @@ class Visit:
             case ComeBack():
                 self._failures = 0
                 self._heard = True
+                if answer.ticket is not None:
+                    # A new place: it may be lost as well, to a server whose disk fails again.
+                    self._asked_afresh = False
                 self._keep(answer.ticket)
                 self.place = answer.place
                 return self._wait(now, self._told_s(answer), answer.text, answer)

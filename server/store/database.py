@@ -190,6 +190,10 @@ class Database:
                 if self.dialect == "postgresql":
                     connection.execute(text("SET LOCAL statement_timeout = 0"))
                     connection.execute(_MIGRATION_LOCK)
+                else:
+                    # Without it each CREATE is committed by itself, and a server that is killed
+                    # in between leaves half a database, on which none starts.
+                    connection.exec_driver_sql("BEGIN IMMEDIATE")
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
         except CommandError as error:
