@@ -20,9 +20,14 @@ ROOT = Path(__file__).parent.parent
 
 
 class RunningServer:
-    """One `tidegate serve` process; `url` is its first listener, `lines` what it printed."""
+    """One `tidegate serve` process; `url` is its first listener, `lines` what it printed.
 
-    def __init__(self, directory: Path, state: Path, *args: str, **environ: str) -> None:
+    It is ready when this returns, unless nobody cares whether it will be.
+    """
+
+    def __init__(
+        self, directory: Path, state: Path, *args: str, ready: bool = True, **environ: str
+    ) -> None:
         command = [sys.executable, "-m", "tidegate", "serve", str(directory)]
         command += ["--listen", "127.0.0.1:0", "--admin", "off", "--state", str(state), *args]
         self.lines: list[str] = []
@@ -45,6 +50,8 @@ class RunningServer:
         ]
         for reader in self._readers:
             reader.start()
+        if not ready:
+            return
         wait_for(lambda: self.urls or self.process.poll() is not None, 30)
         if not self.urls:
             self.stop()
@@ -87,7 +94,7 @@ class RunningServer:
 
 
 @contextmanager
-def serving(directory: Path, state: Path, *args: str, **environ: str) -> Iterator[RunningServer]:
+def serving(directory: Path, state: Path, *args: str, **environ: Any) -> Iterator[RunningServer]:
     """A server for the length of a `with`."""
     server = RunningServer(directory, state, *args, **environ)
     try:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from random import Random
+
 import pytest
 from faulty_mirrors import Behaviour, running
 from test_client_download import DATA, RATE, SHA, WRONG, Run, one
 
+from client.api import Options, build, finish, open_network, read_urls
 from client.fetch.breaks import Again, Break, Fault, judge
+from client.net.retry import Failed, GiveUp, Granted, Manners, Visit, WaitUntil
 
 __all__ = ["one"]
 LARGE = DATA * 4
@@ -111,6 +117,36 @@ def test_servers_that_stall_on_a_second_request_are_asked_one_at_a_time(one: Run
     # not learn would meet the silence with each block.
     retried = [data["url"] for event, data in one.events if event == "retry"]
     assert len(retried) == len(set(retried))
+
+
+def test_a_mirror_that_cuts_every_answer_at_one_place_is_asked_less_and_less(
+    tmp_path: Path,
+) -> None:
+    """It takes no ranges, so nothing is gained by asking: it was asked 130 times a second."""
+
+    async def bring(url: str) -> None:
+        options = Options(data_folder=tmp_path / "data")
+        network = open_network(options)
+        try:
+            download = build(network, read_urls([url]), tmp_path / "out", options)
+            await asyncio.wait_for(finish(download), 4)
+        finally:
+            await network.close()
+
+    with running(Behaviour(DATA, ranges=False, cut_after=len(DATA) // 3)) as (mirror,):
+        with pytest.raises(TimeoutError):
+            asyncio.run(bring(mirror.url))
+        assert len(mirror.requests) <= 8
+    visit = Visit(Manners(jitter=0.0, max_failures=5), Random(1), 0.0)
+    pauses = []
+    for times in range(1, 5):
+        visit.answered(0.0, Granted(None, None))
+        pause = visit.answered(0.0, Failed("it broke off", times))
+        assert isinstance(pause, WaitUntil)
+        pauses.append(pause.at)
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > 4 * pauses[0]
+    assert isinstance(visit.answered(0.0, Failed("it broke off", 5)), GiveUp)
 
 
 def test_a_mirror_that_cuts_its_answers_is_asked_for_less(one: Run) -> None:

@@ -73,7 +73,8 @@ def broke(state: State, event: BrokeOff, now: float) -> Actions:
     """The connection ended by itself."""
     mirror, how = state.mirror_of(event.lane), event.how
     verdict = judge(how, single=mirror.depth is Depth.ONE, cut_before=mirror.cut_bytes)
-    if isinstance(verdict, Fault) or (not how.served and state.options.max_failures <= 1):
+    barren = how.served == 0 and _is_barren(state, mirror)
+    if isinstance(verdict, Fault) or barren or (not how.served and state.options.max_failures <= 1):
         return failed(state, event.lane, event.text, how.permanent, now)
     actions: Actions = []
     if how.served == 0 and not verdict.single:
@@ -87,6 +88,21 @@ def broke(state: State, event: BrokeOff, now: float) -> Actions:
     return [*actions, Connect(event.lane)]
 
 
+def _is_barren(state: State, mirror: Mirror) -> bool:
+    """Whether all that it brought since it broke off last was there already.
+
+    So it is where whole answers are always cut at the same place: asking again at once would go on
+    for ever.
+    """
+    lacked = state.board.wanted.total if state.board is not None else None
+    before, mirror.lacked_bytes = mirror.lacked_bytes, lacked
+    if before is None or lacked is None or lacked < before:
+        mirror.barren = 0
+        return False
+    mirror.barren += 1
+    return True
+
+
 def failed(state: State, lane: int, text: str, permanent: bool, now: float) -> Actions:
     """The connection broke, fell silent, or never came."""
     mirror = state.mirror_of(lane)
@@ -95,7 +111,7 @@ def failed(state: State, lane: int, text: str, permanent: bool, now: float) -> A
     if permanent:
         state.reasons.append((Reason.NETWORK, text))
         return drop(state, mirror, text)
-    return told(state, lane, Failed(text), now, now)
+    return told(state, lane, Failed(text, max(1, mirror.barren)), now, now)
 
 
 def told(state: State, lane: int, answer: Answer, at_s: float, now: float) -> Actions:

@@ -115,6 +115,10 @@ class Mirror:
     #: How much an answer had brought when the mirror cut one off, and what is safe to ask for.
     cut_bytes: int | None = None
     most_bytes: int | None = None
+    #: How much the download lacked when a connection of it broke off last, and how often in a row
+    #: that had not become less.
+    lacked_bytes: int | None = None
+    barren: int = 0
     redirects: int = 0
     #: How many connections its lease allows, where it told.
     lease_connections: int | None = None

@@ -83,9 +83,13 @@ class ComeBack(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """No usable answer: the connection broke, or the server failed without naming a time."""
+    """No usable answer: the connection broke, or the server failed without naming a time.
+
+    `times`: the caller knows of so many in a row, although answers began in between.
+    """
 
     text: str = "the connection failed"
+    times: int = 1
 
 
 class Refused(NamedTuple):
@@ -194,8 +198,8 @@ class Visit:
                 self._keep(answer.ticket)
                 self.place = answer.place
                 return self._wait(now, self._told_s(answer), answer.text, answer)
-            case Failed(text):
-                self._failures += 1
+            case Failed(text, times):
+                self._failures = max(self._failures + 1, times)
                 if self._failures >= self._most_failures():
                     return GiveUp(Reason.NETWORK, text)
                 return self._wait(now, self._grown_s(self._failures), text, None)
