@@ -800,18 +800,20 @@ class Admission:
     # -- the queue laid out ------------------------------------------------------------------------
 
     def _lay_out(self, now: float, fresh_s: float = _FRESH_S) -> None:
-        if self.estimator.stale(now, fresh_s):
+        if self.estimator.stale(now, fresh_s, len(self.queue)):
             self.estimator.no_shows.check(now - self.advice.unpunctual_s())
+            line = self.queue.line
             leases = (lease for lease in self.pool.leases.values() if lease.large)
             self.estimator.lay_out(
                 now,
                 self.policy.large_slots(),
                 [lease for lease in leases if not lease.slotless],
                 self._ahead(now),
-                len(self.queue.line),
-                self.queue.line.total_bytes,
+                len(self.queue),
+                line.total_bytes / len(line) if len(line) else None,
                 self._least_rate_bytes_s(),
                 2.0 * _USE_S if self.settings.slot_use_fraction > 0.0 else math.inf,
+                self.capacity.rate_bytes_s,
             )
 
     def _ahead(self, now: float) -> Iterator[tuple[float, float]]:

@@ -20,12 +20,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.policies.conditions import ONE_ADDRESS, one_address
 from loadtest.sim.conditions import Conditions
 from loadtest.sim.engine import Engine
 from loadtest.sim.metrics import columns
 from loadtest.sim.outcome import SESSION_FIELDS, Client
 from loadtest.sim.scenario import Scenario
-from loadtest.workloads import File, Visitor, Workload, make_workload
+from loadtest.workloads import File, Visitor, Workload
 from policies.contract import AdmissionPolicy
 from server.admission.client_keys import client_key
 from server.http.proxies import block_of, prefixes_of
@@ -65,8 +66,6 @@ def _ipv6(number: int) -> str:
 
 #: A day on which the honest are not done by then has no service, seconds.
 _LONGEST_S = 6 * 3600.0
-#: Where many honest people come from.
-_NAT = "198.51.100.1"
 #: Names one address may have (`clients_per_address`), and the /64s of a /48.
 _NAMES, _BLOCKS = 1000, 65_536
 ATTACKERS = (
@@ -151,20 +150,6 @@ class Attacked(Engine):
             super()._record(client, gave_up=gave_up)
 
 
-def _crowd(seed: int, behind_nat: int = 0) -> Workload:
-    """A release day. Each visitor comes from a network of its own, or every other one, up to so
-    many, from behind one address, where a cookie tells it from the rest."""
-    workload = make_workload("release-artefacts", seed)
-    visitors = []
-    for number, visitor in enumerate(workload.visitors):
-        address = f"172.{16 + number // 250}.{number % 250}.1"
-        if number % 2 and number // 2 < behind_nat:
-            address = _NAT
-        key = client_key(block_of(address), f"v{number}")
-        visitors.append(replace(visitor, key=key, network=prefixes_of(address)))
-    return replace(workload, visitors=tuple(visitors))
-
-
 def _run(policy: str, seed: int, workload: Workload, *attack: Any) -> Engine:
     scenario = Scenario(policy, slots=30, reserve_small=6)
     conditions = replace(scenario.conditions(workload), limit_s=_LONGEST_S)
@@ -202,13 +187,15 @@ class Bench:
     def __init__(self, policy: str, seeds: int) -> None:
         self._policy = policy
         self._seeds = range(1, seeds + 1)
-        self._calm = {seed: _sessions_s(_run(policy, seed, _crowd(seed))) for seed in self._seeds}
+        self._calm = {
+            seed: _sessions_s(_run(policy, seed, one_address(seed, 0))) for seed in self._seeds
+        }
 
     def attack(self, attacker: Attacker, manner: Manner) -> Cost:
         """What the honest lose by this attacker; raises `Starved` if they get no service."""
         ratios, taken = [], []
         for seed in self._seeds:
-            engine = _run(self._policy, seed, _crowd(seed), attacker, manner)
+            engine = _run(self._policy, seed, one_address(seed, 0), attacker, manner)
             assert isinstance(engine, Attacked)
             ratios.append(float(_sessions_s(engine).mean() / self._calm[seed].mean()))
             taken.append(engine.attacker_bytes / engine.tally.delivered_bytes)
@@ -218,9 +205,11 @@ class Bench:
         """What people behind one address lose by it, and what the others lose."""
         inside, outside = [], []
         for seed in self._seeds:
-            crowd = _crowd(seed, people)
+            crowd = one_address(seed, people)
             found = _sessions_s(_run(self._policy, seed, crowd))
-            nat = np.array([visitor.network == prefixes_of(_NAT) for visitor in crowd.visitors])
+            nat = np.array(
+                [visitor.network == prefixes_of(ONE_ADDRESS) for visitor in crowd.visitors]
+            )
             calm = self._calm[seed]
             inside.append(float(found[nat].mean() / calm[nat].mean()))
             outside.append(float(found[~nat].mean() / calm[~nat].mean()))

@@ -24,7 +24,11 @@ from loadtest.workloads import (
     release_artefacts,
     release_pareto,
 )
+from server.admission.client_keys import client_key
+from server.http.proxies import block_of, prefixes_of
 
+#: Where many honest people come from.
+ONE_ADDRESS = "198.51.100.1"
 _LINE_BYTES_S = 25.0 * MB
 #: Artefacts at 1.5 times the line for a while, and then little: a release day in short.
 _RUSH = ReleaseDay(rush_s=240.0, calm_s=240.0)
@@ -142,6 +146,20 @@ def impatient(seed: int) -> Workload:
     return release_artefacts(seed, abandon=True, shape=replace(_RUSH, patience_s=30.0))
 
 
+def one_address(seed: int, people: int = 500) -> Workload:
+    """A release day. Every other visitor, up to so many, comes from behind one address, where a
+    cookie tells it from the rest; all others from a network of their own."""
+    workload = make_workload("release-artefacts", seed)
+    visitors = []
+    for number, visitor in enumerate(workload.visitors):
+        address = f"172.{16 + number // 250}.{number % 250}.1"
+        if number % 2 and number // 2 < people:
+            address = ONE_ADDRESS
+        key = client_key(block_of(address), f"v{number}")
+        visitors.append(replace(visitor, key=key, network=prefixes_of(address)))
+    return replace(workload, visitors=tuple(visitors))
+
+
 def _rush(seed: int) -> Workload:
     return release_artefacts(seed, shape=_RUSH)
 
@@ -169,6 +187,7 @@ CONDITIONS: Mapping[str, Condition] = {
     "unknown line": Condition(_rush, {"tells_bandwidth": False}),
     "impatient": Condition(impatient),
     "half never return": Condition(never_return),
+    "500 behind one address": Condition(one_address),
     "2 slots": Condition(_pareto_rush, {"slots": 2, "reserve_small": 1}),
     "2 000 slots": Condition(_pareto_rush, {"slots": 2_000}),
 }

@@ -105,8 +105,12 @@ class Calibrator:
         """What was expected to take `expected_s` took `actual_s`."""
         ratio = math.log(max(actual_s, 0.05) / max(expected_s, 0.25))
         ratio = min(_MOST, max(-_MOST, ratio))
-        self._all.add(ratio)
-        self._own[bisect_left(_EDGES, expected_s)].add(ratio)
+        order = bisect_left(_EDGES, expected_s)
+        if order:
+            # What falsifies the shortest is a second or two, whatever was expected: that times ten
+            # says nothing of a long wait.
+            self._all.add(ratio)
+        self._own[order].add(ratio)
         self._told.clear()
 
     def held(self, held: bool) -> None:

@@ -31,6 +31,9 @@ from policies.leases import Lease
 
 #: Turns laid out one by one; beyond, the mean step is used.
 _LAID_OUT = 256
+#: It is laid out anew once so many times as many wait, and so many more: a crowd that comes within
+#: a second is nothing like its first two.
+_GROWN, _FEW = 1.25, 4
 #: What a download is taken to need before the first one was measured: 1 MB/s.
 _FIRST_S_PER_BYTE = 1e-6
 #: What it needs besides its bytes, seconds: learnt from downloads that are shorter than the second.
@@ -61,6 +64,8 @@ class Estimator:
         self._turns = array("d")
         self._step_s = 0.0
         self._laid_s = -math.inf
+        #: About how many waited then.
+        self._laid_out = 0
         self._within = 0
         self._promised = 0
         self._errors = _Median()
@@ -154,9 +159,9 @@ class Estimator:
 
     # -- telling -------------------------------------------------------------------------------
 
-    def stale(self, now: float, fresh_s: float) -> bool:
-        """Whether the last `lay_out` is older than `fresh_s`."""
-        return not 0.0 <= now - self._laid_s < fresh_s
+    def stale(self, now: float, fresh_s: float, waiting: int) -> bool:
+        """Whether the last `lay_out` is older than `fresh_s`, or was of a far shorter queue."""
+        return not 0.0 <= now - self._laid_s < fresh_s or waiting > _GROWN * self._laid_out + _FEW
 
     def lay_out(
         self,
@@ -164,17 +169,18 @@ class Estimator:
         slots: int,
         leases: Iterable[Lease],
         ahead: Iterable[tuple[float, float]],
-        count: int,
-        total_bytes: float,
+        waiting: int,
+        mean_bytes: float | None,
         least_bytes_s: float,
         loses_s: float = math.inf,
+        line_bytes_s: float = math.inf,
     ) -> None:
         """Lay out the queue.
 
         `ahead` are the tickets in the order of turn: their bytes, and how likely their owner is
-        still there. `count` and `total_bytes` are of all of them. A lease that takes less than
-        `least_bytes_s` will have lost its slot in `loses_s`; it tells nothing of the pace of those
-        after it.
+        still there. `waiting` are all of them, `mean_bytes` is of those that are not ready (None:
+        there are none). A lease that takes less than `least_bytes_s` will have lost its slot in
+        `loses_s`; it tells nothing of the pace of those after it.
         """
         leases = list(leases)
         least = max(1.0, least_bytes_s)
@@ -193,19 +199,30 @@ class Estimator:
         frees.extend([0.0] * (slots - len(frees)))
         heapq.heapify(frees)
         leaving = self._left / self._waited_s
+        first = list(islice(ahead, _LAID_OUT))
+        self._laid_out = waiting
+        first_mean = sum(size for size, _ in first) / len(first) if first else 0.0
+        # The line carries no more than it does, however many slots there are. While these were never
+        # all taken, nothing else tells what a byte will cost one. As much as is under way now will
+        # be so when a turn comes, or less: those who run then are half done.
+        near_bytes_s = line_bytes_s if self._full_s_per_byte is None else math.inf
+        carries = sum(lease.remaining_bytes for lease in leases) - 0.5 * slots * first_mean
+        carries = min(0.0, carries)
         turns = array("d")
         likely = 0.0
-        for size, there in islice(ahead, _LAID_OUT):
-            turn = frees[0]
+        for size, there in first:
+            turn = max(frees[0], carries / near_bytes_s)
             turns.append(turn)
             likely += there
             comes = there * math.exp(-leaving * turn)
             heapq.heapreplace(frees, turn + (overhead + size * pace) * comes)
-        turns.append(frees[0])
+            carries += size * comes
+        turns.append(max(frees[0], carries / near_bytes_s))
         self._turns = turns
-        mean = total_bytes / count if count else 0.0
+        mean = first_mean if mean_bytes is None else mean_bytes
         comes = self.stays(turns[-1]) * (likely / (len(turns) - 1) if likely else 1.0)
-        self._step_s = (overhead + mean * pace) * comes / slots
+        step_s = max((overhead + mean * pace) / slots, mean / line_bytes_s)
+        self._step_s = step_s * comes
         self._laid_s = now
 
     def _measure_pace(self, now: float, slots: int, leases: list[Lease], least: float) -> None:
