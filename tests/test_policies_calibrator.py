@@ -90,3 +90,12 @@ def test_a_few_easy_waits_make_no_narrow_bound() -> None:
         ratios.held(True)
     centre, bound = ratios.tell(30.0)
     assert bound > 1.2 * centre
+
+
+def test_what_falsifies_a_moment_says_nothing_of_minutes() -> None:
+    """The first of a crowd were told a quarter of a second and come back after two or three."""
+    ratios = Calibrator()
+    for _ in range(50):
+        ratios.learn(0.3, 3.0)
+    assert ratios.centre(0.3) > 5.0
+    assert ratios.centre(100.0) < 1.2

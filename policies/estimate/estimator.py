@@ -202,9 +202,9 @@ class Estimator:
         first = list(islice(ahead, _LAID_OUT))
         self._laid_out = waiting
         first_mean = sum(size for size, _ in first) / len(first) if first else 0.0
-        # The line carries no more than it does, however many slots there are. While these were never
-        # all taken, nothing else tells what a byte will cost one. As much as is under way now will
-        # be so when a turn comes, or less: those who run then are half done.
+        # The line carries no more than it does, however many slots there are. While these were
+        # never all taken, nothing else tells what a byte will cost one. As much as is under way now
+        # will be so when a turn comes, or less: those who run then are half done.
         near_bytes_s = line_bytes_s if self._full_s_per_byte is None else math.inf
         carries = sum(lease.remaining_bytes for lease in leases) - 0.5 * slots * first_mean
         carries = min(0.0, carries)

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from loadtest.sim.metrics import measure, session_times
+from loadtest.sim.scenario import Scenario
+from loadtest.workloads import MB, File, Visitor, Workload
+from policies.estimate.estimator import Estimator
+
+
+def lay_out(estimator: Estimator, tickets: int, line_bytes_s: float = math.inf) -> None:
+    """So many ready tickets of 1 MB each on ten slots, nobody else in the queue."""
+    ahead = [(1e6, 1.0)] * tickets
+    estimator.lay_out(0.0, 10, (), ahead, tickets, None, 1.0, line_bytes_s=line_bytes_s)
+
+
+def test_ready_tickets_beyond_those_laid_out_take_as_long_as_the_others() -> None:
+    estimator = Estimator()
+    lay_out(estimator, 1_000)
+    assert estimator.raw_s(1_000, 0.0) == pytest.approx(4.0 * estimator.raw_s(251, 0.0), rel=0.05)
+
+
+def test_no_more_start_than_the_line_carries_while_nothing_else_is_known() -> None:
+    estimator = Estimator()
+    lay_out(estimator, 1_000, line_bytes_s=1e6)
+    assert estimator.raw_s(1_000, 0.0) == pytest.approx(1_000.0, rel=0.02)
+
+
+def test_a_queue_that_has_grown_is_laid_out_anew() -> None:
+    estimator = Estimator()
+    lay_out(estimator, 100)
+    assert not estimator.stale(0.1, 2.0, 110)
+    assert estimator.stale(0.1, 2.0, 200)
+    assert estimator.stale(3.0, 2.0, 100)
+
+
+def flash(seed: int) -> Workload:
+    """600 clients for some 0.7 MB each within 3 s; the line needs 28 s for them."""
+    rng = random.Random(f"flash/{seed}")
+    visitors = tuple(
+        Visitor(
+            f"c{number}",
+            at,
+            rng.uniform(1.0, 10.0) * MB,
+            (File(f"f{number}", int(0.7 * MB * math.exp(rng.gauss(0.0, 1.0)))),),
+        )
+        for number, at in enumerate(sorted(rng.uniform(0.0, 3.0) for _ in range(600)))
+    )
+    return Workload("flash", seed, visitors, 25.0 * MB)
+
+
+def test_a_cold_flash_crowd_that_polls_keeps_the_line_busy_and_is_told_true_times() -> None:
+    """Told times of the first moments once sent everybody away for five minutes."""
+    ratios, within = [], []
+    for seed in range(3):
+        workload = flash(seed)
+        scenario = Scenario("ticket", reserve_small=6, hold=False)
+        tally = scenario.simulate(workload, seed)
+        sharing = session_times(Scenario("ps").simulate(workload, seed), 600)
+        ratios.append(session_times(tally, 600).mean() / sharing.mean())
+        within.append(measure(workload, scenario.conditions(workload), tally)["eta_within_p90"])
+    assert max(ratios) < 1.3
+    assert sum(within) / 3 > 0.75
