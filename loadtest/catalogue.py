@@ -15,6 +15,7 @@ from client.fetch.metalink import LIMIT_BYTES, read_metalink
 from client.net.errors import UsageProblem
 from client.storage.piece_writer import Pieces
 from loadtest.workloads import File
+from policies.settings import SMALL_BELOW_BYTES
 from protocol.errors import ProtocolError
 from protocol.headers import parse_retry_after
 from protocol.manifest import decode_sums
@@ -35,7 +36,7 @@ class Entry:
 class Catalogue:
     """One per process; asks each host once, waiting while the server still computes digests."""
 
-    def __init__(self, small_below_bytes: int = 20_000) -> None:
+    def __init__(self, small_below_bytes: int = SMALL_BELOW_BYTES) -> None:
         self.small_below_bytes = small_below_bytes
         self._sums: dict[str, dict[str, str]] = {}
         self._pieces: dict[str, Pieces | None] = {}

@@ -151,7 +151,7 @@ class Admission:
     # -- room ------------------------------------------------------------------------------------
 
     def is_large(self, size_bytes: int) -> bool:
-        """Large jobs are those that may have to wait for small ones (paper A: 20 KB)."""
+        """Large jobs are those that may have to wait for small ones (in paper A: of 20 KB)."""
         return size_bytes >= self.settings.small_below_bytes
 
     def _is_small(self, row: int) -> bool:

@@ -12,6 +12,10 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+#: Pages, sums, signatures and most wheels. More than that would no longer be small to Fair, which
+#: ranks by bytes: a flash crowd of downloads that all count as small shares the line as on a plain
+#: server (`docs/decisions/policies.md`).
+SMALL_BELOW_BYTES = 256_000
 #: What every policy reads, policies with tickets, and policies that fill the link.
 COMMON = (
     "slots",
@@ -85,7 +89,7 @@ class PolicySettings(BaseModel):
         json_schema_extra=_about("slots"),
     )
     small_below_bytes: int = Field(
-        20_000,
+        SMALL_BELOW_BYTES,
         ge=0,
         le=1 << 40,
         description="A file below this size is small: it never waits behind large ones.",

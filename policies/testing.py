@@ -21,10 +21,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from policies.admission import LONGEST, Admission
 from policies.contract import Admit, Job, Reason, Refuse, TicketState, Wait
 from policies.registry import POLICIES, make_policy
+from policies.settings import SMALL_BELOW_BYTES as SMALL
 from policies.settings import PolicySettings
 
 CLIENTS = [f"c{number}" for number in range(8)]
-SIZES = {"tiny": 500, "page": 19_999, "archive": 20_000, "image": 5_000_000, "disk": 900_000_000}
+SIZES = {"tiny": 500, "page": SMALL - 1, "archive": SMALL, "image": 5_000_000, "disk": 900_000_000}
 SETTINGS: dict[str, Any] = {
     "slots": 3,
     "reserve_small": 1,

@@ -154,7 +154,12 @@ def make_site(folder: Path, patch: pytest.MonkeyPatch, **settings: Any) -> Site:
         release.mkdir()
         (release / "big.iso").write_bytes(b"x" * 60_000)
         (release / "README").write_text("hello")
-    admission = {"slots": 2, "reserve_small": 1, **settings.pop("admission", {})}
+    admission = {
+        "slots": 2,
+        "reserve_small": 1,
+        "small_below_bytes": 20_000,
+        **settings.pop("admission", {}),
+    }
     given = {"directory": release, "state": folder / "state", "admin": "127.0.0.1:0"}
     given |= {"listen": ["127.0.0.1:0"]}
     config = ServerConfig.model_validate(

@@ -230,6 +230,7 @@ class House:
         over: Iterable[int] = (),
         **settings: Any,
     ) -> None:
+        settings = {"small_below_bytes": 20_000, **settings}
         self.clock = clock or Clock()
         if self.clock.seconds() == 0:
             self.clock.advance(START_S)

@@ -91,7 +91,7 @@ def ask(url: str, token: str | None = None) -> tuple[int, dict[str, str]]:
 def test_downloads_places_and_parked_requests_live_through_it(
     tmp_path: Path, sleeps: bool, ahead_s: int
 ) -> None:
-    digests = make_release(tmp_path / "release", a_bin=3_000_000, b_bin=1_500_000, c_bin=100_000)
+    digests = make_release(tmp_path / "release", a_bin=3_000_000, b_bin=1_500_000, c_bin=300_000)
     with machine(tmp_path, sleeps=sleeps) as one:
         running = one.fetch("a.bin", "1")
         wait_for(lambda: (tmp_path / "got-1").exists())

@@ -310,3 +310,11 @@ def test_a_small_job_that_waits_elsewhere_finds_a_slot_at_its_return() -> None:
     policy.release(leases[0].lease, returns - 0.3, True)
     wait(policy, job("d"), returns - 0.2)
     admit(policy, job("c", size=1_000), returns, small.ticket)
+
+
+def test_a_wheel_does_not_wait_behind_images_unless_told_so() -> None:
+    policy = make_policy("ticket", PolicySettings(), random.Random(1))
+    for number in range(40):
+        policy.offer(job(f"c{number}", size=3_000_000_000), 0.0)
+    assert isinstance(policy.offer(job("asks", size=300_000), 0.0), Wait)
+    admit(policy, job("asks", size=100_000), 0.0)

@@ -31,6 +31,7 @@ from loadtest.sim.metrics import measure
 from loadtest.sim.scenario import Scenario
 from loadtest.trace import to_trace
 from loadtest.workloads import MB, File, Visitor, Workload
+from policies.settings import SMALL_BELOW_BYTES
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What the token bucket lets through in Mbit/s, and the part of it that is payload: 1 448 bytes of
@@ -79,7 +80,7 @@ def _trace(
         size = max(1000, int(sizes[number] * scale))
         rate = slowest * (fastest / slowest) ** rng.random()
         visitors.append(Visitor(f"c{number}", at, rate, (File(f"f{number}.bin", size),)))
-    return Workload(name, seed, tuple(visitors), LINE_BYTES_S, 20_000)
+    return Workload(name, seed, tuple(visitors), LINE_BYTES_S, SMALL_BELOW_BYTES)
 
 
 def run(*words: str) -> None:

@@ -24,6 +24,7 @@ from loadtest.sim.metrics import columns, measure
 from loadtest.sim.outcome import DOWNLOAD_FIELDS
 from loadtest.sim.scenario import Scenario
 from loadtest.workloads import File, Visitor, Workload, make_workload
+from policies.settings import SMALL_BELOW_BYTES
 
 _SLOW, _FAST = 1e5, 1e7
 _PATIENCE_S = 1800.0
@@ -41,7 +42,7 @@ def population(request: Mapping[str, Any]) -> Workload:
             found = replace(found, visitors=found.visitors[:_CLIENTS_MAX])
         return found
     rows = request["arrivals"]
-    small = int(request["sides"][0]["settings"].get("small_below_bytes", 20_000))
+    small = int(request["sides"][0]["settings"].get("small_below_bytes", SMALL_BELOW_BYTES))
     start = min(row[0] for row in rows)
     visitors = [
         Visitor(
