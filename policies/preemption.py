@@ -22,7 +22,7 @@ class Preemption:
     __slots__ = ("_probes", "count")
 
     def __init__(self) -> None:
-        #: Those that run whatever their rank: since when.
+        #: Those that run whatever their rank: since when, the latest last.
         self._probes: dict[Lease, float] = {}
         #: How many are paused.
         self.count = 0
@@ -33,6 +33,7 @@ class Preemption:
 
     def probe(self, lease: Lease, now: float) -> None:
         """Let a newcomer run for a moment, to see what its client can take."""
+        self._probes.pop(lease, None)
         self._probes[lease] = now
 
     def drop(self, lease: Lease) -> None:
@@ -78,8 +79,13 @@ class Preemption:
 
     def next_s(self, now: float) -> float | None:
         """When the next probe is over at the soonest."""
-        ends = (began_s + PROBE_S for began_s in self._probes.values())
-        return min((end if end > now else now + PROBE_S for end in ends), default=None)
+        soonest: float | None = None
+        # Thousands may be overdue while no speed is known: only the others are walked.
+        for began_s in reversed(self._probes.values()):
+            if began_s + PROBE_S <= now:
+                break
+            soonest = began_s + PROBE_S
+        return now + PROBE_S if soonest is None and self._probes else soonest
 
 
 def _is_over(lease: Lease, began_s: float, now: float) -> bool:

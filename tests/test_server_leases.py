@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 
 from policies.contract import TicketState
 from policies.driver import PolicyDriver
-from server.admission.downloads import RARELY_S, STILL_S
+from server.admission.downloads import RARELY_S, STILL_S, Download
 from server.admission.leases import TICK_S
 from tests.fakes import BIG, Asked, House
 
@@ -59,9 +61,10 @@ def test_a_download_that_stands_still_is_asked_rarely_and_found_when_it_moves() 
 def test_a_paused_download_that_goes_on_is_looked_at_at_once() -> None:
     house, asked = crowd(1)
     house.wait(STILL_S + 1.0)
-    download = next(iter(house.gate.downloads.values()))
-    download.pause()
-    download.resume(house.clock.seconds())
+    leases = house.gate.leases
+    download = next(iter(leases.downloads.values()))
+    leases.pause(download.lease, house.clock.seconds())
+    leases.resume(download.lease, house.clock.seconds())
     asked[0].transfer.send(9_000)
     house.wait(2 * TICK_S)
     assert left(house) == [BIG - 9_000]
@@ -127,3 +130,29 @@ def test_the_end_of_one_connection_asks_for_no_other(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(one.transfer, "delivered_bytes", lambda one=one: delivered(one))
     asked[0].transfer.finish()
     assert asks == 0
+
+
+def test_what_is_under_way_to_those_who_stand_still_is_counted_and_nobody_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house, asked = crowd(4)
+    line = house.gate.parts.line
+    seen: list[tuple[int, int]] = []
+    tick = line.tick
+
+    def watched(now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
+        seen.append((len(downloads), asleep_bytes))
+        tick(now, downloads, asleep_bytes)
+
+    monkeypatch.setattr(line, "tick", watched)
+    for one in asked:
+        one.transfer.sent_bytes = 1000
+        monkeypatch.setattr(one.transfer, "delivered_bytes", lambda: 400)
+    house.wait(STILL_S + 1.0)
+    assert seen[-1] == (0, 4 * 600)
+    asked[0].transfer.finish()
+    house.wait(TICK_S)
+    assert seen[-1] == (0, 3 * 600)
+    house.wait(RARELY_S)
+    assert max(seen[-round(RARELY_S / TICK_S) :]) == (3, 0)
+    assert min(seen[-round(RARELY_S / TICK_S) :]) == (0, 3 * 600)

@@ -7,7 +7,8 @@ connection finds its lease open.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Collection
 
 from policies.contract import Admit, Job
 from server.admission.client_keys import address_of
@@ -306,3 +307,58 @@ class Download:
             if delivery.transfer is not None:
                 delivery.transfer.abort(reason)
         self.deliveries.clear()
+
+
+class Rounds:
+    """Which running downloads are looked at: all at each tick, but those that stand still when it
+    is time for it. So thousands of them cost nothing in between.
+    """
+
+    def __init__(self) -> None:
+        self._awake: dict[int, Download] = {}
+        #: The others, with what was under way to them at the last look, and by when they are due.
+        self._asleep: dict[int, tuple[Download, int]] = {}
+        self._due: list[tuple[float, int]] = []
+        #: What is under way to all that stand still.
+        self.asleep_bytes = 0
+
+    @property
+    def awake(self) -> Collection[Download]:
+        """Those to look at."""
+        return self._awake.values()
+
+    def add(self, download: Download) -> None:
+        """One more runs."""
+        self._awake[download.lease] = download
+
+    def discard(self, lease: int) -> None:
+        """It is over."""
+        self._awake.pop(lease, None)
+        self._forget(lease)
+
+    def _forget(self, lease: int) -> Download | None:
+        download, flying = self._asleep.pop(lease, (None, 0))
+        self.asleep_bytes -= flying
+        return download
+
+    def wake(self, lease: int) -> None:
+        """Look at it again from now on."""
+        download = self._forget(lease)
+        if download is not None:
+            self._awake[lease] = download
+
+    def measured(self, download: Download) -> None:
+        """It was measured, which tells when it is worth looking again."""
+        lease = download.lease
+        if download.look_at_s and self._awake.pop(lease, None) is not None:
+            self._asleep[lease] = download, download.flying_bytes
+            self.asleep_bytes += download.flying_bytes
+            heapq.heappush(self._due, (download.look_at_s, lease))
+
+    def wake_due(self, now: float) -> None:
+        """Those whose time has come are looked at again."""
+        while self._due and self._due[0][0] <= now:
+            due_s, lease = heapq.heappop(self._due)
+            known = self._asleep.get(lease)
+            if known is not None and known[0].look_at_s <= due_s:
+                self.wake(lease)

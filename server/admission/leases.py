@@ -18,7 +18,7 @@ from policies.contract import Admit, Decision, Job, TicketRow, TicketState
 from policies.driver import PolicyDriver, PolicyView
 from policies.registry import make_policy
 from policies.settings import PolicySettings
-from server.admission.downloads import Delivery, Download
+from server.admission.downloads import Delivery, Download, Rounds
 from server.admission.gateparts import GateParts
 
 TICK_S = 0.25
@@ -73,6 +73,7 @@ class LeaseManager:
         self.downloads: dict[int, Download] = {}
         #: The same by client and file, of which one client has at most one lease.
         self._by_job: dict[tuple[str, str], Download] = {}
+        self._rounds = Rounds()
         #: How many there are of each file, and which of all are paused.
         self._of_file: Counter[str] = Counter()
         self._paused: set[int] = set()
@@ -171,6 +172,7 @@ class LeaseManager:
     def begin(self, download: Download) -> Download:
         """A lease was granted."""
         self.downloads[download.lease] = download
+        self._rounds.add(download)
         self._of_file[download.file] += 1
         self._by_job[download.client, download.file] = download
         self._parts.popularity.count(download.file, 1, 0)
@@ -239,6 +241,7 @@ class LeaseManager:
         download = self.downloads.pop(lease, None)
         if download is None:
             return None
+        self._rounds.discard(lease)
         self._paused.discard(lease)
         self._of_file[download.file] -= 1
         if not self._of_file[download.file]:
@@ -328,11 +331,11 @@ class LeaseManager:
         self._tick_call = self._parts.reactor.callLater(TICK_S, self._tick)
         now = self.now()
         line = self._parts.line
-        line.tick(now, self.downloads.values())
+        rounds = self._rounds
+        rounds.wake_due(now)
+        line.tick(now, rounds.awake, rounds.asleep_bytes)
         if self._measure_call is None:
-            self._to_measure = [
-                one for one in self.downloads.values() if one.look_at_s <= now and not one.still
-            ]
+            self._to_measure = [one for one in rounds.awake if not one.still]
             pieces = -(-len(self._to_measure) // _AT_ONCE)
             self._measure(TICK_S / max(1, pieces))
         self._driver.observe(line.goodput_bytes_s(), line.busy, now, line.line_bytes_s)
@@ -347,6 +350,7 @@ class LeaseManager:
         for download in some:
             if download.lease in self.downloads and not download.still:
                 left = download.measure(now)
+                self._rounds.measured(download)
                 held_back = self._parts.line.held_back(download)
                 rate = download.rate_bytes_s
                 self._driver.progress(download.lease, now, left, rate, held_back)
@@ -391,6 +395,7 @@ class LeaseManager:
         if download is not None:
             self._paused.discard(lease)
             download.resume(now)
+            self._rounds.wake(lease)
 
     def idled_out(self, lease: int, now: float) -> None:
         """Nobody used this lease; what is left of its connections is cut."""

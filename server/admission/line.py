@@ -64,8 +64,8 @@ class Line(Protocol):
         """A body was handed over whole."""
         ...
 
-    def tick(self, now: float, downloads: Collection[Download]) -> None:
-        """Look at every running download."""
+    def tick(self, now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
+        """Look at running downloads; so much is under way to those that stand still."""
         ...
 
 
@@ -114,7 +114,7 @@ class ToldLine:
     def ended(self, flying_bytes: int, rate_bytes_s: float, now: float) -> None:
         """See `Line`."""
 
-    def tick(self, now: float, downloads: Collection[Download]) -> None:
+    def tick(self, now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
         """See `Line`."""
 
 
@@ -161,9 +161,9 @@ class LineKeeper:
         self._lingering = [one for one in self._lingering if one[0] > one[1] * (now - one[2])]
         return int(sum(count - rate * (now - since) for count, rate, since in self._lingering))
 
-    def tick(self, now: float, downloads: Collection[Download]) -> None:
-        """Look at every running download, then cap and hold back as the bottleneck asks."""
-        total_flying = self._linger(now)
+    def tick(self, now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
+        """Look at running downloads, then cap and hold back as the bottleneck asks."""
+        total_flying = self._linger(now) + asleep_bytes
         samples = []
         for download in downloads:
             if download.look_at_s and not download.held:
