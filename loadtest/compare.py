@@ -28,17 +28,12 @@ from loadtest.sim.engine import Engine
 from loadtest.sim.metrics import measure
 from loadtest.sim.scenario import Scenario
 from loadtest.workloads import make_workload
+from policies.registry import POLICIES
 from policies.settings import PolicySettings
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Policy as the server names it -> (as the simulator does, mean of paper A's figure 19 in seconds).
-PAPER: Mapping[str, tuple[str, float | None]] = {
-    "fcfs": ("http", 1265.0),
-    "reserve": ("reserve", 355.0),
-    "ticket": ("ticket", 353.0),
-    "fair": ("fair", None),
-    "adaptive": ("adaptive", None),
-}
+#: Policy -> mean of paper A's figure 19 in seconds.
+PAPER: Mapping[str, float] = {"fcfs": 1265.0, "reserve": 355.0, "ticket": 353.0}
 LARGE_SLOTS, SMALL_SLOTS, LOAD = 30, 6, 0.5
 TOLERANCE = 0.15
 #: What an answer is on the wire without a ticket and with one, and how long the server watches a
@@ -81,12 +76,15 @@ def to_toml(settings: Mapping[str, Any]) -> str:
     return "[admission]\n" + "".join(f"{name} = {value!r}\n" for name, value in settings.items())
 
 
+def _reserve(policy: str) -> int:
+    return SMALL_SLOTS if "reserve_small" in POLICIES[policy].reads else 0
+
+
 def staged(policy: str, settings: Mapping[str, Any]) -> Scenario:
     """The server of the live runs, as the simulator has it."""
-    name = PAPER[policy][0]
-    reserve = 0 if name == "http" else SMALL_SLOTS
+    reserve = _reserve(policy)
     return Scenario(
-        name,
+        "http" if policy == "fcfs" else policy,
         slots=LARGE_SLOTS + SMALL_SLOTS - reserve,
         reserve_small=reserve,
         bandwidth=LOAD,
@@ -108,9 +106,7 @@ def simulate(policy: str, seed: int, time_scale: float, settings: Mapping[str, A
         attempt_s=0.0,
         accept_s=0.0,
         look_s=LOOK_S,
-        answer_bytes=TICKET_BYTES
-        if scenario.policy in ("ticket", "fair", "adaptive")
-        else PLAIN_BYTES,
+        answer_bytes=TICKET_BYTES if POLICIES[policy].gives_tickets else PLAIN_BYTES,
     )
     means = []
     for drawing in range(seed, seed + DRAWINGS):
@@ -131,8 +127,7 @@ def figures_of(
     with tempfile.TemporaryDirectory(prefix="tidegate-compare-") as name:
         folder = Path(name)
         config = folder / "tidegate.toml"
-        reserve = 0 if policy == "fcfs" else SMALL_SLOTS
-        fixed = {"slots": LARGE_SLOTS + SMALL_SLOTS, "reserve_small": reserve}
+        fixed = {"slots": LARGE_SLOTS + SMALL_SLOTS, "reserve_small": _reserve(policy)}
         config.write_text(to_toml(dict(settings) | fixed), encoding="utf-8")
         command = [sys.executable, "-m", "bench.staging", str(folder), "--workload", "exp2"]
         command += ["--profile", "loadtest/paper_exp2.conf"]
@@ -156,7 +151,7 @@ def replay(policy: str, seed: int, time_scale: float, settings: Mapping[str, Any
     found = figures_of(policy, seed, time_scale, settings)
     return Row(
         policy,
-        PAPER[policy][1],
+        PAPER.get(policy),
         simulate(policy, seed, time_scale, settings),
         found["mean_visit"] * time_scale,
         found.get("failed_fraction", 0.0),
@@ -199,11 +194,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--time-scale", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--policy", action="append", choices=sorted(PAPER))
+    parser.add_argument("--policy", action="append", choices=sorted(POLICIES))
     given = parser.parse_args()
     settings = scaled_settings(given.time_scale)
     rows = []
-    for policy in given.policy or PAPER:
+    for policy in given.policy or POLICIES:
         rows.append(replay(policy, given.seed, given.time_scale, settings))
         sys.stderr.write(f"{policy} done\n")
     sys.stdout.write(table(rows) + "\n")
