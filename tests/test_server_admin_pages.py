@@ -124,6 +124,12 @@ HEALTH = Health("1", NOW)
             "Queueing: 1 waits, about 14 min",
             "6 downloads running, 26 paused.",
         ),
+        (
+            {"waiting": 0, "ready": 0, "link_bound": True, "paused": 26, "slots": 4096},
+            "busy",
+            "The line is full: downloads take turns",
+            "6 downloads running, 26 paused.",
+        ),
     ],
 )
 def test_the_headline_counts_all_who_wait_and_only_slots_that_are_free(

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from protocol.problems import PROBLEMS
 from server.files import listing
 from server.files.readme import render_readme
+from server.http.answers import problem_page
+from server.http.phrases import LANGUAGES, PROBLEMS_FOR_PEOPLE
 from tests.http_bench import Bench
 from tests.running import make_release, serving
 
@@ -52,7 +55,21 @@ def test_an_error_speaks_it_too(bench: Bench) -> None:
     assert "<main>" in german
     refused = bench.connect().get("/r/", {"Accept": "text/html", "Accept-Language": "he"}, "POST")
     assert 'lang="he" dir="rtl"' in refused.body.decode()
-    assert '<p lang="en" dir="ltr">Only GET and HEAD' in refused.body.decode()
+    assert "<p>הדפדפן שלח" in refused.body.decode()
+
+
+def test_what_may_stop_a_browser_is_said_in_every_language() -> None:
+    """Codes that are left out are met by programs and in the administration only."""
+    assert set(PROBLEMS_FOR_PEOPLE) < set(PROBLEMS)
+    for language in LANGUAGES:
+        for code in PROBLEMS_FOR_PEOPLE:
+            shown = problem_page(403, code, "Exactly so.", language.replace("_", "-").encode())
+            assert b"Exactly so." not in shown
+            assert b'lang="en"' not in shown or language == "en", (language, code)
+    # The rest stands in English, marked as such.
+    assert b'<p lang="en" dir="ltr">Exactly so.' in problem_page(
+        409, "conflict", "Exactly so.", b"de"
+    )
 
 
 def test_a_signature_is_named_beside_what_it_signs(bench: Bench) -> None:

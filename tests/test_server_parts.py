@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import html
 import json
 import stat
 from pathlib import Path
@@ -15,6 +16,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from policies.contract import Estimate, Wait
 from protocol.errors import BadToken
+from protocol.manifest import Source
 from protocol.ticket import KeyRing, Ticket
 from server.admission.client_keys import find_pass, find_remaining, find_ticket
 from server.admission.client_programs import ToolRule, ToolTable
@@ -197,6 +199,9 @@ def test_durations_in_both_languages() -> None:
         (Wait(5, 1, 1, True), "You are next"),
         (Wait(5, 1, 7, True), "You are among the next to start"),
         (Wait(5, 1, 1234), "You are number 1,234 in the queue"),
+        (Wait(5, 1, 1, estimate=Estimate(60.0, 90.0)), "You are next"),
+        (Wait(5, 1, 1, estimate=Estimate(540.0, 600.0)), "You are number 1 in the queue"),
+        (Wait(5, 1, 7, True, Estimate(540.0, 600.0)), "You are number 7 in the queue"),
     ],
 )
 def test_the_page_says_where_one_stands(wait: Wait, title: str) -> None:
@@ -212,6 +217,30 @@ def test_the_page_shows_progress_from_the_issue_of_the_ticket() -> None:
     assert 'value="25"' in page
     assert "about 5 min" in page
     assert "very likely within 7 min" in page
+
+
+def test_the_page_names_other_ways_and_how_to_check_who_signed() -> None:
+    room = WaitingRoom(
+        Pages(),
+        lambda path: [Source("https://mirror.example/a", 1)],
+        has_torrent=lambda path, size: True,
+        has_mirrors=lambda path: True,
+        signatures=lambda path: [".asc", ".minisig", ".sigstore.json"],
+    )
+    free = [Source("https://mirror.example/a%20b.iso", 1)]
+    notice = Notice("/a%20b.iso", 5, Wait(5, 1, 7), "t")
+    page = room.page(notice, phrases_for(None), "https://origin.example", free).decode()
+    assert 'href="https://mirror.example/a%20b.iso"' in page
+    assert 'href="/-/magnet/a%20b.iso"' in page
+    assert 'href="/a%20b.iso.meta4"' in page
+    text = html.unescape(page)
+    assert "curl -fO https://origin.example/a%20b.iso.asc\ngpg --verify" in text
+    assert "minisign -V -p minisign.pub -x 'a b.iso.minisig' -m 'a b.iso'" in text
+    assert "cosign verify-blob --bundle 'a b.iso.sigstore.json'" in text
+    bare = WaitingRoom(Pages()).page(notice, phrases_for(None), "https://origin.example").decode()
+    assert "meta4" not in bare
+    assert "magnet" not in bare
+    assert "Then check who signed it" not in bare
 
 
 # -- rules and tools ---------------------------------------------------------------------------

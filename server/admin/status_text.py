@@ -37,6 +37,8 @@ def state_of(snapshot: Snapshot, health: Health) -> Status:
         )
     elif not snapshot.link_bound and _free(snapshot) <= _kept_for_small(snapshot):
         found = Status("busy", "Full, and nobody waits", f"{room} The next large download waits.")
+    elif snapshot.paused:
+        found = Status("busy", "The line is full: downloads take turns", room)
     else:
         found = Status("calm", "Open: everybody starts at once", room)
     if health.multicast_receivers:

@@ -40,8 +40,9 @@ SAMPLE: Mapping[str, Any] = {
     "retry_after_s": 30,
     "mirrors": [],
     "magnet_url": None,
+    "metalink_url": None,
 }
-_EMPTY = ("place", "expected", "latest", "percent", "magnet_url")
+_EMPTY = ("place", "expected", "latest", "percent", "magnet_url", "metalink_url")
 
 
 class BadTemplate(ValueError):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -67,7 +68,8 @@ class WaitingRoom:
 
     `elsewhere` tells mirrors that would start a download of a URL path at once, `hurry` how soon
     a client should ask again, whatever the queue says (multicast). `has_torrent` says
-    whether the file of a URL path and size has a torrent.
+    whether the file of a URL path and size has a torrent, `has_mirrors` whether one of a URL path
+    is anywhere else, `signatures` which endings of signatures lie beside it.
     """
 
     def __init__(
@@ -77,11 +79,15 @@ class WaitingRoom:
         hurry: Callable[[Request], float | None] = lambda request: None,
         own: OwnPages | None = None,
         has_torrent: HasTorrent = no_torrents,
+        has_mirrors: Callable[[str], bool] = lambda url_path: False,
+        signatures: Callable[[str], Sequence[str]] = lambda url_path: (),
     ) -> None:
         self._pages = pages
         #: The operator's own templates; exchanged when they are read again.
         self.own = own if own is not None else OwnPages(None)
         self._has_torrent = has_torrent
+        self._has_mirrors = has_mirrors
+        self._signatures = signatures
         self._elsewhere = elsewhere
         self._hurry = hurry
         self.heading = ""
@@ -154,6 +160,7 @@ class WaitingRoom:
         elsewhere = [{"url": m.url, "host": urlsplit(m.url).hostname or m.url} for m in free]
         has_torrent = self._has_torrent(notice.file, notice.size_bytes)
         magnet_url = f"/-/magnet{notice.file}" if has_torrent else None
+        metalink_url = f"{notice.file}.meta4" if self._has_mirrors(notice.file) else None
         own = self.own.render(
             {
                 **told,
@@ -167,6 +174,7 @@ class WaitingRoom:
                 "retry_after_s": notice.retry_after_s,
                 "mirrors": elsewhere,
                 "magnet_url": magnet_url,
+                "metalink_url": metalink_url,
             }
         )
         if own is not None:
@@ -180,7 +188,8 @@ class WaitingRoom:
             notice=notice,
             elsewhere=elsewhere,
             magnet_url=magnet_url,
-            live=_live(notice, phrases, origin),
+            metalink_url=metalink_url,
+            live=_live(notice, phrases, origin, self._signatures(notice.file)),
         )
 
     def _browser_fields(self, request: Request, notice: Notice) -> list[Header]:
@@ -202,9 +211,19 @@ class WaitingRoom:
 
 #: What the page's script writes by itself.
 _SCRIPTED = (
-    *("title_next", "title_place", "title_started", "expected_value", "latest", "next_visit"),
+    *(
+        "title_next",
+        "title_ready",
+        "title_place",
+        "title_started",
+        "expected_value",
+        "latest",
+        "next_visit",
+    ),
     *("seconds", "minutes", "hours", "days"),
 )
+#: "You are next" stands beside no longer wait than this, seconds.
+SOON_S = 90.0
 _LINK = re.compile(r"https?://[^\s<>\"']+[^\s<>\"'.,;:!?)\]]")
 
 
@@ -223,7 +242,9 @@ def paragraphs_of(text: str) -> list[list[dict[str, str]]]:
     return found
 
 
-def _live(notice: Notice, phrases: Phrases, origin: str) -> dict[str, object] | None:
+def _live(
+    notice: Notice, phrases: Phrases, origin: str, signatures: Sequence[str]
+) -> dict[str, object] | None:
     """What the page's script needs; None where there is no ticket to ask about (or a preview)."""
     if notice.token is None or not origin:
         return None
@@ -234,10 +255,35 @@ def _live(notice: Notice, phrases: Phrases, origin: str) -> dict[str, object] | 
         "file": f"{notice.file}{query}",
         "path": notice.file,
         "sums": f"{origin}{notice.file.rpartition('/')[0]}/SHA256SUMS",
+        "signed": "\n".join(_checks(f"{origin}{notice.file}", signatures)),
         "waited_s": round(notice.waited_s),
         "expected_s": round(estimate.expected_s) if estimate else "",
+        "soon_s": round(SOON_S),
         "words": json.dumps({key: phrases.plain(key) for key in _SCRIPTED}),
     }
+
+
+#: What checks a signature by its ending; `{0}` is the file, `{1}` the signature.
+_CHECKS: Mapping[str, str] = {
+    ".asc": "gpg --verify {1} {0}",
+    ".sig": "gpg --verify {1} {0}",
+    ".minisig": "minisign -V -p minisign.pub -x {1} -m {0}",
+    **dict.fromkeys(
+        (".sigstore", ".sigstore.json"),
+        "cosign verify-blob --bundle {1} --certificate-identity WHO "
+        "--certificate-oidc-issuer WHERE {0}",
+    ),
+}
+
+
+def _checks(url: str, signatures: Sequence[str]) -> list[str]:
+    """The commands of a shell that check who signed a file that was downloaded from a URL."""
+    name = unquote(url.rpartition("/")[2])
+    found = []
+    for ending in signatures:
+        check = _CHECKS[ending].format(shlex.quote(name), shlex.quote(name + ending))
+        found += [f"curl -fO {shlex.quote(url + ending)}", check]
+    return found
 
 
 def wait_fields(notice: Notice) -> list[Header]:
@@ -331,10 +377,11 @@ def _title(notice: Notice, phrases: Phrases) -> str:
         return phrases("title_closed")
     if wait.place is None:
         return phrases("title_busy")
-    if wait.place == 1:
-        return phrases("title_next")
-    if wait.ready:
-        return phrases("title_ready")
+    if wait.estimate is None or wait.estimate.expected_s <= SOON_S:
+        if wait.place == 1:
+            return phrases("title_next")
+        if wait.ready:
+            return phrases("title_ready")
     return phrases("title_place", place=phrases.number(wait.place))
 
 

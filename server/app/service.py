@@ -151,6 +151,8 @@ class Service:
             sender.hurry if sender is not None else lambda request: None,
             open_waiting_pages(config),
             has_torrent,
+            lambda path: bool(self.site.said.sources_of(path)),
+            lambda path: self.site.signatures_of(path),
         )
         self._passes = PassBook(keys, self._keep_pass)
         self._passes.load(memory.passes)

@@ -17,7 +17,7 @@ from server.files.digests import Catalog
 from server.files.directory_cache import REUSE_FACTOR, Coming, Folders
 from server.files.openfile import OpenFile, Unreadable
 from server.files.pages import SECURITY_HEADERS, Pages
-from server.files.paths import url_of
+from server.files.paths import SIGNATURES, url_of
 from server.files.readme import MOST_README_BYTES, READMES, render_readme
 from server.files.transfer import HasTorrent, Visibility
 from server.files.tree import Entry, IsDirectory, NotHere, Tree
@@ -49,7 +49,6 @@ _COMPANIONS = (
     "md5sums",
 )
 #: What proves who made a file, beside it.
-_SIGNATURES = (b".asc", b".sig", b".minisig", b".sigstore", b".sigstore.json")
 ATOM = b"application/atom+xml"
 _FEED_ROWS = 50
 _LONGEST_SEARCH = 100
@@ -334,7 +333,7 @@ class Listings:
         row["date"] = phrases.date(entry.mtime_s)
         row["signatures"] = [
             {"kind": ending[1:].decode(), "href": quote_from_bytes(entry.name + ending, safe="")}
-            for ending in _SIGNATURES
+            for ending in SIGNATURES
             if entry.name + ending in names
         ]
         return row

@@ -10,6 +10,8 @@ SUMS = b"SHA256SUMS"
 METALINK = b".meta4"
 MANIFEST = b".manifest.json"
 TORRENT = b".torrent"
+#: Endings of what is signed with a file's name before it.
+SIGNATURES = (b".asc", b".sig", b".minisig", b".sigstore", b".sigstore.json")
 
 
 def may_be_generated(name: bytes) -> bool:

@@ -26,7 +26,7 @@ from server.files.manifests import Generated
 from server.files.openfile import OpenFile
 from server.files.pacer import Pacer
 from server.files.pages import STATIC_ROUTE, Pages
-from server.files.paths import may_be_generated, split_path, url_of
+from server.files.paths import SIGNATURES, may_be_generated, split_path, url_of
 from server.files.response_plans import plan_body
 from server.files.sender import Piece
 from server.files.touched import Touched, under
@@ -410,6 +410,19 @@ class Site:
             and status.st_ino == key.inode
             and status.st_ctime_ns == key.ctime_ns
         )
+
+    def signatures_of(self, url_path: str) -> list[str]:
+        """The endings of the signatures beside a file, as far as everybody may see them."""
+        parts = split_path(url_path.encode("ascii"))
+        look = self.visibility
+        return [
+            ending.decode()
+            for ending in SIGNATURES
+            if parts is not None
+            and self.tree.status_of(b"/".join(parts) + ending) is not None
+            and not look.hidden(url_path + ending.decode())
+            and not look.secret(url_path + ending.decode())
+        ]
 
     def forget_all(self) -> None:
         """Drop every ready answer: what is said of files (mirrors, links) has changed."""

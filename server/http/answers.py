@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 
 from protocol import problems
-from server.http.phrases import phrases_for
+from server.http.phrases import PROBLEMS_FOR_PEOPLE, phrases_for
 
 Header = tuple[bytes, bytes]
 
@@ -22,7 +22,7 @@ HTML = b"text/html; charset=utf-8"
 #: Problems that asking again may solve.
 _MAY_PASS = frozenset({403, 408, 500, 503})
 
-#: The phrase that heads a problem in other languages than English.
+#: The phrase that heads a problem.
 _WORDS: Mapping[int, str] = {
     403: "error_403",
     404: "error_404",
@@ -39,7 +39,8 @@ _PAGE = (
     "line-height:1.25}}p{{color:#4a5866}}@media (prefers-color-scheme:dark){{body{{color:#e6e9ec;"
     "background:#14181d}}p{{color:#a9b4bf}}a{{color:#5cc0cd}}"
     "small{{color:#8c98a4}}}}</style><main><h1>{title}</h1>{detail}"
-    '<p>{again}<a href="/">{all_files}</a></p><p><small>{status}</small></p></main></html>\n'
+    '<p>{again}<a href="/">{all_files}</a></p><p><small dir="ltr">{status}</small></p></main>'
+    "</html>\n"
 )
 
 
@@ -72,25 +73,20 @@ def problem_page(
 ) -> bytes:
     """A problem as a small page, for people whose browser asked for text/html.
 
-    Its head and buttons are in their language; what exactly is wrong stands there in English.
+    It speaks their language. What programs meet and people hardly has no translation: there the
+    `detail` stands in English.
     """
     phrases = phrases_for(accept_language)
-    english = phrases.language == "en"
-    title = (phrase(status) or "Problem") if english else phrases(_WORDS.get(status, "error"))
+    key = PROBLEMS_FOR_PEOPLE.get(code)
+    said = html.escape(phrases(key) if key is not None else detail)
+    own = "" if key is not None or phrases.language == "en" else ' lang="en" dir="ltr"'
     # Without its query: a ticket or pass that is no good is left behind.
     again = f'<a href="?">{html.escape(phrases("try_again"))}</a>' if status in _MAY_PASS else ""
-    text = html.escape(detail)
-    # The title says the same where nothing more is to be said.
-    said = not english and status == 404
     return _PAGE.format(
         language=phrases.tag,
         direction=phrases.direction,
-        title=html.escape(title),
-        detail=""
-        if said
-        else f"<p>{text}</p>"
-        if english
-        else f'<p lang="en" dir="ltr">{text}</p>',
+        title=html.escape(phrases(_WORDS.get(status, "error"))),
+        detail=f"<p{own}>{said}</p>",
         all_files=html.escape(phrases("files_all")),
         again=again,
         status=f'HTTP {status} · <a href="{problems.type_of(code)}">{html.escape(code)}</a>',

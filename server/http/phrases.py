@@ -74,6 +74,72 @@ ENGLISH: Mapping[str, str] = {
     "error_503": "Not just now; please come back soon.",
     "error_500": "The server failed.",
     "try_again": "Try again",
+    "check_signature": "Then check who signed it:",
+    # What stopped a browser (PROBLEMS_FOR_PEOPLE): no more than a person can act on.
+    "problem_404": "Check the address, or choose from the list of files.",
+    "problem_request": "The browser sent something that this server cannot read.",
+    "problem_target": "No file can have this address.",
+    "problem_cookies": "The browser sends more than this server takes. Delete the cookies of "
+    "this site and try again.",
+    "problem_slow": "The request did not arrive in time. Try again.",
+    "problem_changed": "The file has been replaced meanwhile. Download it again from the "
+    "beginning.",
+    "problem_changing": "The file is being replaced at this moment. Try again soon.",
+    "problem_disk": "The disk that holds this file is failing. Use another mirror, or try again "
+    "later.",
+    "problem_digest": "The checksums are being computed. Try again in a few seconds.",
+    "problem_overloaded": "The server has too much to do. Try again in a moment.",
+    "problem_internal": "The operator can read in the log why. Try again later.",
+    "problem_closed": "The server is about to stop. Try again in a few minutes.",
+    "problem_leader": "The queue is being restarted, and every place is kept. Try again in a few "
+    "seconds.",
+    "problem_blocked": "The operator has blocked your network.",
+    "problem_pass": "This file needs a priority pass. Ask whoever runs this server for one.",
+    "problem_early": "Your priority pass is not valid yet.",
+    "problem_bad_pass": "Your priority pass is not valid here, or not any more. Ask whoever gave "
+    "it to you.",
+    "problem_withdrawn": "The operator has ended this download.",
+    "problem_ticket": "Your place in the queue is not valid any more. Try again to get a new one.",
+    "problem_connections": "You have as many connections to this server as one visitor may. Try "
+    "again when one has ended.",
+    "problem_tickets": "You are waiting for as many files as one visitor may. Try again when one "
+    "of them is done.",
+}
+#: Code of `protocol.problems` -> what a person at a browser is told. Those that are missing are met
+#: by programs, or in the administration.
+PROBLEMS_FOR_PEOPLE: Mapping[str, str] = {
+    "not-found": "problem_404",
+    **dict.fromkeys(("bad-target", "target-too-long"), "problem_target"),
+    **dict.fromkeys(
+        (
+            *("bad-request", "bad-header", "bad-host", "bad-transfer-encoding", "body-too-large"),
+            *("expectation-failed", "http-version", "unknown-method", "method-not-allowed"),
+        ),
+        "problem_request",
+    ),
+    "header-too-large": "problem_cookies",
+    "request-timeout": "problem_slow",
+    **dict.fromkeys(("precondition-failed", "range-not-satisfiable"), "problem_changed"),
+    "file-changing": "problem_changing",
+    "unreadable": "problem_disk",
+    "digest-pending": "problem_digest",
+    "overloaded": "problem_overloaded",
+    "internal-error": "problem_internal",
+    "closed": "problem_closed",
+    "no-leader": "problem_leader",
+    "blocked": "problem_blocked",
+    **dict.fromkeys(("pass-required", "pass-path"), "problem_pass"),
+    "pass-early": "problem_early",
+    **dict.fromkeys(
+        ("pass-forged", "pass-expired", "pass-used", "pass-revoked"), "problem_bad_pass"
+    ),
+    "withdrawn": "problem_withdrawn",
+    **dict.fromkeys(
+        ("bad-ticket", "ticket-forged", "ticket-expired", "ticket-used", "ticket-foreign"),
+        "problem_ticket",
+    ),
+    "too-many-connections": "problem_connections",
+    "too-many-tickets": "problem_tickets",
 }
 #: Units of `split_duration` by their phrase.
 _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}

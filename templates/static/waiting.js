@@ -59,11 +59,14 @@
   const take = (status) => {
     const now = Date.now() / 1000;
     if (status.state === "started") return begun();
+    if (status.expected_wait_s !== undefined) starts = now + status.expected_wait_s;
     if (status.place) {
       const place = status.place.toLocaleString(document.documentElement.lang);
-      show("title", status.place === 1 ? words.title_next : fill(words.title_place, { place }));
+      const soon = starts === null || starts - now <= Number(page.dataset.soon);
+      const next = status.place === 1 ? words.title_next : words.title_ready;
+      const near = soon && (status.place === 1 || status.state === "ready");
+      show("title", near ? next : fill(words.title_place, { place }));
     }
-    if (status.expected_wait_s !== undefined) starts = now + status.expected_wait_s;
     if (status.p90_wait_s !== undefined) {
       show("latest", fill(words.latest, { time: time(status.p90_wait_s) }));
     }
