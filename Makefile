@@ -133,6 +133,11 @@ dist: build/tools
 	build/tools/bin/cyclonedx-py requirements requirements/run.txt --output-reproducible \
 		--of JSON -o dist/sbom.cdx.json
 
+# A Debian package with units, settings, manual page and completion: dist/tidegate_*.deb.
+.PHONY: deb
+deb: $(VENV)/.run
+	$(BIN)/python tools/build-deb dist
+
 # Known holes in what we depend on.
 .PHONY: audit
 audit: build/tools

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.sim import plan as plan_module
+from loadtest.sim.engine import Engine
+from loadtest.sim.outcome import Tally
 from loadtest.sim.plan import (
     MOST_CLIENTS,
     Crowd,
+    feel,
     files_below,
     make_crowd,
     make_plan,
@@ -69,6 +73,35 @@ def test_the_line_that_is_named_keeps_the_wish_and_a_thinner_one_does_not() -> N
     assert told[-1] == 1.0
     assert "below 5 s it takes" in verdict(plan)
     assert len(rows(plan)[0]) == 4
+
+
+def test_a_crowd_for_days_costs_no_more_than_one_for_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    played: list[float] = []
+
+    class Watched(Engine):
+        def run(self) -> Tally:
+            tally = super().run()
+            played.append(tally.ended_s)
+            return tally
+
+    monkeypatch.setattr(plan_module, "Engine", Watched)
+    workload, each = workload_of(make_crowd([File("big.iso", 4_000_000_000), SUMS], 30, 600.0))
+    slow = feel(workload, each, "fair", 1_000_000.0)
+    assert slow.mean_s > 30_000, "each takes an hour alone"
+    assert played[0] < 2_000
+    # Played at full length it feels the same.
+    monkeypatch.setattr(plan_module, "_PLAYED_S", 2_000.0)
+    longer = feel(workload, each, "fair", 1_000_000.0)
+    assert played[1] > played[0]
+    assert slow.mean_s == pytest.approx(longer.mean_s, rel=0.15)
+
+
+def test_nobody_is_told_that_small_files_never_come() -> None:
+    """A file above the server's threshold is no small one there, and has no figure."""
+    plan = make_plan(make_crowd([ISO, File("notes.pdf", 300_000)], 20, 60.0), 5e6, "fair", 30.0)
+    assert "never" not in str(rows(plan))
 
 
 def test_a_line_that_is_wide_enough_is_said_to_be() -> None:
