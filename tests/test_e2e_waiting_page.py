@@ -144,6 +144,8 @@ def test_how_a_ticket_stands_is_told_to_its_owner_only(tmp_path: Path) -> None:
         status = requests.get(place, headers=mine, timeout=10).json()
         assert status["state"] in ("waiting", "ready")
         assert status["place"] == 1
+        # The only slot is taken: a visit now would be early.
+        assert not status.get("free")
         assert status["expected_wait_s"] <= status["p90_wait_s"]
         assert requests.get(place, timeout=10).status_code == 403
         forged = {"Tidegate-Ticket": mine["Tidegate-Ticket"][:-2] + "xx"}

@@ -2,7 +2,8 @@
 
 `GET /-/queue/PATH` with the ticket (query, cookie or field, as for the file itself) answers JSON:
 `state` (`waiting`, `ready`, `started`, `over`), and while it waits `place`, `expected_wait_s` and
-`p90_wait_s`. No policy hears of it.
+`p90_wait_s`; when it is ready `free`, whether a visit before its time would start it. No policy
+hears of it.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ class WaitStatus:
         found: dict[str, object] = {"state": _STATES.get(row.state, "over") if row else "over"}
         if found["state"] in ("waiting", "ready"):
             found["place"] = self._gate.policy.place(number)
+            if found["state"] == "ready":
+                seen = self._gate.snapshot()
+                room = not seen.closed and not seen.link_bound
+                found["free"] = room and seen.large_active < seen.large_slots
             estimate = self._gate.estimate(number)
             if estimate is not None:
                 found["expected_wait_s"] = round(estimate.expected_s, 1)

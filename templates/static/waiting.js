@@ -70,8 +70,8 @@
     if (status.p90_wait_s !== undefined) {
       show("latest", fill(words.latest, { time: time(status.p90_wait_s) }));
     }
-    // A ready ticket may knock at once; a visit before that gains nothing.
-    if (status.state === "ready" && visit - now > 2) {
+    // A ready ticket may knock at once when a slot is free; any other visit before its time is early.
+    if (status.free && visit - now > 2) {
       visit = now;
       start();
     }
