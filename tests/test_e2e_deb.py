@@ -77,7 +77,7 @@ def test_the_package_installs_serves_and_goes(package: Path, tmp_path: Path) -> 
     run(*program, "config", "check", "--config", settings)
     placed = [f"{root}{word}" if word.startswith("/") else word for word in words[1:]]
     (root / "var/lib/tidegate").mkdir(parents=True)
-    start = [*program, *placed, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+    start = [*map(str, program), *placed, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
     told = tmp_path / "told"
     with told.open("w") as out, subprocess.Popen(start, stdout=out, cwd=tmp_path) as server:
         try:

@@ -1,0 +1,326 @@
+"""What programs do while they wait: the rows of docs/clients.md, measured with the real ones.
+
+    python -m bench.clients [--only NAME ...]
+
+A scripted server keeps each program waiting in five ways: it says nothing for 12, 28 or 40 s, it
+says nothing for 8 s and then sends a header line every 5 s, eight in all, or it answers 503 with
+`Retry-After: 3` twice. Programs that are not installed are left out (Debian: curl wget wget2 aria2
+axel ffmpeg mpv vlc-bin vlc-plugin-base skopeo git-lfs python3-libtorrent nodejs).
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import random
+import shutil
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import wave
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: Ways to be kept waiting: (seconds of silence, header lines after it, answers with 503).
+WAYS = {
+    "silent 12": (12.0, 0, 0),
+    "silent 28": (28.0, 0, 0),
+    "silent 40": (40.0, 0, 0),
+    "lines": (8.0, 8, 0),
+    "503": (0.0, 0, 2),
+}
+_LINE_EVERY_S, _LIMIT_S = 5.0, 240.0
+
+
+def _sound() -> bytes:
+    """A megabyte that players play: silence would be recognised, so it is noise."""
+    out = io.BytesIO()
+    with wave.open(out, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(48_000)
+        file.writeframes(random.Random(7).randbytes(1_000_000))
+    return out.getvalue()
+
+
+PAYLOAD = _sound()
+DIGEST = hashlib.sha256(PAYLOAD).hexdigest()
+
+
+@dataclass(eq=False)
+class Seen:
+    """What the server saw of one trial."""
+
+    way: tuple[float, int, int]
+    #: When the file was asked for, and how often it was sent whole.
+    asked: list[float] = field(default_factory=list)
+    whole: int = 0
+    agent: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    server: _Server
+
+    def handle(self) -> None:
+        try:
+            while self._one():
+                pass
+        except OSError:
+            # The program hung up: that is what is measured.
+            return
+
+    def _one(self) -> bool:
+        first = self.rfile.readline()
+        if not first.strip():
+            return False
+        method, target, _ = first.decode("latin-1").split(" ", 2)
+        fields = {}
+        while (line := self.rfile.readline()).strip():
+            name, _, value = line.decode("latin-1").partition(":")
+            fields[name.strip().lower()] = value.strip()
+        body = self.rfile.read(int(fields.get("content-length", 0)))
+        seen = self.server.seen
+        if DIGEST not in target and "payload" not in target:
+            self._registry(method, target, body)
+            return True
+        if method == "HEAD":
+            self._say(b"200 OK", PAYLOAD, head=True)
+            return True
+        with seen.lock:
+            seen.asked.append(time.monotonic())
+            seen.agent = fields.get("user-agent", "")
+            number = len(seen.asked)
+        silent_s, lines, refusals = seen.way
+        if number <= refusals:
+            self._say(b"503 Service Unavailable", b"wait\n", b"Retry-After: 3\r\n")
+            return True
+        if number > 1 and not refusals:
+            # Whoever comes again is let in: the first try tells what it bears.
+            silent_s = lines = 0
+        time.sleep(silent_s)
+        start, stop, status = 0, len(PAYLOAD), b"200 OK"
+        more = b"Accept-Ranges: bytes\r\n"
+        if fields.get("range", "").startswith("bytes="):
+            low, _, high = fields["range"].removeprefix("bytes=").partition("-")
+            start, stop = int(low), min(len(PAYLOAD), int(high) + 1 if high else len(PAYLOAD))
+            status = b"206 Partial Content"
+            more += b"Content-Range: bytes %d-%d/%d\r\n" % (start, stop - 1, len(PAYLOAD))
+        if lines:
+            self.wfile.write(b"HTTP/1.1 %b\r\n" % status)
+            for one in range(lines):
+                self.wfile.write(b"Tidegate-Held: line %d\r\n" % one)
+                self.wfile.flush()
+                time.sleep(_LINE_EVERY_S)
+            status = b""
+        self._say(status, PAYLOAD[start:stop], more)
+        with seen.lock:
+            seen.whole += 1
+        return True
+
+    def _say(self, status: bytes, body: bytes, more: bytes = b"", *, head: bool = False) -> None:
+        begin = b"HTTP/1.1 %b\r\n" % status if status else b""
+        fields = b"Content-Type: audio/wav\r\nContent-Length: %d\r\n\r\n" % len(body)
+        self.wfile.write(begin + more + fields + (b"" if head else body))
+        self.wfile.flush()
+
+    def _registry(self, method: str, target: str, body: bytes) -> None:
+        """Just enough of a container registry and of a Git LFS store to lead to the file."""
+        origin = f"http://127.0.0.1:{self.server.server_address[1]}"
+        if target.endswith("/objects/batch"):
+            action = {"download": {"href": f"{origin}/payload"}}
+            found = {"oid": DIGEST, "size": len(PAYLOAD), "actions": action}
+            kind = b"Content-Type: application/vnd.git-lfs+json\r\n"
+            self._json({"transfer": "basic", "objects": [found]}, kind)
+        elif "/manifests/" in target:
+            layer = {
+                "mediaType": "application/vnd.oci.image.layer.v1.tar",
+                "size": len(PAYLOAD),
+                "digest": f"sha256:{DIGEST}",
+            }
+            config = {
+                "mediaType": "application/vnd.oci.image.config.v1+json",
+                "size": 2,
+                "digest": f"sha256:{hashlib.sha256(b'{}').hexdigest()}",
+            }
+            oci = "application/vnd.oci.image.manifest.v1+json"
+            manifest = {"schemaVersion": 2, "mediaType": oci, "config": config, "layers": [layer]}
+            self._json(manifest, f"Content-Type: {oci}\r\n".encode())
+        else:
+            self._json({}, b"Content-Type: application/json\r\n")
+
+    def _json(self, found: object, kind: bytes) -> None:
+        body = json.dumps(found, separators=(",", ":")).encode()
+        length = b"Content-Length: %d\r\n\r\n" % len(body)
+        self.wfile.write(b"HTTP/1.1 200 OK\r\n" + kind + length + body)
+        self.wfile.flush()
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen = seen
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+
+def _script(*command: str) -> Callable[[str, Path], list[str]]:
+    return lambda origin, folder: [
+        word.replace("URL", f"{origin}/payload.wav").replace("OUT", str(folder / "out"))
+        for word in command
+    ]
+
+
+def _skopeo(origin: str, folder: Path) -> list[str]:
+    image = origin.replace("http:", "docker:") + "/pub/image:1"
+    return [
+        *("skopeo", "copy", "-q", "--src-tls-verify=false", "--insecure-policy", image),
+        f"dir:{folder / 'image'}",
+    ]
+
+
+def _git_lfs(origin: str, folder: Path) -> list[str]:
+    work = folder / "work"
+    pointer = "version https://git-lfs.github.com/spec/v1\n"
+    pointer += f"oid sha256:{DIGEST}\nsize {len(PAYLOAD)}\n"
+    git = ("git", "-C", str(work), "-c", "user.name=b", "-c", "user.email=b@b.invalid")
+    subprocess.run(["git", "init", "-q", str(work)], check=True, capture_output=True)
+    (work / ".gitattributes").write_text("*.wav filter=lfs diff=lfs merge=lfs -text\n")
+    (work / "payload.wav").write_text(pointer)
+    (work / ".lfsconfig").write_text(f"[lfs]\n\turl = {origin}/lfs\n")
+    for words in (("add", "."), ("commit", "-qm", "x")):
+        subprocess.run(
+            [*git, "-c", "filter.lfs.clean=cat", *words], check=True, capture_output=True
+        )
+    return [*git, "lfs", "fetch"]
+
+
+_TORRENT = """
+import libtorrent as lt, os, sys, time
+url, folder = sys.argv[1:]
+os.makedirs(folder + "/seed"); os.makedirs(folder + "/got")
+open(folder + "/seed/payload.wav", "wb").write(open(folder + "/payload.wav", "rb").read())
+files = lt.file_storage(); lt.add_files(files, folder + "/seed/payload.wav")
+made = lt.create_torrent(files); made.add_url_seed(url); lt.set_piece_hashes(made, folder + "/seed")
+info = lt.torrent_info(lt.bdecode(lt.bencode(made.generate())))
+session = lt.session({"listen_interfaces": "127.0.0.1:0", "enable_dht": False, "enable_lsd": False})
+handle = session.add_torrent({"ti": info, "save_path": folder + "/got"})
+end = time.time() + 200
+while time.time() < end and not handle.status().is_seeding:
+    time.sleep(0.2)
+sys.exit(not handle.status().is_seeding)
+"""
+
+
+def _libtorrent(origin: str, folder: Path) -> list[str]:
+    (folder / "payload.wav").write_bytes(PAYLOAD)
+    return ["/usr/bin/python3", "-c", _TORRENT, f"{origin}/payload.wav", str(folder)]
+
+
+_NODE = "fetch('URL').then(async r => { if (!r.ok) process.exit(1); await r.arrayBuffer(); })"
+#: Name -> the program that must be there, and the command that fetches the file.
+TOOLS: dict[str, tuple[str, Callable[[str, Path], list[str]]]] = {
+    "curl": ("curl", _script("curl", "-sSf", "-o", "OUT", "URL")),
+    "curl --retry": ("curl", _script("curl", "-sSf", "--retry", "5", "-o", "OUT", "URL")),
+    "wget": ("wget", _script("wget", "-q", "-O", "OUT", "URL")),
+    "wget2": ("wget2", _script("wget2", "-q", "-O", "OUT", "URL")),
+    "aria2": ("aria2c", _script("aria2c", "-q", "-d", ".", "-o", "out", "URL")),
+    "axel": ("axel", _script("axel", "-q", "-o", "OUT", "URL")),
+    "ffmpeg": ("ffmpeg", _script("ffmpeg", "-v", "error", "-i", "URL", "-f", "null", "-")),
+    "mpv": (
+        "mpv",
+        _script("mpv", "--no-config", "--vo=null", "--ao=null", "--untimed", "--length=1", "URL"),
+    ),
+    # It does not run for root.
+    "VLC": (
+        "cvlc",
+        _script(
+            *("setpriv", "--reuid", "65534", "--clear-groups", "env", "HOME=/nonexistent", "cvlc"),
+            *("-q", "--aout=adummy", "--run-time=1", "URL", "vlc://quit"),
+        ),
+    ),
+    "skopeo (as docker and podman)": ("skopeo", _skopeo),
+    "git-lfs": ("git-lfs", _git_lfs),
+    "libtorrent, web seed": ("/usr/bin/python3", _libtorrent),
+    "Node (fetch)": ("node", _script("node", "-e", _NODE)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """How a program fared in one way of waiting."""
+
+    got: bool
+    tries: int
+    agent: str
+    pauses_s: tuple[float, ...]
+
+
+def trial(tool: str, way: str) -> Trial:
+    """One program, one way."""
+    seen = Seen(WAYS[way])
+    with _Server(seen) as server, tempfile.TemporaryDirectory() as name:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        folder = Path(name)
+        folder.chmod(0o755)
+        command = TOOLS[tool][1](f"http://127.0.0.1:{server.server_address[1]}", folder)
+        try:
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, timeout=_LIMIT_S, check=False
+            )
+            well = done.returncode == 0
+        except subprocess.TimeoutExpired:
+            well = False
+        server.shutdown()
+    pauses = zip(seen.asked, seen.asked[1:], strict=False)
+    apart = tuple(round(after - before, 1) for before, after in pauses)
+    return Trial(well and seen.whole > 0, len(seen.asked), seen.agent, apart)
+
+
+def row(tool: str, found: dict[str, Trial]) -> str:
+    """A line of the table."""
+    silent = [way for way in WAYS if way.startswith("silent")]
+    borne = [way.split()[1] for way in silent if found[way].got and found[way].tries == 1]
+    again = [way for way in silent if found[way].got and found[way].tries > 1]
+    patience = f"{borne[-1]} s and more" if borne == ["12", "28", "40"] else (
+        f"{borne[-1]} s" if borne else "below 12 s"
+    )  # fmt: skip
+    if again:
+        patience += ", then tries again"
+    lines, refused = found["lines"], found["503"]
+    pauses = ", ".join(f"{pause:g}" for pause in refused.pauses_s)
+    came_back = f"comes back after {pauses} s" if refused.got else (
+        f"tries {refused.tries} times" if refused.tries > 1 else "gives up"
+    )  # fmt: skip
+    taken = "yes" if lines.got and lines.tries == 1 else "no"
+    return f"| {tool} | `{found['503'].agent}` | {patience} | {taken} | {came_back} |"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all that are there, side by side: they wait, and hardly compute."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--only", nargs="*", choices=sorted(TOOLS), default=sorted(TOOLS))
+    given = parser.parse_args(arguments)
+    tools = [tool for tool in TOOLS if tool in given.only and shutil.which(TOOLS[tool][0])]
+    jobs = [(tool, way) for tool in tools for way in WAYS]
+    os.environ["GIT_TERMINAL_PROMPT"] = "0"
+    with ThreadPoolExecutor(len(jobs) or 1) as pool:
+        found = dict(zip(jobs, pool.map(lambda job: trial(*job), jobs), strict=True))
+    sys.stdout.write("| program | User-Agent | silence it bears | header lines | 503 |\n")
+    sys.stdout.write("|---|---|---|---|---|\n")
+    for tool in tools:
+        sys.stdout.write(row(tool, {way: found[tool, way] for way in WAYS}) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
