@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shlex
 import shutil
@@ -19,7 +20,7 @@ import requests
 import tidegate
 from server.app.keys import load_keys
 from tests.admin_browser import AdminVisit
-from tests.running import make_release, serving
+from tests.running import make_release, serving, sha256
 from tests.test_docs import DOCUMENTS, ROOT
 
 pytestmark = pytest.mark.timeout(600)
@@ -233,3 +234,52 @@ def test_a_plan_as_the_documents_have_it(document: str, tmp_path: Path) -> None:
     line = shown(document, "tidegate plan")
     quick = {"/srv/release": str(tmp_path / "release"), "5000": "50", "1h": "2m"}
     assert run(line, tmp_path, **quick).startswith("With 200 Mbit/s, 50 visitors within 2 min")
+
+
+@pytest.mark.e2e
+def test_every_get_of_the_manuals(tmp_path: Path) -> None:
+    release = tmp_path / "release"
+    digests = make_release(release, x_iso=300_000)
+    (release / "x.tar").write_text("tide" * 20_000)
+    lines = [
+        line
+        for name, line in commands()
+        if name in ("docs/parallel.md", "docs/peers.md") and line.startswith("tidegate get")
+    ]
+    assert len(lines) >= 6
+    with (
+        serving(release, tmp_path / "one") as one,
+        serving(release, tmp_path / "two") as two,
+    ):
+        places = {
+            "https://tidegate.example/release/": one.url + "/",
+            **dict.fromkeys(("https://tidegate.example", "https://dl.example.org"), one.url),
+            **dict.fromkeys(("https://a.example", "https://c.example"), one.url),
+            "https://b.example": two.url,
+        }
+        metalink = requests.get(f"{one.url}/x.iso.meta4", timeout=60)
+        for number, line in enumerate(lines):
+            folder = tmp_path / f"reader-{number}"
+            folder.mkdir()
+            if line.endswith(".meta4"):
+                (folder / "x.iso.meta4").write_bytes(metalink.content)
+            told = run(line, folder, **places)
+            if " -o - " in line:
+                assert told == "tide" * 20_000
+            else:
+                (got,) = folder.rglob("x.iso")
+                assert sha256(got) == digests["x.iso"], line
+
+
+@pytest.mark.e2e
+def test_what_an_operator_looks_at_before_the_start(tmp_path: Path) -> None:
+    settings = tmp_path / "tidegate.toml"
+    settings.write_text('listen = ["127.0.0.1:0"]\n')
+    check = shown("docs/deployment.md", "tidegate config check")
+    run(check, tmp_path, **{"/etc/tidegate/tidegate.toml": str(settings)})
+
+
+@pytest.mark.e2e
+def test_a_simulation_as_the_manual_has_it(tmp_path: Path) -> None:
+    line = shown("docs/simulator.md", "tidegate simulate run")
+    assert json.loads(run(line, tmp_path, **{"--seeds 20": "--seeds 1"}))
