@@ -402,7 +402,7 @@ class Admission:
         now: float,
         remaining_bytes: int,
         rate_bytes_s: float,
-        held_back: bool = False,
+        held_back: bool | None = False,
     ) -> None:
         """See `AdmissionPolicy.progress`."""
         held = self.pool.leases[lease]

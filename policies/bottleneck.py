@@ -44,6 +44,16 @@ _TRIAL_S, _TRIAL_MOST_S = 0.75, 6.0
 #: so much, and if those who stayed moved by so much of it the other way.
 _SPAN_S, _EVIDENCE_S = 0.75, 8.0
 _ENOUGH, _SLOPE_FULL, _SLOPE_NOT = 0.1, 0.6, 0.3
+#: Room at a goodput below this part of today's says nothing of the line now, and those who stayed
+#: must have had so much of it before: nobody else could have made room.
+_LEVEL, _STAYED = 0.85, 0.25
+#: A client is limited by itself once it took no more for so long while nothing else limited it,
+#: seconds. What the sockets held of a full line has left after so long, seconds.
+_LIMITED_S, _MURKY_S = 0.2, 1.5
+#: A cap that holds somebody back at so much of all looks is what limits the crowd.
+_HOLDS = 0.9
+#: A crowd that filled no line may since have done so when more than this arrives.
+_GREW = 1.25
 #: A cap just above the line leaves so much of the crowd stuck, and is lowered by this, once a
 #: second.
 _TRIMMED, _TRIM = 0.6, 0.98
@@ -91,14 +101,21 @@ class LineOrders:
 
     `cap_bytes_s` is for the pacer (None: none), `line_bytes_s` what the line is taken to carry for
     downloads (infinite: unknown), `hold` the leases that must send nothing just now. `clear` says
-    that the line limits nobody beyond the cap: who takes less than the cap leaves it is limited by
-    itself.
+    that the line limits nobody beyond the cap; then `limited` has those who take all that their own
+    lines carry.
     """
 
     cap_bytes_s: float | None = None
     line_bytes_s: float = math.inf
     hold: frozenset[int] = frozenset()
     clear: bool = False
+    limited: frozenset[int] = frozenset()
+
+    def held_back(self, lease: int, stuck: bool) -> bool | None:
+        """Whether the server let this download have no more; None: that cannot be told just now."""
+        if not self.clear or stuck != (lease in self.limited):
+            return None
+        return not stuck
 
 
 @dataclass(slots=True)
@@ -144,10 +161,13 @@ class Bottleneck:
         "_held",
         "_line",
         "_looks",
+        "_murky_until_s",
+        "_natural",
         "_next_probe_s",
         "_next_trial_s",
         "_next_trim_s",
         "_probe",
+        "_stuck",
         "_stuck_since_s",
         "_sure",
         "_trial",
@@ -166,6 +186,9 @@ class Bottleneck:
         #: Of the ticks within the window, which had somebody held back by the cap.
         self._held: deque[tuple[float, bool]] = deque()
         self._stuck_since_s = math.inf
+        #: Lease -> since when it has been stuck although the line limited nobody.
+        self._stuck: dict[int, float] = {}
+        self._murky_until_s = -math.inf
         self._trial: _Trial | None = None
         #: Whom the latest trial held back, while that can be seen in a rate, and until when.
         self._tried: frozenset[int] = frozenset()
@@ -178,8 +201,11 @@ class Bottleneck:
         self._next_probe_s = -math.inf
         self._doubts = 0
         self._falls = 0
-        #: When; what all others, and what those who stayed, took more than a moment before.
-        self._evidence: deque[tuple[float, float, float]] = deque()
+        #: What comings and goings told at the last tick.
+        self._natural = 0
+        #: When; the goodput; what all others, and what those who stayed, took more than a moment
+        #: before, in parts of it.
+        self._evidence: deque[tuple[float, float, float, float]] = deque()
 
     def observe(
         self,
@@ -204,19 +230,46 @@ class Bottleneck:
         self._held.append((now, held_back))
         while self._held[0][0] <= now - _SHORT_S:
             self._held.popleft()
-        verdict = self._comings_and_goings(now)
+        self._natural = verdict = self._comings_and_goings(now)
         if self._fell_together(now):
-            return self._orders()
-        if verdict > 0 and self._held_part() < 0.5 and self._probe is None:
+            pass
+        elif verdict > 0 and self._held_part() < 0.5 and self._probe is None:
             self._full(self._rates(_LONG_S)[0], now)
-            return self._orders()
-        if self._trial is not None:
+        elif self._trial is not None:
             self._judge(self._trial, now)
         elif self._probe is not None:
             self._follow(self._probe, now, flying_bytes, samples)
         else:
             self._watch(now, flying_bytes, samples)
+        if self._probe is not None:
+            self._murky_until_s = max(self._murky_until_s, now + 0.5 * _MURKY_S)
+        # What a full line has left in a socket tells nothing until it has been taken.
+        since_s = math.inf if now < self._murky_until_s else now
+        stuck = self._stuck if since_s == now and self._clear else {}
+        self._stuck = {
+            sample.lease: stuck.get(sample.lease, since_s) for sample in samples if sample.stuck
+        }
         return self._orders()
+
+    @property
+    def _clear(self) -> bool:
+        """Whether the line limits nobody beyond the cap, nor has done so a moment ago."""
+        now = self._looks[-1].now
+        if self._stuck_since_s < math.inf or self._trial is not None or now < self._murky_until_s:
+            return False
+        if self._held_part() >= _HOLDS:
+            return True
+        if self._line < math.inf:
+            # Near the cap and held back by nothing: the cap may stand a little above the line.
+            near = self._rates(_LONG_S)[0] >= _LEVEL * _BELOW * self._line
+            return not near or self._held_part() >= 0.5
+        if self._natural < 0:
+            return True
+        then, count = self._crowd
+        if count > 0:
+            return self._rates(_LONG_S)[0] <= _GREW * then
+        # One or two are taken to be limited by themselves until a crowd shows better.
+        return len(self._looks[-1].acked) < 3
 
     def _orders(self) -> LineOrders:
         line = self._line
@@ -230,14 +283,12 @@ class Bottleneck:
             cap = min(cap, self.ceiling_bytes_s)
             line = min(line, self.ceiling_bytes_s)
         hold = frozenset(self._trial.held) if self._trial is not None else frozenset[int]()
-        known = self._line < math.inf or self._crowd[1] > 0
-        # One or two are taken to be limited by themselves until a crowd shows better.
-        clear = (
-            (known or len(self._looks[-1].acked) < 3)
-            and self._stuck_since_s == math.inf
-            and self._trial is None
+        clear = self._clear
+        least_s = self._looks[-1].now - _LIMITED_S
+        limited = frozenset(lease for lease, since_s in self._stuck.items() if since_s <= least_s)
+        return LineOrders(
+            cap if cap < math.inf else None, line, hold, clear, limited if clear else frozenset()
         )
-        return LineOrders(cap if cap < math.inf else None, line, hold, clear)
 
     # -- what is seen --------------------------------------------------------------------------
 
@@ -372,17 +423,22 @@ class Bottleneck:
             before = (middle.acked_total - old.acked_total) / passed
             if goodput <= 0.0 or before <= 0.0:
                 return 0
-            gained = sum(
-                rates[lease] - (count - old.acked[lease]) / passed
+            stayed = {
+                lease: (count - old.acked[lease]) / passed
                 for lease, count in middle.acked.items()
                 if lease in old.acked and lease in rates and lease not in self._tried
-            )
+            }
+            gained = sum(rates[lease] - rate for lease, rate in stayed.items())
             most = max(goodput, before)
-            evidence.append((now, (goodput - before - gained) / most, gained / most))
-        weight = sum(others * others for _, others, _ in evidence)
+            if sum(stayed.values()) >= _STAYED * before:
+                others = (goodput - before - gained) / most
+                evidence.append((now, most, others, gained / most))
+        level = _LEVEL * max((most for _, most, _, _ in evidence), default=0.0)
+        told = [(others, gained) for _, most, others, gained in evidence if most >= level]
+        weight = sum(others * others for others, _ in told)
         if weight < _ENOUGH:
             return 0
-        slope = -sum(others * gained for _, others, gained in evidence) / weight
+        slope = -sum(others * gained for others, gained in told) / weight
         return 1 if slope >= _SLOPE_FULL else -1 if slope <= _SLOPE_NOT else 0
 
     # -- trials --------------------------------------------------------------------------------
@@ -420,7 +476,9 @@ class Bottleneck:
         # What all others, held back, gone or new, take more than before; the kept ones make room
         # for it, or take over what it falls short, if they share a full line, and else do not.
         others = goodput - trial.goodput_bytes_s - gained
-        if abs(others) >= _MISSING * trial.goodput_bytes_s:
+        least = _MISSING * trial.goodput_bytes_s
+        # Where all take less, that tells nothing of who limits them.
+        if abs(others) >= least and max(others, gained) >= -0.5 * least:
             taken = -gained / others >= _TAKEN
             trial.verdicts = max(1, trial.verdicts + 1) if taken else min(-1, trial.verdicts - 1)
             if trial.verdicts >= _AGREE:
@@ -438,6 +496,7 @@ class Bottleneck:
         """The line carries just that."""
         self._trial = None
         self._line = self._sure = goodput_bytes_s
+        self._murky_until_s = now + _MURKY_S
         self._next_trim_s = now + _LONG_S
         self._again_s, self._crowd = _AGAIN_S, (0.0, 0)
         self._next_trial_s = now + _AGAIN_S

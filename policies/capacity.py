@@ -12,7 +12,10 @@ _MEMORY = 0.05
 _REMEMBERED = 20_000
 #: A transfer that was held back is taken to be able to go this much faster than it went (beyond
 #: any overbooking, or more and more would share less and less), until it is seen not to.
-_PROBE = 1.25
+_PROBE = 1.5
+#: Who takes this part of all it was taken to be able to, held back by nothing but the server, may
+#: well be faster.
+_ALL = 0.9
 #: A client that falls short of its highest rate is believed to have slowed down only by this part
 #: of the difference each time it is looked at: a rate that dips comes back.
 _SLOWER = 0.1
@@ -90,19 +93,21 @@ class Capacity:
         cap = lease.cap_bytes_s
         return min(cap if cap < math.inf else self.typical_client_bytes_s, self.rate_bytes_s)
 
-    def measured(self, lease: Lease, rate_bytes_s: float, held_back: bool) -> None:
+    def measured(self, lease: Lease, rate_bytes_s: float, held_back: bool | None) -> None:
         """The lease took `rate_bytes_s` lately.
 
-        `held_back`: the server or its line let it have no more, so its client may well be faster:
-        a share says nothing of a client's speed but that it is not below.
+        `held_back`: the server let it have no more, so its client may well be faster: a share says
+        nothing of a client's speed but that it is not below. None: perhaps the line did.
         """
         if rate_bytes_s <= 0.0:
             return
         known = lease.cap_bytes_s < math.inf
-        if held_back:
+        if held_back is not False:
             if known and not lease.cap_is_floor:
-                lease.cap_bytes_s = max(lease.cap_bytes_s, rate_bytes_s)
-                return
+                if held_back is None or rate_bytes_s < _ALL * lease.cap_bytes_s:
+                    lease.cap_bytes_s = max(lease.cap_bytes_s, rate_bytes_s)
+                    return
+                lease.cap_is_floor = True
             floor = lease.cap_bytes_s if known else self.typical_client_bytes_s
             lease.cap_bytes_s = max(floor, _PROBE * self._overbook * rate_bytes_s)
             lease.cap_is_floor = True

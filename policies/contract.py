@@ -268,11 +268,12 @@ class AdmissionPolicy(Protocol):
         now: float,
         remaining_bytes: int,
         rate_bytes_s: float,
-        held_back: bool = False,
+        held_back: bool | None = False,
     ) -> None:
         """Tell how far a lease is and what its client took lately while it was not paused.
 
-        `held_back`: the server or its line let it have no more, so its client may be faster.
+        `held_back`: the server let it have no more, so its client may be faster; None: perhaps
+        its line did.
         """
         ...
 

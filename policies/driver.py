@@ -148,7 +148,7 @@ class PolicyDriver:
         now: float,
         remaining_bytes: int,
         rate_bytes_s: float,
-        held_back: bool = False,
+        held_back: bool | None = False,
     ) -> None:
         """How far a lease is, see `AdmissionPolicy`; `settle` after a batch of these."""
         self._policy.progress(lease, now, remaining_bytes, rate_bytes_s, held_back)

@@ -12,6 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.bottleneck import Bottleneck, LineOrders, Sample
+from policies.capacity import Capacity
+from policies.contract import Job
+from policies.leases import Lease
 
 STEP_S = 0.05
 MB = 1_000_000.0
@@ -256,3 +259,50 @@ def test_other_traffic_on_the_line_leaves_what_it_leaves() -> None:
         world.add(2 * MB)
     world.run(120)
     assert world.wasted <= 0.08 * (world.acked + world.wasted)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_share_of_a_full_line_is_never_taken_for_a_clients_speed(seed: int) -> None:
+    """Arrivals fill a line that nobody knows: each gets a share of it, and could take far more."""
+    line = 2.4 * MB
+    world = World(steady(line), Bottleneck(), buffer=400_000.0, seed=seed)
+    rng = random.Random(seed)
+    capacity, leases = Capacity(), dict[int, Lease]()
+    looks = dict[int, float]()
+
+    def come(world: World) -> None:
+        if world.now < 40.0 and rng.random() < 4.0 * STEP_S:
+            world.add(line * rng.choice((0.5, 1.0, 2.0)), rng.uniform(0.2, 2.0) * MB)
+        for key, client in world.clients.items():
+            if key in world.orders.hold or world.now < looks.get(key, client.begun_s) + 0.5:
+                continue
+            rate = (client.acked - seen.get(key, 0.0)) / (
+                world.now - looks.get(key, client.begun_s)
+            )
+            looks[key], seen[key] = world.now, client.acked
+            lease = leases.get(key)
+            if lease is None:
+                job = Job(f"c{key}", "f", 10**6, 10**6)
+                lease = leases[key] = Lease(key, job, world.now, None, True)
+            capacity.measured(lease, rate, world.orders.held_back(key, client.stuck))
+
+    seen = dict[int, float]()
+    world.arrivals = come
+    world.run(60)
+    assert world.found_at_s(line) < 12.0
+    slowest = 0.5 * line
+    wrong = [
+        lease
+        for key, lease in leases.items()
+        if not lease.cap_is_floor and lease.cap_bytes_s < 0.5 * slowest
+    ]
+    assert len(wrong) <= 0.1 * len(leases), (len(wrong), len(leases))
+
+
+def test_who_takes_less_than_the_line_has_is_limited_by_itself() -> None:
+    world = World(steady(10 * MB), Bottleneck(), buffer=60_000.0)
+    for number in range(12):
+        world.add((0.1 + 0.05 * number) * MB)
+    world.run(20)
+    assert world.orders.line_bytes_s == math.inf
+    assert len(world.orders.limited) >= 10

@@ -78,7 +78,7 @@ class ProcessorSharing:
         now: float,
         remaining_bytes: int,
         rate_bytes_s: float,
-        held_back: bool = False,
+        held_back: bool | None = False,
     ) -> None:
         """Nothing depends on it."""
 

@@ -153,7 +153,7 @@ class Engine:
             if lease not in self._tried and flow.running:
                 rate = sight.rate(lease, flow, now)
                 left = math.ceil(self._link.remaining(flow))
-                self._driver.progress(lease, now, left, rate, sight.held_back(flow))
+                self._driver.progress(lease, now, left, rate, sight.held_back(lease, flow))
         self._driver.observe(goodput, sight.busy, now, sight.orders.line_bytes_s)
         self._settle()
 

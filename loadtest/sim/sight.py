@@ -96,6 +96,6 @@ class Sight:
         self._looks[lease] = (now, remaining, rate)
         return rate
 
-    def held_back(self, flow: Flow) -> bool:
+    def held_back(self, lease: int, flow: Flow) -> bool | None:
         """Whether its client may be faster than it is, as far as the server knows."""
-        return not self.orders.clear or not self.stuck(flow)
+        return self.orders.held_back(lease, self.stuck(flow))

@@ -221,8 +221,7 @@ class LeaseManager:
         self._parts.evidence.took(download.client, wanted - left, wanted)
         self._ended.add((download.client, download.file))
         if delivery.transfer is not None:
-            rate = download.rate_bytes_s
-            self._parts.line.ended(delivery.transfer.flying_bytes(), rate, self.now())
+            self._parts.line.ended(delivery.transfer, self.now())
             # It knows us as well: no work for the garbage collector.
             delivery.transfer = None
         done = download.complete()

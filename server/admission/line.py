@@ -8,9 +8,11 @@ from typing import Protocol
 
 from policies.bottleneck import Bottleneck, LineOrders, Sample
 from server.admission.downloads import Download
+from server.files.transfer import Transfer
 
-#: What is on its way when a body is over takes no longer than this to arrive, seconds.
-_LINGER_S = 3.0
+#: What has not arrived so long after a body was over is not waited for, seconds; nor are more
+#: such bodies watched than this.
+_LINGER_S, _LINGERING = 20.0, 2000
 
 
 class Outlet(Protocol):
@@ -56,12 +58,12 @@ class Line(Protocol):
         """Configure another bound."""
         ...
 
-    def held_back(self, download: Download) -> bool:
+    def held_back(self, download: Download) -> bool | None:
         """Whether this download may be faster than it is."""
         ...
 
-    def ended(self, flying_bytes: int, rate_bytes_s: float, now: float) -> None:
-        """A body was handed over whole."""
+    def ended(self, transfer: Transfer, now: float) -> None:
+        """A body was handed over whole; a part of it may not have arrived yet."""
         ...
 
     def tick(self, now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
@@ -107,11 +109,11 @@ class ToldLine:
         """See `Line`."""
         self._bandwidth_bytes_s = bandwidth_bytes_s
 
-    def held_back(self, download: Download) -> bool:
+    def held_back(self, download: Download) -> bool | None:
         """See `Line`; while the cap holds somebody back it may be any of them."""
         return self._sends.link_busy
 
-    def ended(self, flying_bytes: int, rate_bytes_s: float, now: float) -> None:
+    def ended(self, transfer: Transfer, now: float) -> None:
         """See `Line`."""
 
     def tick(self, now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
@@ -126,8 +128,8 @@ class LineKeeper:
         self._bottleneck = Bottleneck(ceiling_bytes_s)
         self._orders = LineOrders(ceiling_bytes_s)
         self._held: dict[int, Download] = {}
-        #: Of bodies that are over and still on their way: bytes, bytes a second, since when.
-        self._lingering: list[tuple[int, float, float]] = []
+        #: Bodies that are over and still on their way, and since when.
+        self._lingering: list[tuple[Transfer, float]] = []
 
     @property
     def line_bytes_s(self) -> float:
@@ -147,19 +149,24 @@ class LineKeeper:
         """Configure another bound; it counts from the next tick."""
         self._bottleneck.ceiling_bytes_s = bandwidth_bytes_s
 
-    def held_back(self, download: Download) -> bool:
+    def held_back(self, download: Download) -> bool | None:
         """Whether this download may be faster than it is: by the cap, or by a line unknown yet."""
-        return not self._orders.clear or not download.stuck
+        return self._orders.held_back(download.lease, download.stuck)
 
-    def ended(self, flying_bytes: int, rate_bytes_s: float, now: float) -> None:
-        """A body was handed over whole; its last bytes arrive as the others did."""
-        if flying_bytes > 0:
-            rate_bytes_s = max(rate_bytes_s, flying_bytes / _LINGER_S)
-            self._lingering.append((flying_bytes, rate_bytes_s, now))
+    def ended(self, transfer: Transfer, now: float) -> None:
+        """A body was handed over whole; what the kernel still holds of it has not arrived."""
+        if len(self._lingering) < _LINGERING and transfer.flying_bytes():
+            self._lingering.append((transfer, now))
 
     def _linger(self, now: float) -> int:
-        self._lingering = [one for one in self._lingering if one[0] > one[1] * (now - one[2])]
-        return int(sum(count - rate * (now - since) for count, rate, since in self._lingering))
+        total, still = 0, []
+        for transfer, since in self._lingering:
+            flying = transfer.flying_bytes()
+            if flying and now < since + _LINGER_S:
+                total += flying
+                still.append((transfer, since))
+        self._lingering = still
+        return total
 
     def tick(self, now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
         """Look at running downloads, then cap and hold back as the bottleneck asks."""

@@ -172,8 +172,9 @@ class BodySender:
         return self.sent_bytes if self._over else self.sent_bytes - self._queued_bytes()
 
     def flying_bytes(self) -> int:
-        """Bytes sent that the peer has not acknowledged; once over, as many as at the end."""
-        return self._left_bytes if self._over else self._queued_bytes()
+        """Bytes sent that the peer has not acknowledged; once over, no more than at the end."""
+        queued = self._queued_bytes()
+        return min(self._left_bytes, queued) if self._over else queued
 
     def limit_unsent(self, most_bytes: int) -> None:
         """Let no more lie in the kernel beyond what is on the wire, so that a pause is felt soon.
