@@ -126,6 +126,14 @@ import threading
 def refuse(self): raise RuntimeError("can't start new thread")
 threading.Thread.start = refuse
 """
+#: A thread never hears that it is over, as there was no memory to tell it.
+_STUCK_THREAD = """
+import threading
+import server.app.service as module
+threading.Thread(target=threading.Event().wait).start()
+def refuse(*_): raise RuntimeError("can't start new thread")
+module.Service.start = refuse
+"""
 _NO_MEMORY = """
 import resource
 import server.app.service as module
@@ -176,8 +184,8 @@ def test_every_fault_at_the_start_is_one_sentence(folder: Path, fault: Fault) ->
 
 @pytest.mark.parametrize(
     ("patch", "words"),
-    [(_NO_THREAD, "ulimit -u"), (_NO_MEMORY, "ulimit -v")],
-    ids=["thread", "memory"],
+    [(_NO_THREAD, "ulimit -u"), (_STUCK_THREAD, "ulimit -u"), (_NO_MEMORY, "ulimit -v")],
+    ids=["thread", "stuck thread", "memory"],
 )
 def test_without_threads_or_memory_it_says_so(folder: Path, patch: str, words: str) -> None:
     lines = told(folder, (), patch).splitlines()

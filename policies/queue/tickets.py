@@ -138,12 +138,13 @@ class TicketQueue:
         """
         number = self.next_number
         self.next_number += 1
+        self._note(number)
         return self._enter(number, job, remaining_bytes, now, now)
 
     def restore(self, ticket: TicketRow, now: float) -> int | None:
         """Take up a ticket from elsewhere; its row, None if it is known or over already.
 
-        One that had started is first in the ready list.
+        It is no change yet: whoever has it from a journal need not write it there again.
         """
         if ticket.number in self.table.rows or ticket.number in self.ended:
             return None
@@ -180,7 +181,6 @@ class TicketQueue:
             self._index[job.client] = row
         else:
             self._index[job.client] = (held, row) if isinstance(held, int) else (*held, row)
-        self._note(number)
         return row
 
     # -- moving on -----------------------------------------------------------------------------

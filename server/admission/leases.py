@@ -11,7 +11,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any, Protocol
 
 from policies.contract import Admit, Decision, Job, TicketRow, TicketState
@@ -26,8 +25,6 @@ TICK_S = 0.25
 _MOMENT_S = 0.01
 #: So many downloads are measured in one go, so that requests are answered in between.
 _AT_ONCE = 100
-#: What of a ticket's row must be written when it changes.
-_content = attrgetter("state", "remaining_bytes", "weight", "polls", "early_polls")
 _OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN})
 
 
@@ -113,10 +110,8 @@ class LeaseManager:
 
     def open(self, rows: Iterable[TicketRow]) -> None:
         """Take up the tickets of an earlier run and begin to tick."""
-        known = {row.number: _content(row) for row in self._restore(rows)}
-        # The journal has these; to write them all again would keep the first answers waiting.
-        changed = self._driver.changes()
-        self._keep([row for row in changed if known.get(row.number) != _content(row)])
+        self._restore(rows)
+        self._record()
         self._tick_call = self._parts.reactor.callLater(TICK_S, self._tick)
         self.settle()
 
@@ -143,6 +138,9 @@ class LeaseManager:
     def restore(self, row: TicketRow) -> None:
         """Take up a ticket that its token proves; its times are of the wall clock."""
         self._restore([row])
+        restored = self.policy.ticket(row.number)
+        if restored is not None:
+            self._keep([restored])
 
     def absent(self, ticket: int) -> None:
         """Nobody is parked with this ticket any more."""

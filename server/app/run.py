@@ -122,6 +122,7 @@ def _serve(
     reactor = _reactor(loaded)
 
     from server.app.service import Service
+    from server.app.workers import CANNOT
 
     try:
         service = Service(loaded, reactor, child.fleet if child is not None else None, opened)
@@ -132,14 +133,15 @@ def _serve(
     supervisor = _Supervisor(service, reactor, load, faults, again)
     signals = _Signals(supervisor.terminate, supervisor.reload, service.reopen_logs)
     _run(reactor, supervisor.begin, signals, child)
-    if service.hung:
-        # A thread waits for a database that does not answer, and Python would wait for it.
+    if service.hung or faults:
+        # A thread waits for a database that does not answer, or never heard that it is over as no
+        # more threads could be had; Python would wait for it.
         for text in faults:
-            click.echo(text, err=True)
+            click.echo(f"tidegate: {text}", err=True)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(1)
-    return faults, 1 if faults else 0
+        os._exit(CANNOT if child is not None and faults else 1)
+    return [], 0
 
 
 def _serve_machine(
