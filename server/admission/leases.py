@@ -110,6 +110,8 @@ class LeaseManager:
 
     def open(self, rows: Iterable[TicketRow]) -> None:
         """Take up the tickets of an earlier run and begin to tick."""
+        # Changes are collected from now on: what is restored is none, the journal has it.
+        self._record()
         self._restore(rows)
         self._record()
         self._tick_call = self._parts.reactor.callLater(TICK_S, self._tick)
