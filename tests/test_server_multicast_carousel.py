@@ -116,6 +116,71 @@ def test_one_joining_late_gets_the_rest_without_a_second_pass_of_everything():
     assert outcome.wire_bytes < 1.5 * len(data)
 
 
+CROWD = random.Random(9).randbytes(2 << 20)
+
+
+def last_on_time(peers: list[Link], on_time: int, name: str = "raptorq", group: int = 0) -> float:
+    """When the last of those on time was done, all being served; a pass takes 1.7 s."""
+    fec = FecParameters(name, 1024, 256, group)
+    outcome = simulate(CROWD, fec, peers, rate_bytes_s=1.3e6)
+    assert all(bytes(peer.output) == CROWD for peer in outcome.peers if peer.receiver)
+    return max(peer.done_at_s for peer in outcome.peers[:on_time])
+
+
+@pytest.mark.parametrize("loss", [0.01, 0.05])
+@pytest.mark.parametrize(("name", "group"), [("raptorq", 0), ("rs", 16), ("none", 0)])
+def test_those_on_time_are_not_held_up_by_those_who_come_late(loss, name, group):
+    on_time = [Link(loss=loss)] * 4
+    alone = last_on_time(on_time, 4, name, group)
+    two = [Link(loss=loss, joins_at_s=0.6)] * 2
+    assert last_on_time(on_time + two, 4, name, group) <= 1.05 * alone
+    stream = [Link(loss=loss, joins_at_s=0.2 + 0.25 * number) for number in range(12)]
+    assert last_on_time(on_time + stream, 4, name, group) <= 1.05 * alone
+
+
+def test_who_joins_again_and_again_and_lies_costs_those_on_time_nothing():
+    """Joins by the hundred from one address, each with a terrible loss and a want of everything."""
+
+    def run(attacked: bool) -> tuple[int, float, float]:
+        layout = BlockLayout(400_000, 100, 100)
+        carousel = Carousel(layout, scheme_for(small("raptorq")), CarouselSettings(lead_s=0), 0.0)
+        carousel.join("a", 0.0)
+        now, sequence, sent = 0.0, 0, 0
+        while carousel.expects("a"):
+            now += 0.001
+            step = carousel.next_step(now, 16)
+            sequence += len(step.symbols) if isinstance(step, Run) else isinstance(step, Mark)
+            sent += isinstance(step, Run)
+            if attacked and carousel.phase is not Phase.CLOSED and round(now * 1000) % 5 == 0:
+                name = f"x{now}"
+                carousel.join(name, now, 1.0, "192.0.2.66")
+                wants = dict.fromkeys(range(layout.blocks), 60)
+                lie = Report(name, "receiving", 0, sequence - 1, 1000, 400, counts=wants)
+                carousel.report(lie, now)
+            if isinstance(step, Mark):
+                # A lacked one symbol of each block after the first pass, and has it after more.
+                missing = dict.fromkeys(range(layout.blocks), 1) if sequence < 4030 else {}
+                state = "receiving" if missing else "done"
+                report = Report("a", state, 0, sequence - 1, 4000, 3960, counts=missing)
+                carousel.report(report, now)
+        return carousel.pass_number, now, carousel.slowest_declared_bytes_s()
+
+    alone, attacked = run(False), run(True)
+    assert attacked[1] <= 1.05 * alone[1]
+
+
+def test_a_stream_of_late_ones_is_served_once_those_on_time_are_done():
+    stream = [Link(loss=0.02, joins_at_s=0.4 * number) for number in range(1, 8)]
+    outcome = simulate(
+        CROWD,
+        FecParameters("raptorq", 1024, 256),
+        [Link(loss=0.02)] * 2 + stream,
+        rate_bytes_s=1.3e6,
+    )
+    assert all(peer.receiver is None or peer.receiver.finished for peer in outcome.peers)
+    assert outcome.wire_bytes < 5 * len(CROWD)
+
+
 def test_sender_killed_midway_is_noticed():
     outcome = simulate(DATA, small("raptorq"), [Link()], rate_bytes_s=5e5, killed_at_s=0.3)
     peer = outcome.peers[0]

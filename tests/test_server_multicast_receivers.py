@@ -60,3 +60,83 @@ def test_a_few_datagrams_are_not_enough_however_long_they_take() -> None:
     receiver = Receiver(rate=50)
     assert receiver.run(19, 0.9) == "continue"
     assert receiver.run(3, 0.9) == "unicast"
+
+
+# --- who is waited for, and who has a word -------------------------------------------------------
+
+
+def cohort(**more: float) -> Members:
+    return Members(CarouselSettings(lead_s=1.0, settle_s=0.01, most_settle_s=0.1, **more), 0.0)
+
+
+def joined(members: Members, name: str, now: float) -> None:
+    assert members.report(Report(name, "joined"), now) == "continue"
+
+
+def test_the_pass_waits_for_one_that_joins_as_slowly_as_its_cohort_leads_to_expect() -> None:
+    members = cohort()
+    for name in "abcd":
+        members.join(name, 0.0, float("inf"))
+    for name in "abc":
+        joined(members, name, 0.12)
+    # Three of four needed 0.12 s on this busy host: the fourth is given four times as long.
+    assert members.ready_at(1.0) == 0.48
+    joined(members, "d", 0.4)
+    assert members.ready_at(1.0) == 0.01
+
+
+def test_where_all_join_fast_one_that_never_does_costs_a_quarter_of_a_second_at_most() -> None:
+    members = cohort()
+    for name in "abcd":
+        members.join(name, 0.0, float("inf"), address=name)
+    for name in "abc":
+        joined(members, name, 0.01)
+    assert members.ready_at(1.0) == 0.25
+
+
+def test_an_address_that_takes_offers_again_and_again_is_waited_for_once() -> None:
+    members = cohort()
+    members.join("a", 0.0, float("inf"), address="192.0.2.1")
+    joined(members, "a", 0.01)
+    for number in range(5):
+        members.join(f"x{number}", 0.02, float("inf"), address="192.0.2.66")
+    assert members.ready_at(1.0) == 0.27
+    joined(members, "x0", 0.03)
+    assert members.ready_at(1.0) <= 0.06
+
+
+def test_requests_that_follow_each_other_closely_are_waited_for_and_rare_ones_are_not() -> None:
+    close, rare = cohort(), cohort()
+    for number in range(4):
+        close.join(f"m{number}", 0.02 * number, float("inf"))
+        rare.join(f"m{number}", 0.5 * number, float("inf"))
+    for members in (close, rare):
+        for number in range(4):
+            joined(members, f"m{number}", 1.6)
+    assert round(close.ready_at(9), 6) == 0.12
+    assert rare.ready_at(9) == 1.51
+
+
+def test_a_session_by_the_clock_waits_for_its_hour() -> None:
+    members = Members(CarouselSettings(settle_s=float("inf")), 0.0)
+    members.join("a", 0.0, float("inf"))
+    joined(members, "a", 0.1)
+    assert members.ready_at(600.0) == 600.0
+
+
+def test_the_late_have_no_word_until_nobody_on_time_is_left() -> None:
+    members = cohort()
+    members.join("a", 0.0, 9e6)
+    members.join("x", 2.0, 1e6, address="192.0.2.66", late=True)
+    members.report(Report("a", "receiving", expected=100, received=99), 2.5)
+    members.report(Report("x", "receiving", expected=100, received=50), 2.5)
+    assert members.is_late("x")
+    assert not members.promote()
+    assert members.slowest_declared_bytes_s() == 9e6
+    assert round(members.worst_loss(), 6) == 0.01
+    assert (members.on_time, len(members)) == (1, 2)
+    members.report(Report("a", "done"), 3.0)
+    assert members.promote()
+    assert not members.is_late("x")
+    assert members.slowest_declared_bytes_s() == 1e6
+    assert members.worst_loss() == 0.5

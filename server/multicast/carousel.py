@@ -8,6 +8,8 @@ Laws:
 - Among several receivers the worst decides, not the sum: wants of one block are joined by maximum
   (codes that count) or by union (codes that do not). The work does not depend on the number of
   receivers.
+- Those who came late (`server.multicast.receivers`) get theirs from what the others leave: their
+  wants stand in a queue of their own, which is served while nobody on time wants anything.
 - A report says up to which datagram it has seen everything that came. A want is counted from
   there: what was sent later is on its way and is not sent again, however late the report is.
 - The line never idles while something wanted is known; with nothing known the sender marks the
@@ -16,13 +18,12 @@ Laws:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from protocol.fec import BlockLayout, Scheme
 from protocol.packet import PacketFlag
 from protocol.session_report import Report
-from server.multicast.nack_aggregation import Repair, wants_source
+from server.multicast.nack_aggregation import Repair, Wants, wants_source
 from server.multicast.proactive_repair import RECENT_S, Ended, at_least, surely_enough
 from server.multicast.receivers import Members
 from server.multicast.schedule_steps import CarouselSettings, Mark, Phase, Run
@@ -60,10 +61,7 @@ class Carousel:
         self._pending: tuple[int, int, int] | None = None
         #: Datagrams handed out so far; the framer counts alike.
         self._sequence = 0
-        self._repairs: dict[int, Repair] = {}
-        self._queue: deque[int] = deque()
-        self._later: deque[int] = deque()
-        self._queued: set[int] = set()
+        self._wants, self._late_wants = Wants(), Wants()
         self._foreseen = False
         self._ended = Ended(layout.blocks)
         #: The blocks below this one have had their source sent.
@@ -73,7 +71,10 @@ class Carousel:
         self._mark_gap_s = settings.mark_every_s
         self._marks_to_close = settings.close_marks
         self._fixed_left = settings.fixed_passes
-        self._sent_symbols = 0
+        #: For those on time, and for the late.
+        self._sent_symbols = self._late_symbols = 0
+        #: How often sending was begun anew because somebody on time wanted more.
+        self._rounds = 0
         self._total_symbols = sum(layout.k(block) for block in range(layout.blocks))
 
     # --- members -----------------------------------------------------------------------------
@@ -96,11 +97,27 @@ class Carousel:
         """Whether the source of this block and of all before it has been sent."""
         return block < self._out
 
-    def join(self, member: str, now: float, declared_bytes_s: float = float("inf")) -> None:
-        """A receiver was given the offer."""
+    def join(
+        self,
+        member: str,
+        now: float,
+        declared_bytes_s: float = float("inf"),
+        address: str = "",
+    ) -> None:
+        """A receiver was given the offer; `address` is what counts as one ("": its name)."""
         if self.phase is Phase.CLOSED:
             raise ValueError("the session is closed")
-        self._members.join(member, now, declared_bytes_s)
+        late = self.phase is not Phase.GATHER
+        self._members.join(member, now, declared_bytes_s, address=address, late=late)
+
+    def is_late(self, member: str) -> bool:
+        """Whether a receiver came after the first datagram, and has no word on how this goes."""
+        return self._members.is_late(member)
+
+    @property
+    def on_time(self) -> int:
+        """How many receivers are expected to report that are not late."""
+        return self._members.on_time
 
     def slowest_declared_bytes_s(self) -> float:
         """The least rate a member said it can take."""
@@ -110,16 +127,26 @@ class Carousel:
         """Take a report; the action to answer with: continue, unicast or closed."""
         if self.phase is Phase.CLOSED:
             return "closed"
+        late = self._members.is_late(report.member)
         action = self._members.report(report, now)
         self.wake_at = now
+        if action != "continue":
+            self._promote()
         if action == "continue" and report.state == "receiving" and self._settings.repair:
             # Who loses this much may be for unicast soon: the others' first pass goes before.
             first_pass = self.pass_number == 0 and self.phase is Phase.SEND
             if not first_pass or report.loss <= self._settings.worst_loss:
-                self._take_wants(report)
+                self._take_wants(report, self._late_wants if late else self._wants)
         return action
 
-    def _take_wants(self, report: Report) -> None:
+    def _promote(self) -> None:
+        """With nobody on time left, the late are next."""
+        if self._members.promote():
+            self._wants, self._late_wants = self._late_wants, Wants()
+            self._sent_symbols += self._late_symbols
+            self._late_symbols = 0
+
+    def _take_wants(self, report: Report, wants: Wants) -> None:
         # The report has the low 32 bits of the last datagram it saw; it cannot be a future one.
         behind = (self._sequence - 1 - report.sequence) & 0xFFFFFFFF
         if behind > self._sequence:
@@ -129,31 +156,33 @@ class Carousel:
         if self._scheme.counts:
             for block, count in report.counts.items():
                 if block < blocks and count:
-                    self._want_count(block, count, seen, report.loss)
+                    self._want_count(wants, block, count, seen, report.loss)
         else:
             for block, bits in report.symbols.items():
                 if block < blocks:
-                    self._want_symbols(block, bits, seen)
+                    self._want_symbols(wants, block, bits, seen)
 
-    def _want_count(self, block: int, count: int, seen: int, loss: float) -> None:
-        repair = self._repairs.setdefault(block, Repair())
-        k = self._layout.k(block)
+    def _want_count(self, wants: Wants, block: int, count: int, seen: int, loss: float) -> None:
+        repair, k = self._repair(wants, block), self._layout.k(block)
         repair.want_count(count, seen, loss, k, hasty=self.phase is Phase.LISTEN)
         if repair.goal > repair.sent:
-            self._enqueue(block, later=repair.again is not None)
+            wants.enqueue(block, later=repair.again is not None and self.pass_number == 0)
 
-    def _want_symbols(self, block: int, bits: int, seen: int) -> None:
-        repair = self._repairs.setdefault(block, Repair())
-        k = self._layout.k(block)
+    def _want_symbols(self, wants: Wants, block: int, bits: int, seen: int) -> None:
+        repair, k = self._repair(wants, block), self._layout.k(block)
         bits &= (1 << k) - 1
         repair.want_symbols(bits, seen)
         if repair.bits:
-            self._enqueue(block, later=wants_source(bits.bit_count(), k))
+            later = wants_source(bits.bit_count(), k)
+            wants.enqueue(block, later=later and self.pass_number == 0)
 
-    def _enqueue(self, block: int, *, later: bool) -> None:
-        if block not in self._queued:
-            self._queued.add(block)
-            (self._later if later and self.pass_number == 0 else self._queue).append(block)
+    def _repair(self, wants: Wants, block: int) -> Repair:
+        """What is known of a block; what was sent of it for the others counts from the start."""
+        if block not in wants.repairs:
+            other = self._late_wants if wants is self._wants else self._wants
+            if block in other.repairs:
+                wants.repairs[block] = other.repairs[block].beside()
+        return wants.of(block)
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -162,7 +191,6 @@ class Carousel:
         step = self._next_step(now, limit)
         if isinstance(step, Run):
             self._sequence += len(step.symbols)
-            self._sent_symbols += len(step.symbols)
         elif step is not None:
             self._sequence += 1
         return step
@@ -176,11 +204,14 @@ class Carousel:
                 self.close(now)
                 break
             run = (
-                self._next_repair(limit) or self._next_first(limit, now) or self._next_later(limit)
+                self._next_repair(self._wants, limit)
+                or self._next_first(limit, now)
+                or self._next_later(limit)
             )
             if run is not None:
+                self._sent_symbols += len(run.symbols)
                 return run
-            if self._queue:
+            if self._wants:
                 self.wake_at = now + _MAKING_S
                 return None
             self._end_pass(now)
@@ -191,14 +222,11 @@ class Carousel:
         return None
 
     def _may_start(self, now: float) -> bool:
-        members = self._members
-        early = self.starts_at
-        if members.all_joined:
-            early = min(early, members.last_join + self._settings.settle_s)
-        if now < early:
-            self.wake_at = early
+        ready = self._members.ready_at(self.starts_at)
+        if now < ready:
+            self.wake_at = ready
             return False
-        if not members and self._settings.repair:
+        if not self._members and self._settings.repair:
             self.close(now)
             return False
         self.phase = Phase.SEND
@@ -218,28 +246,39 @@ class Carousel:
             if end > k:
                 yield block, k, end
 
-    def _next_repair(self, limit: int) -> Run | None:
-        for _ in range(len(self._queue)):
-            block = self._queue[0]
-            repair = self._repairs[block]
+    def _next_repair(self, wants: Wants, limit: int) -> Run | None:
+        for _ in range(len(wants.queue)):
+            block = wants.queue[0]
+            repair = wants.repairs[block]
             symbols = self._repair_symbols(block, repair, limit)
-            if symbols and self._may_go_on():
+            if symbols and self._may_go_on(wants):
                 k = self._layout.k(block)
                 left = max(0, repair.goal - repair.sent)
                 until = symbols[-1] + 1 + left if symbols[-1] >= k else 0
+                other = self._late_wants if wants is self._wants else self._wants
+                if block in other.repairs:
+                    other.repairs[block].follow(repair, symbols, self._sequence, k)
                 return Run(self.pass_number, block, k, symbols, until=until)
-            self._queue.popleft()
-            if repair.goal > repair.sent and self._may_go_on():
-                # Its symbols are still being made.
-                self._queue.append(block)
-            else:
-                self._queued.discard(block)
+            # Its symbols are still being made, or there are none.
+            wants.drop_first(again=repair.goal > repair.sent and self._may_go_on(wants))
         return None
 
     def _next_later(self, limit: int) -> Run | None:
-        self._queue.extend(self._later)
-        self._later.clear()
-        return self._next_repair(limit)
+        self._wants.recall()
+        return self._next_repair(self._wants, limit)
+
+    def _next_late(self, limit: int) -> Run | None:
+        """Something for those who came late; with all of it sent, they are asked again."""
+        if not self._late_wants:
+            return None
+        self._late_wants.recall()
+        run = self._next_repair(self._late_wants, limit)
+        if run is not None:
+            self._late_symbols += len(run.symbols)
+        elif not self._late_wants:
+            self.pass_number += 1
+            self._mark_gap_s = self._settings.mark_every_s
+        return run
 
     def _fixed(self) -> bool:
         return self._settings.fixed_passes > 1
@@ -265,7 +304,7 @@ class Carousel:
         """Have the repair made that this block will most likely need."""
         loss = self._members.worst_loss()
         if self._foresees and (at_least(k, loss) or block >= self._layout.blocks - 2):
-            count = surely_enough(k, loss, len(self._members))
+            count = surely_enough(k, loss, self._members.on_time)
             if count:
                 self._ready(block, k, count)
 
@@ -291,23 +330,23 @@ class Carousel:
         self._foreseen = True
         recent = set(self._ended.since(now - RECENT_S))
         for block in range(self._layout.blocks - 1, -1, -1):
-            if block not in recent and block in self._repairs:
+            if block not in recent and block in self._wants.repairs:
                 break
             self._predict(block, sure=block in recent)
-        return bool(self._queue)
+        return bool(self._wants.queue)
 
     def _predict(self, block: int, *, sure: bool) -> None:
         loss = self._members.worst_loss()
         if not self._foresees or loss <= 0:
             return
         k = self._layout.k(block)
-        lacking = surely_enough(k, loss, len(self._members)) if sure else at_least(k, loss)
+        lacking = surely_enough(k, loss, self._members.on_time) if sure else at_least(k, loss)
         lacking -= self._parity_end(k) - k
         if lacking > 0:
-            repair = self._repairs.setdefault(block, Repair())
+            repair = self._repair(self._wants, block)
             repair.foresee(lacking)
             if repair.goal > repair.sent:
-                self._enqueue(block, later=False)
+                self._wants.enqueue(block)
 
     def _end_pass(self, now: float) -> None:
         if self.pass_number == 0 and not self._foreseen and self._foresee(now):
@@ -323,26 +362,32 @@ class Carousel:
         self._mark_at = now
 
     def _listen(self, now: float, limit: int) -> Run | Mark | None:
-        if (self._queue or self._later) and self._may_go_on():
+        if self._wants and self._may_go_on(self._wants):
             self.pass_number += 1
+            self._rounds += 1
             self.phase = Phase.SEND
             return self._next_step(now, limit)
         self._members.forget_silent(self._listen_since, now)
-        if not self._members or not self._settings.repair or self._queue:
+        self._promote()
+        if not self._members or not self._settings.repair or self._wants.queue:
             # Without multicast repair the marks still say that the pass is over.
             self.close(now)
             return self._close_mark(now)
         if now < self._mark_at:
-            self.wake_at = self._mark_at
-            return None
+            run = self._next_late(limit)
+            if run is None:
+                self.wake_at = self._mark_at
+            return run
         self._mark_at = self.wake_at = now + self._mark_gap_s
         self._mark_gap_s = min(self._mark_gap_s * 1.5, self._settings.slowest_mark_s)
         return Mark(self.pass_number % 256, PacketFlag.LAST_IN_PASS)
 
-    def _may_go_on(self) -> bool:
-        settings = self._settings
-        most_symbols = self._total_symbols * (settings.most_passes_sent + self._members.joins)
-        return self.pass_number + 1 < settings.max_passes and self._sent_symbols < most_symbols
+    def _may_go_on(self, wants: Wants) -> bool:
+        members, total = self._members, self._total_symbols
+        if wants is self._late_wants:
+            return self._late_symbols < total * (1 + len(members.late_addresses))
+        most_symbols = total * (self._settings.most_passes_sent + len(members.addresses))
+        return self._rounds + 1 < self._settings.max_passes and self._sent_symbols < most_symbols
 
     def _close_mark(self, now: float) -> Mark | None:
         if now < self._mark_at:

@@ -142,21 +142,32 @@ class LiveSession:
             return False
         return self._settings.repair or self.carousel.phase is Phase.GATHER
 
-    @property
-    def report_window_s(self) -> float:
+    def _peers_of(self, member: str) -> int:
+        """Among how many reports are shared out: the late do not make those on time wait."""
+        late = self.carousel.is_late(member)
+        return self.carousel.members if late else self.carousel.on_time
+
+    def report_window_s(self, member: str) -> float:
         """Over how long reports are spread."""
-        window = self.carousel.members * _WINDOW_PER_MEMBER_S
+        window = self._peers_of(member) * _WINDOW_PER_MEMBER_S
         return min(_MOST_WINDOW_S, max(_LEAST_WINDOW_S, window))
 
-    def _report_every_s(self) -> float:
-        every = _REPORT_EVERY_S * max(1.0, self.carousel.members / _SMALL_COHORT)
+    def _report_every_s(self, member: str) -> float:
+        every = _REPORT_EVERY_S * max(1.0, self._peers_of(member) / _SMALL_COHORT)
         return min(every, _MOST_REPORT_EVERY_S)
 
-    def offer(self, declared_bytes_s: float) -> Offer:
-        """Take a new member in and say what it must know."""
+    def takes(self, declared_bytes_s: float) -> bool:
+        """Whether a receiver of that rate can come now: the late do not slow the others down."""
+        if not self.takes_joiners or not self.rate.acceptable(declared_bytes_s):
+            return False
+        gathering = self.carousel.phase is Phase.GATHER
+        return gathering or declared_bytes_s >= self.transmitter.rate_bytes_s
+
+    def offer(self, declared_bytes_s: float, address: str = "") -> Offer:
+        """Take a new member in, from what counts as one address, and say what it must know."""
         now = self._reactor.seconds()
         member = secrets.token_urlsafe(12)
-        self.carousel.join(member, now, declared_bytes_s)
+        self.carousel.join(member, now, declared_bytes_s, address)
         self.counters.members += 1
         self._adapt()
         prefix = f"/-/multicast/{self.id:016x}"
@@ -182,8 +193,10 @@ class LiveSession:
             hashes=self.hashes if inline else (),
             hashes_url="" if inline else f"{prefix}/hashes",
             repair_url=f"{prefix}/repair",
-            report_window_s=self.report_window_s,
-            report_every_s=0.0 if paper or not self._settings.repair else self._report_every_s(),
+            report_window_s=self.report_window_s(member),
+            report_every_s=0.0
+            if paper or not self._settings.repair
+            else self._report_every_s(member),
             report_joined=gathering and self.carousel.members <= _SMALL_COHORT,
             silence_s=_PAPER_SILENCE_S if paper else _SILENCE_S,
         )
@@ -198,21 +211,23 @@ class LiveSession:
     def report(self, report: Report) -> ReportAnswer:
         """What to answer to a report; that of a stranger changes nothing."""
         now = self._reactor.seconds()
-        before = self.report_window_s
+        before = self.report_window_s(report.member)
         if not self.carousel.expects(report.member):
             return ReportAnswer("closed", before)
         self.counters.reports += 1
+        late = self.carousel.is_late(report.member)
         action = self.carousel.report(report, now)
         if report.expected:
             self.counters.losses[report.member] = report.loss
-            self.rate.report(report, now)
+            if not late:
+                self.rate.report(report, now)
         if action != "continue":
             self.rate.forget(report.member)
         if report.state == "done":
             self.counters.done = self.carousel.done_members
         self._adapt()
         self.transmitter.poke()
-        return ReportAnswer(action, max(before, self.report_window_s))
+        return ReportAnswer(action, max(before, self.report_window_s(report.member)))
 
     def repair(self, member: str, address: str, ranges: list[tuple[int, int]]) -> bytes | None:
         """Bytes of the object for a member at what counts as this address.

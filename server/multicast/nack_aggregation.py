@@ -7,6 +7,7 @@ not sent again, however late the report is.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -132,3 +133,69 @@ class Repair:
         if symbols:
             self.named.append((sequence, symbols))
         return symbols
+
+    def beside(self) -> Repair:
+        """For other receivers of the same block: the same was sent, nothing is wanted."""
+        return Repair(
+            goal=self.sent,
+            sent=self.sent,
+            cursor=self.cursor,
+            history=list(self.history),
+            named=list(self.named),
+        )
+
+    def follow(self, other: Repair, symbols: Sequence[int], sequence: int, k: int) -> None:
+        """`other`, of the same block, sent those from datagram `sequence` on: they count here, too.
+
+        Repair is as good for whoever wants any symbols; source that is sent again is for those who
+        have nothing, and hardly for others.
+        """
+        if self.bits or other.named:
+            for symbol in symbols:
+                self.bits &= ~(1 << symbol)
+            self.named.append((sequence, symbols))
+        elif symbols[0] >= k or self.again is not None:
+            self.cursor = other.cursor
+            self.history.append((sequence, self.sent, len(symbols)))
+            self.sent += len(symbols)
+            if self.goal < self.sent:
+                self.goal = self.sent
+
+
+class Wants:
+    """What one group of receivers lacks, block by block, in the order in which it is sent.
+
+    `later` are the blocks that wait until the first pass is over.
+    """
+
+    def __init__(self) -> None:
+        self.repairs: dict[int, Repair] = {}
+        self.queue: deque[int] = deque()
+        self.later: deque[int] = deque()
+        self._queued: set[int] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self.queue or self.later)
+
+    def of(self, block: int) -> Repair:
+        """What is known of a block."""
+        return self.repairs.setdefault(block, Repair())
+
+    def enqueue(self, block: int, *, later: bool = False) -> None:
+        """Something of the block is to be sent."""
+        if block not in self._queued:
+            self._queued.add(block)
+            (self.later if later else self.queue).append(block)
+
+    def recall(self) -> None:
+        """The first pass is over: what waited for that is next."""
+        self.queue.extend(self.later)
+        self.later.clear()
+
+    def drop_first(self, *, again: bool) -> None:
+        """The first of the queue has nothing to send now; `again`: it will have, soon."""
+        block = self.queue.popleft()
+        if again:
+            self.queue.append(block)
+        else:
+            self._queued.discard(block)

@@ -1,15 +1,29 @@
-"""The receivers of a session as the sender knows them. Pure."""
+"""The receivers of a session as the sender knows them. Pure.
+
+Who joined before the first datagram is *on time*; who came later is *late*. The late get all they
+want from what the others leave, and have no word on how the session goes, so that a stream of
+them, or one that joins again and again, costs those on time nothing. Once nobody on time is left,
+the late are those on time.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import median
 
 from protocol.session_report import Report
 from server.multicast.schedule_steps import CarouselSettings
 
+#: Over so many offers the gaps between them are looked at.
+_GAPS = 8
+
 
 @dataclass(slots=True)
 class _Member:
+    address: str = ""
+    late: bool = False
+    offered_at: float = 0.0
     joined: bool = False
     heard_at: float = 0.0
     loss: float = 0.0
@@ -26,9 +40,12 @@ class Members:
         self._settings = settings
         self._members: dict[str, _Member] = {}
         self.done = 0
-        #: How many ever joined, and when the last one did.
-        self.joins = 0
-        self.last_join = now
+        #: The addresses of all who ever joined on time, and of those who came later.
+        self.addresses: set[str] = set()
+        self.late_addresses: set[str] = set()
+        #: When the last offers were given, and how long those who joined on time took.
+        self._offers: list[float] = []
+        self._took_s: list[float] = []
 
     def __len__(self) -> int:
         return len(self._members)
@@ -37,25 +54,84 @@ class Members:
         """Whether it joined and is not gone."""
         return name in self._members
 
-    def join(self, name: str, now: float, declared_bytes_s: float) -> None:
-        """A receiver was given the offer."""
-        self.joins += 1
-        self.last_join = now
-        self._members[name] = _Member(heard_at=now, declared_bytes_s=declared_bytes_s)
+    def join(
+        self,
+        name: str,
+        now: float,
+        declared_bytes_s: float,
+        *,
+        address: str = "",
+        late: bool = False,
+    ) -> None:
+        """A receiver was given the offer; `address` is what counts as one ("": its name)."""
+        address = address or name
+        (self.late_addresses if late else self.addresses).add(address)
+        if not late:
+            self._offers = [*self._offers, now][-_GAPS:]
+        self._members[name] = _Member(
+            address, late, now, heard_at=now, declared_bytes_s=declared_bytes_s
+        )
+
+    def is_late(self, name: str) -> bool:
+        """Whether it came after the first datagram, and others that did not are still here."""
+        member = self._members.get(name)
+        return member is not None and member.late
 
     @property
-    def all_joined(self) -> bool:
-        """Somebody is here, and everybody said so."""
-        return bool(self._members) and all(m.joined for m in self._members.values())
+    def on_time(self) -> int:
+        """How many of those who joined on time are still expected to report."""
+        return sum(1 for _ in self._punctual())
+
+    def _punctual(self) -> Iterator[_Member]:
+        return (member for member in self._members.values() if not member.late)
+
+    def promote(self) -> bool:
+        """With nobody on time left, the late are; whether that happened now."""
+        if not self._members or any(True for _ in self._punctual()):
+            return False
+        for member in self._members.values():
+            member.late = False
+        self.addresses |= self.late_addresses
+        self.late_addresses.clear()
+        return True
+
+    def ready_at(self, latest: float) -> float:
+        """When pass 0 may begin, `latest` at most: once everybody is in, and nobody else follows.
+
+        Who was offered and has not joined yet is waited for as long as the others lead one to
+        expect; one address with several members is waited for once.
+        """
+        settings = self._settings
+        if not self._members or settings.settle_s == float("inf"):
+            return latest
+        least, usual = settings.least_patience_s, 4 * median(self._took_s or [settings.lead_s])
+        ready = self._offers[-1] + self._settle_s() if self._offers else latest
+        here = {member.address for member in self._members.values() if member.joined}
+        for member in self._members.values():
+            if not member.joined and member.address not in here:
+                ready = max(ready, member.offered_at + max(least, usual))
+        return min(latest, ready)
+
+    def _settle_s(self) -> float:
+        """How long to wait for one more, after the last: a few times the usual gap between them.
+
+        Whoever follows more rarely than that is not worth the wait for all.
+        """
+        least, most = self._settings.settle_s, self._settings.most_settle_s
+        offers = self._offers
+        if len(offers) < 2:
+            return least
+        wait = 3 * (offers[-1] - offers[0]) / (len(offers) - 1)
+        return max(least, wait) if wait <= most else least
 
     def slowest_declared_bytes_s(self) -> float:
-        """The least rate a member said it can take."""
-        return min((m.declared_bytes_s for m in self._members.values()), default=float("inf"))
+        """The least rate that one on time said it can take."""
+        return min((m.declared_bytes_s for m in self._punctual()), default=float("inf"))
 
     def worst_loss(self) -> float:
-        """The greatest loss in the members' last reports, of those that may stay."""
+        """The greatest loss in the last reports of those on time that may stay."""
         worst = self._settings.worst_loss
-        return max((m.loss for m in self._members.values() if m.loss <= worst), default=0.0)
+        return max((m.loss for m in self._punctual() if m.loss <= worst), default=0.0)
 
     def report(self, report: Report, now: float) -> str:
         """Take a report; the action to answer with: continue, unicast or closed."""
@@ -63,7 +139,10 @@ class Members:
         if member is None:
             return "closed"
         member.heard_at = now
-        member.joined = True
+        if not member.joined:
+            member.joined = True
+            if not member.late:
+                self._took_s.append(now - member.offered_at)
         member.loss = report.loss
         if report.state in ("done", "left"):
             del self._members[report.member]

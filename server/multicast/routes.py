@@ -56,7 +56,7 @@ class MulticastRoutes:
         except ProtocolError as error:
             request.refuse(error.status, error.code, str(error))
             return
-        window_s = session.report_window_s
+        window_s = session.report_window_s(report.member)
         answer = session.report(report)
         if answer.action == "continue" and answer.report_window_s == window_s:
             request.respond(204)

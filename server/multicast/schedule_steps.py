@@ -20,7 +20,8 @@ class Phase(enum.Enum):
 class CarouselSettings:
     """How patient a session is. Times are seconds.
 
-    `lead_s` is the longest wait for joins before pass 0, `repair` says whether wants are answered
+    `lead_s` is the longest wait for joins before pass 0, `least_patience_s` how long one that was
+    offered is waited for, however fast the others were. `repair` says whether wants are answered
     by multicast, `worst_loss` is the loss above which a receiver is told to go to unicast, judged
     over `judge_after_datagrams` and `judge_after_s` at least.
     """
@@ -28,6 +29,9 @@ class CarouselSettings:
     lead_s: float = 0.15
     #: With everybody joined, still wait so long for more of the same cohort; inf: never early.
     settle_s: float = 0.03
+    #: The most of that, where requests follow each other so closely that more will come.
+    most_settle_s: float = 0.1
+    least_patience_s: float = 0.25
     parity: int = 0
     repair: bool = True
     max_passes: int = 60
@@ -39,7 +43,7 @@ class CarouselSettings:
     judge_after_datagrams: int = 1000
     judge_after_s: float = 1.5
     close_marks: int = 3
-    #: What a session may send, in source passes: this much, and as much again for every receiver
+    #: What a session may send, in source passes: this much, and as much again for every address
     #: that ever joined. One member that never has enough cannot keep the line busy for ever.
     most_passes_sent: float = 3.0
 

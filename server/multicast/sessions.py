@@ -34,8 +34,12 @@ _PORTS = (49_152, 65_535)
 _REMEMBER = 64
 #: Ended sessions still answer repairs and late reports for this long.
 _LINGER_S = 30.0
-_LEAD_S = 0.25
+#: The longest that a cohort is waited for after its session was opened, whatever its joins take:
+#: this share of the pass, within bounds. A repeat of what one missed costs more than that.
+_LEAD_SHARE, _LEAST_LEAD_S, _MOST_LEAD_S = 0.3, 0.5, 3.0
 _SETTLE_S = 0.01
+#: The most that those who are ready wait for one who may follow, as a share of the pass.
+_SETTLE_SHARE = 0.04
 
 
 class Sessions:
@@ -167,16 +171,20 @@ class Sessions:
         hashes: tuple[bytes, ...],
         *,
         url: str = "",
-        lead_s: float = _LEAD_S,
+        lead_s: float | None = None,
         at_fixed_time: bool = False,
         passes: int = 1,
         repair: bool = True,
     ) -> LiveSession | None:
         """Begin a session; None when the network does not let us (said in the log)."""
         place = self._place(url)
+        pass_s = file.rep.size_bytes / self.settings.rate
+        if lead_s is None:
+            lead_s = min(_MOST_LEAD_S, max(_LEAST_LEAD_S, _LEAD_SHARE * pass_s))
         settings = CarouselSettings(
             lead_s=lead_s,
             settle_s=float("inf") if at_fixed_time else _SETTLE_S,
+            most_settle_s=_SETTLE_SHARE * pass_s,
             parity=fec.parity,
             repair=repair and not self.paper,
             fixed_passes=passes,

@@ -24,6 +24,7 @@ from server.files.transfer import Admission, BodyPlan, Representation
 from server.files.transfer import Start as StartBody
 from server.files.tree import IsDirectory, NotHere, Tree
 from server.http.clock import Clock
+from server.http.proxies import block_of
 from server.http.request import Request
 from server.multicast.blocks import BlockHashes
 from server.multicast.demand import Hold, Hot, Join, Release, Start
@@ -142,7 +143,8 @@ class MulticastSwitch:
         if session is None or not self._fits(session, held.capability):
             self._pass(held)
         elif not held.request.finished:
-            offer = session.offer(held.capability.rate_bytes_s)
+            address = block_of(held.request.client_address)
+            offer = session.offer(held.capability.rate_bytes_s, address)
             fields = [
                 (b"Content-Type", OFFER_TYPE.encode()),
                 (b"Cache-Control", b"no-store"),
@@ -153,10 +155,9 @@ class MulticastSwitch:
     @staticmethod
     def _fits(session: LiveSession, capability: Capability) -> bool:
         return (
-            session.takes_joiners
+            session.takes(capability.rate_bytes_s)
             and session.fec.scheme in capability.fec
             and session.place.family in capability.families
-            and session.rate.acceptable(capability.rate_bytes_s)
         )
 
     def _prepare(self, key: str, rep: Representation) -> None:
