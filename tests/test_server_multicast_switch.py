@@ -358,7 +358,7 @@ def test_closing_lets_the_held_go_on_and_ends_sessions(house: House) -> None:
 def test_a_file_that_is_written_to_ends_the_session(house: House) -> None:
     offer = house.three()[0]
     (house.release / "obj.bin").write_bytes(b"other")
-    house.run(0.5)
+    house.run(1.0)
     assert house.sessions.running == ()
     assert house.post(offer.repair_url, f"{offer.member} bytes=0-1".encode()).status == 409
 
