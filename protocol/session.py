@@ -110,7 +110,8 @@ class Offer:
     long a receiver waits for a datagram before it takes everything by unicast. `repair_url` takes
     small ranges of what a member still misses after the last pass. Reports about a pass are spread
     over `report_window_s`; while blocks are incomplete there is one every `report_every_s`, too (0:
-    none).
+    none). `meanwhile`: the session has yet to gather its members; until its first datagram comes,
+    or it closes, the file may be fetched by unicast.
     """
 
     session: int
@@ -135,6 +136,7 @@ class Offer:
     report_window_s: float = 0.02
     report_every_s: float = 0.0
     report_joined: bool = False
+    meanwhile: bool = False
     silence_s: float = 2.0
 
     def layout(self) -> BlockLayout:
@@ -171,6 +173,7 @@ def encode_offer(offer: Offer) -> bytes:
         "report_window_s": round(offer.report_window_s, 4),
         "report_every_s": round(offer.report_every_s, 3),
         "report_joined": offer.report_joined,
+        "meanwhile": offer.meanwhile,
     }
     if offer.sha256 is not None:
         document["sha256"] = to_base64(offer.sha256)
@@ -224,6 +227,7 @@ def decode_offer(body: bytes) -> Offer:
         report_window_s=get_number(document, "report_window_s", 0, 600),
         report_every_s=get_number(document, "report_every_s", 0, 600),
         report_joined=document.get("report_joined") is True,
+        meanwhile=document.get("meanwhile") is True,
         silence_s=get_number(document, "silence_s", 0.1, 600),
     )
     if not 16 <= len(offer.key) <= 64:

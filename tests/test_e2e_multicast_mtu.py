@@ -37,7 +37,7 @@ class House:
         words += ["--admin", "off", "--listen", f"{SENDER_ADDRESS}:8080"]
         words += ["--state", str(self.folder / "state"), "--multicast"]
         words += ["--multicast-interface", SENDER_ADDRESS, "--multicast-rate", rate]
-        words += ["--multicast-window", "60s"]
+        words += ["--multicast-window", "60s", "--multicast-hold", "0"]
         self.network.start(self.network.sender(), words, self.log, self.folder, self.env)
         wait_for(lambda: "ready http" in self.log.read_text(), 60)
 

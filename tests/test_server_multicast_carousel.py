@@ -493,3 +493,50 @@ def test_a_maker_that_is_busy_holds_nobody_up():
     source = SymbolSource(layout, scheme, lambda at, n: DATA[at : at + n], maker)
     assert source.ready(0, 200, 10) == 10
     assert len(source.payloads(0, range(200, 210))) == 10
+
+
+# --- gathering -----------------------------------------------------------------------------------
+
+
+def gathering() -> Carousel:
+    return make(needed=3, gather_s=10.0, lead_s=1.0, settle_s=0.01, most_settle_s=0.05)
+
+
+def test_nothing_is_sent_until_enough_are_there_and_then_they_are_told_at_once():
+    carousel = gathering()
+    carousel.join("a", 0.0)
+    carousel.join("b", 4.0)
+    for name in "ab":
+        carousel.report(Report(name, "joined"), 4.1)
+    assert carousel.next_step(5.0, 16) is None
+    assert carousel.wake_at == 10.0
+    assert carousel.waiting
+    carousel.join("c", 6.0)
+    assert not carousel.waiting
+    # Those who fetch by unicast meanwhile leave off, though the third has yet to join.
+    assert carousel.next_step(6.0, 16) == Mark(0, 0)
+    assert carousel.next_step(6.0, 16) is None
+    carousel.report(Report("c", "joined"), 6.1)
+    assert isinstance(carousel.next_step(6.1, 16), Run)
+
+
+def test_too_few_by_the_end_of_the_window_are_told_that_it_is_off():
+    carousel = gathering()
+    carousel.join("a", 0.0)
+    step = carousel.next_step(10.0, 16)
+    assert isinstance(step, Mark)
+    assert step.flags & PacketFlag.CLOSE_SESSION
+    assert carousel.waiting
+
+
+def test_who_is_done_by_unicast_is_waited_for_no_more():
+    carousel = gathering()
+    carousel.join("a", 0.0)
+    carousel.join("b", 0.0)
+    carousel.report(Report("a", "done"), 1.0)
+    carousel.join("c", 2.0)
+    assert carousel.waiting
+    carousel.report(Report("b", "done"), 3.0)
+    carousel.report(Report("c", "done"), 3.0)
+    assert isinstance(carousel.next_step(3.0, 16), Mark)
+    assert carousel.phase is Phase.CLOSED

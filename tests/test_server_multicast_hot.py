@@ -5,7 +5,16 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.multicast.demand import Hold, Hot, HotSettings, Join, Release, Start, Unicast
+from server.multicast.demand import (
+    Gather,
+    Hold,
+    Hot,
+    HotSettings,
+    Join,
+    Release,
+    Start,
+    Unicast,
+)
 
 BIG = 1 << 20
 
@@ -162,12 +171,39 @@ def test_whoever_joins_a_running_session_has_patience_again():
     assert hot.request("d", "3", BIG, 17.0, "c") == Hold(32.0)
 
 
-def test_small_files_can_be_held_for_less():
-    hot = Hot(HotSettings(window_per_mib_s=0.5))
-    assert hot.request("a", "1", 1 << 20, 0.0) == Hold(0.5)
-    assert hot.request("b", "2", 8 << 20, 0.0) == Hold(4.0)
-    assert hot.request("c", "3", 1 << 30, 0.0) == Hold(15.0)
-    assert [out.key for out in hot.decide(4.0)] == ["a", "b"]
+BRIEF = HotSettings(hold_s_per_byte=0.1 / BIG)
+
+
+def test_a_request_is_held_for_a_share_of_its_pass_and_then_gathers():
+    hot = Hot(BRIEF)
+    assert hot.request("small", "1", BIG // 8, 0.0) == Hold(0.05)
+    assert hot.request("a", "2", BIG, 0.0) == Hold(0.1)
+    assert hot.request("huge", "3", 1000 * BIG, 0.0) == Hold(2.0)
+    for key in ("small", "a", "huge"):
+        hot.prepared(key, 0.01)
+    hot.request("a", "4", BIG, 0.06)
+    assert hot.decide(0.06) == [Gather("small", ("1",), 3)]
+    assert hot.decide(0.1) == [Gather("a", ("2", "4"), 3)]
+    hot.started("a", 7)
+    assert hot.request("a", "5", BIG, 0.2) == Join(7)
+    hot.ended("a", 7, vain=True)
+    # In vain, so it is no warmer than before: three are still needed.
+    assert hot.request("a", "6", BIG, 0.3) == Hold(0.4)
+    assert hot.decide(0.4) == [Gather("a", ("6",), 3)]
+
+
+def test_where_the_hashes_are_not_ready_in_time_unicast_comes_first():
+    hot = Hot(BRIEF)
+    hot.request("a", "1", BIG, 0.0)
+    assert hot.decide(0.1) == [Release("a", ("1",))]
+
+
+def test_enough_requests_within_the_hold_need_not_gather():
+    hot = Hot(BRIEF)
+    for number in range(3):
+        hot.request("a", str(number), BIG, 0.02 * number)
+    hot.prepared("a", 0.05)
+    assert hot.decide(0.05) == [Start("a", ("0", "1", "2"))]
 
 
 @given(

@@ -104,7 +104,7 @@ class Inner:
 class House:
     """A switch with everything around it driven by hand."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, hold_s_per_byte: float = 0.0, **settings: Any) -> None:
         self.clock = Clock()
         self.release = folder / "release"
         self.release.mkdir()
@@ -113,14 +113,21 @@ class House:
         self.tree = Tree(self.release)
         self.settings = MulticastSettings(enabled=True, **settings)
         self.hot = Hot(
-            HotSettings(self.settings.threshold, self.settings.window_s, least_bytes=1000)
+            HotSettings(
+                self.settings.threshold,
+                self.settings.window_s,
+                least_bytes=1000,
+                hold_s_per_byte=hold_s_per_byte,
+            )
         )
         self.hashes = Hashes()
         self.sessions = Sessions(
             self.clock,
             self.settings,
             random.Random(1),
-            ended=lambda session, reason: self.hot.ended(session.object_key, session.id),
+            ended=lambda session, reason: self.hot.ended(
+                session.object_key, session.id, vain=session.waiting
+            ),
         )
         self.inner = Inner()
         self.eligible = True
@@ -222,6 +229,70 @@ def test_when_the_window_ends_each_goes_on_by_itself(house: House) -> None:
     assert house.inner.entered == [first]
     house.clock.advance(10)
     assert house.inner.entered == [first, second]
+
+
+@pytest.fixture
+def brief(tmp_path: Path, house: House) -> Iterator[House]:
+    """Requests are held for 0.4 s, then they gather."""
+    (tmp_path / "brief").mkdir()
+    brief = House(tmp_path / "brief", hold_s_per_byte=1e-6)
+    yield brief
+    brief.switch.close()
+    brief.tree.close()
+
+
+def told(house: House, offer: Offer, state: str = "joined") -> None:
+    house.post(offer.report_url, encode_report(Report(offer.member, state)))
+
+
+def test_two_gather_after_a_brief_hold_and_the_third_completes_the_cohort(brief: House) -> None:
+    first, second = brief.ask()[1], brief.ask()[1]
+    brief.run(0.3)
+    assert (first.status, second.status) == (0, 0)
+    brief.run(0.2)
+    offers = [decode_offer(one.body) for one in (first, second)]
+    assert [offer.meanwhile for offer in offers] == [True, True]
+    assert brief.inner.entered == []
+    brief.run(3.0)
+    assert FakeSender.sent == []
+    assert brief.sessions.running[0].waiting
+    third = decode_offer(brief.ask()[1].body)
+    assert (third.session, third.meanwhile) == (offers[0].session, False)
+    for offer in (*offers, third):
+        told(brief, offer)
+    brief.run(0.5)
+    assert FakeSender.sent
+    assert not brief.sessions.running[0].waiting
+
+
+def test_a_cohort_that_never_stands_is_called_off_and_warms_nothing(brief: House) -> None:
+    offer = decode_offer_after(brief, 0.5)
+    receiver = MulticastReceiver(offer, offer.hashes, lambda at, data: None, random.Random(1), 0.0)
+    brief.clock.advance(15.0)
+    brief.run(0.1)
+    receiver.take_all([memoryview(one) for one in FakeSender.sent], 15.0)
+    assert receiver.given_up == "the sender closed the session"
+    assert brief.sessions.running == ()
+    assert len(FakeSender.sent) == 3
+    # Two are as few as before.
+    brief.clock.advance(100.0)
+    again = decode_offer_after(brief, 0.5)
+    assert decode_offer(brief.ask()[1].body).meanwhile
+    assert again.session != offer.session
+
+
+def decode_offer_after(house: House, seconds: float) -> Offer:
+    connection = house.ask()[1]
+    house.run(seconds)
+    return decode_offer(connection.body)
+
+
+def test_so_many_gather_at_once_and_no_more(brief: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions_module, "_MOST_WAITING", 0)
+    request, connection = brief.ask()
+    brief.run(0.5)
+    assert connection.status == 0
+    assert brief.inner.entered == [request]
 
 
 def test_who_leaves_while_held_counts_no_more(house: House) -> None:

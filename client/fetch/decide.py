@@ -18,7 +18,7 @@ from client.fetch import (
     whole_answers,
     widening,
 )
-from client.fetch.actions import Action, Connect, Settle, Wake
+from client.fetch.actions import Action, Connect, HangUp, Settle, Wake
 from client.fetch.events import (
     Answered,
     BrokeOff,
@@ -114,7 +114,7 @@ def _note(state: State, event: Event, now: float) -> list[Action]:
         case MirrorsFound():
             return acceptance.mirrors_found(state, event.findings, state.size_bytes, now)
         case SessionJoined():
-            state.mirrors[event.mirror].state = MirrorState.RECEIVING
+            return _session_joined(state, event.mirror)
         case SessionLeft():
             return _session_left(state, event.mirror)
     return []
@@ -137,6 +137,14 @@ def _ready(state: State, event: PlaceReady, now: float) -> list[Action]:
         sampling.choose(state)
     forecast.at_start(state, event.size_bytes - event.have_bytes, now)
     return [Connect(lane) for mirror in state.mirrors for lane in mirror.lanes]
+
+
+def _session_joined(state: State, number: int) -> list[Action]:
+    """What is under way from that mirror comes by multicast."""
+    mirror, board = state.mirrors[number], state.board
+    mirror.state = MirrorState.RECEIVING
+    lanes = board.lanes if board is not None else {}
+    return [HangUp(lane) for lane in mirror.lanes if lane in lanes and lanes[lane].blocks]
 
 
 def _session_left(state: State, number: int) -> list[Action]:

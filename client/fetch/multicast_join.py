@@ -1,15 +1,17 @@
 """A download's way into a multicast session, and back to unicast.
 
 The first mirror is asked for the whole file with the capability in a header field; the server
-either answers as ever, or with an offer. While a session is received that mirror is asked for
-nothing, other mirrors go on (from the far end); what is missing afterwards the download fetches as
-ranges, under its one lease. No request is sent that a plain download would not send.
+either answers as ever, or with an offer. While a session gathers its members the file is fetched
+as ever, from its far end; while it is received that mirror is asked for nothing, and other mirrors
+go on from the far end. What is missing afterwards the download fetches as ranges, under its one
+lease. Should the sender fall silent, the server is asked for multicast once more when it is back:
+then a cohort forms again. No request is sent that a plain download would not send.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +25,7 @@ from client.net.answers import Body, Fields
 from client.net.errors import DownloadFailed, LocalProblem
 from client.net.network import Network
 from client.net.request_builder import Asking
+from client.schedule.intervals import Span, Spans
 from client.schedule.meter import Meter
 from client.schedule.segments import UNKNOWN_SIZE
 from protocol.errors import ProtocolError
@@ -36,6 +39,12 @@ if TYPE_CHECKING:
 _MOST_OFFER_BYTES = 1 << 20
 #: How long a server may hold the request: its window is 15 s by default.
 _PATIENCE_S = 30.0
+#: What is asked for at a time while a session gathers: this share of the file, and at least this.
+_FAR_SHARE, _FAR_BYTES = 1 / 16, 1 << 20
+#: So often the server is asked for another session when one broke off, while this share is missing.
+_MOST_AGAIN, _AGAIN_SHARE = 2, 0.25
+#: How a session may end without the sender's being gone for us.
+_NOT_FOR_US = "the sender asked this receiver to use unicast"
 #: How long a finished download waits until it could tell the sender that it is done.
 _FAREWELL_S = 1.0
 
@@ -69,7 +78,11 @@ class MulticastJoin:
         self._asked_on: Connection | None = None
         self._over = False
         self._offer: Offer | None = None
+        #: The session gathers its members: the mirror is asked for parts meanwhile.
+        self._gathering = False
+        self._again = 0
         self._reception: Reception | None = None
+        self._choice: Callable[[Spans], Span | None] | None = None
         self._meter = Meter()
         self._seconds = 0.0
         self._began_s = 0.0
@@ -82,6 +95,8 @@ class MulticastJoin:
         """Whether this worker is ours for now; asks when it is time."""
         mirror = self._mirror
         if self._over or worker.mirror is not mirror or mirror.serves is Serves.LAST_RESORT:
+            return False
+        if self._gathering:
             return False
         connection = worker.connection
         if worker.lane != mirror.lanes[0]:
@@ -175,13 +190,43 @@ class MulticastJoin:
             ),
         )
         self._offer = offer
-        host.hear(SessionJoined(self._mirror.number))
+        self._gathering = offer.meanwhile
+        if self._gathering:
+            self._fetch_far_end()
+        else:
+            host.hear(SessionJoined(self._mirror.number))
         self._began_s = host.network.now()
         self._meter.start(self._began_s)
         self._tell(
             "joined", f"joined group {offer.group} port {offer.port}, code {offer.fec.scheme}"
         )
         self._reception.start()
+        if self._gathering:
+            worker.pump()
+
+    def _fetch_far_end(self) -> None:
+        """Have what is fetched meanwhile taken from where the session would come last."""
+        board, size = self._host.state.board, self._host.state.size_bytes
+        if board is None or board.choose is not None:
+            return
+        step = max(_FAR_BYTES, int(size * _FAR_SHARE))
+
+        def last(free: Spans) -> Span | None:
+            start, end = max(free, default=(0, 0))
+            return (max(start, end - step), end) if end else None
+
+        board.choose = self._choice = last
+
+    def _begun(self) -> None:
+        """The cohort stands: what was under way by unicast comes by the session."""
+        self._stay_no_more()
+        self._host.hear(SessionJoined(self._mirror.number))
+
+    def _stay_no_more(self) -> None:
+        self._gathering = False
+        board = self._host.state.board
+        if board is not None and board.choose is self._choice:
+            board.choose = None
 
     def _write(self, offset: int, data: memoryview) -> None:
         host, intake = self._host, self._host.intake
@@ -201,6 +246,10 @@ class MulticastJoin:
         """Send the other mirrors where the session will not have come by the time they end."""
         board, reception, offer = self._host.state.board, self._reception, self._offer
         if board is None or reception is None or offer is None:
+            return
+        if self._gathering:
+            if hasattr(reception, "receiver") and reception.receiver.heard:
+                self._begun()
             return
         rates = [lane.rate(now) or 0.0 for lane in board.lanes.values() if lane.present]
         others = sum(rates)
@@ -229,6 +278,7 @@ class MulticastJoin:
         """The download is over, or begins anew."""
         self.give_up()
         reception, self._reception = self._reception, None
+        self._stay_no_more()
         if self._mirror.state is MirrorState.RECEIVING:
             self._host.hear(SessionLeft(self._mirror.number))
         if reception is not None:
@@ -239,6 +289,8 @@ class MulticastJoin:
         if self._reception is None:
             return
         self._reception = None
+        vain = self._gathering
+        self._stay_no_more()
         self.give_up()
         host = self._host
         if outcome.problem is not None:
@@ -258,11 +310,22 @@ class MulticastJoin:
                 facts += f", {count} {what}"
         if outcome.repaired_bytes:
             facts += f", {outcome.repaired_bytes} bytes repaired"
-        if outcome.reason is None:
+        if vain:
+            self._tell("ended", "too few wanted it at the same time; it comes by unicast")
+        elif outcome.reason is None:
             self._tell("done", f"complete, {facts}")
         else:
             self._tell("ended", f"{outcome.reason} ({facts}); the rest comes by unicast")
+            self._ask_again(outcome.reason)
         host.hear(SessionLeft(self._mirror.number))
+
+    def _ask_again(self, reason: str) -> None:
+        """Whether the next request to the server may be answered with another session."""
+        board, size = self._host.state.board, self._host.state.size_bytes
+        lacking = board is not None and board.wanted.total > _AGAIN_SHARE * size
+        if lacking and reason != _NOT_FOR_US and self._again < _MOST_AGAIN:
+            self._again += 1
+            self._over, self._offer, self._asked_on = False, None, None
 
     def _tell(self, state: str, text: str) -> None:
         self._host.emit("multicast", {"state": state, "text": text})

@@ -55,7 +55,10 @@ class Carousel:
         self._members = Members(settings, now)
         self.phase = Phase.GATHER
         self.pass_number = 0
-        self.starts_at = now + settings.lead_s
+        #: Not enough want the object yet: they fetch it by unicast meanwhile.
+        self.waiting = settings.needed > 0
+        #: When pass 0 begins at the latest; while waiting, when that is given up.
+        self.starts_at = now + (settings.gather_s if self.waiting else settings.lead_s)
         self.wake_at = self.starts_at
         self._first_pass = self._source_pass()
         self._pending: tuple[int, int, int] | None = None
@@ -109,6 +112,11 @@ class Carousel:
             raise ValueError("the session is closed")
         late = self.phase is not Phase.GATHER
         self._members.join(member, now, declared_bytes_s, address=address, late=late)
+        if self.waiting and self.on_time >= self._settings.needed:
+            self.waiting = False
+            self.starts_at = now + self._settings.lead_s
+            # Who waits leaves off with unicast.
+            self._mark_at = self.wake_at = now
 
     def is_late(self, member: str) -> bool:
         """Whether a receiver came after the first datagram, and has no word on how this goes."""
@@ -196,8 +204,8 @@ class Carousel:
         return step
 
     def _next_step(self, now: float, limit: int) -> Run | Mark | None:
-        if self.phase is Phase.GATHER and not self._may_start(now):
-            return None
+        if self.phase is Phase.GATHER and not self._may_start(now) and self.phase is Phase.GATHER:
+            return self._gather(now)
         while self.phase is Phase.SEND:
             if self._settings.repair and not self._members:
                 # Everybody is served or gone; nobody is there to send the rest to.
@@ -222,7 +230,10 @@ class Carousel:
         return None
 
     def _may_start(self, now: float) -> bool:
-        ready = self._members.ready_at(self.starts_at)
+        ready = self.starts_at if self.waiting else self._members.ready_at(self.starts_at)
+        if self.waiting and (now >= ready or not self._members):
+            self.close(now)
+            return False
         if now < ready:
             self.wake_at = ready
             return False
@@ -231,6 +242,13 @@ class Carousel:
             return False
         self.phase = Phase.SEND
         return True
+
+    def _gather(self, now: float) -> Mark | None:
+        """Until pass 0 begins: members that fetch by unicast are told that they are enough."""
+        if self.waiting or not self._settings.needed or now < self._mark_at:
+            return None
+        self._mark_at = now + self._settings.slowest_mark_s
+        return Mark(0, 0)
 
     def close(self, now: float) -> None:
         """End the session; a few marks still say so."""

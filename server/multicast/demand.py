@@ -3,8 +3,11 @@
 Laws:
 
 - A capable request is either held (at most `window_s`, from the first request of its client's
-  visit; `server.multicast.hold_budget`), or given a running session, or let go to unicast. It is
-  never refused here and never asked to come again.
+  visit; `server.multicast.hold_budget`), or given a session, or let go to unicast. It is never
+  refused here and never asked to come again.
+- With `hold_s_per_byte` it is held for a small share of what the file takes. Who is not enough by
+  then gathers in a session that has yet to begin, and fetches by unicast meanwhile: a window in
+  vain costs nearly nothing.
 - As soon as the wishes for one object within the window reach the threshold, all held requests of
   the object leave together, into one session. Clients that wait elsewhere with a ticket for the
   same object count as wishes too.
@@ -32,8 +35,11 @@ class HotSettings:
     check_every_s: float = 0.0
     #: Objects below this are faster answered than offered.
     least_bytes: int = 64 * 1024
-    #: Small objects are held for so long a MiB at most; 0: all for the whole window.
-    window_per_mib_s: float = 0.0
+    #: A request is held for so long a byte, within these bounds; then its client fetches by
+    #: unicast while the cohort gathers. 0: it is held for the whole window.
+    hold_s_per_byte: float = 0.0
+    least_hold_s: float = 0.05
+    most_hold_s: float = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,15 @@ class Start:
 
     key: str
     waiters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Held for long enough: offer them a session that begins when `needed` want the object."""
+
+    key: str
+    waiters: tuple[str, ...]
+    needed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +134,9 @@ class Hot:
             self._patience.rewarded(client)
             return Join(item.session)
         until = self._patience.until(client, now)
-        if self.settings.window_per_mib_s:
-            until = min(until, now + self.settings.window_per_mib_s * size_bytes / (1 << 20))
+        if self.settings.hold_s_per_byte:
+            hold_s = max(self.settings.least_hold_s, self.settings.hold_s_per_byte * size_bytes)
+            until = min(until, now + min(hold_s, self.settings.most_hold_s))
         item.held[waiter] = (until, client)
         if self._enough(item):
             until = max(until, self._next_check(now))
@@ -179,16 +195,16 @@ class Hot:
         item.session = session
         item.prepared = True
 
-    def ended(self, key: str, session: int) -> None:
-        """The session takes nobody any more."""
+    def ended(self, key: str, session: int, *, vain: bool = False) -> None:
+        """The session takes nobody any more; `vain`: it never began."""
         item = self._objects.get(key)
         if item is not None and item.session == session:
             item.session = None
-            item.warm = True
+            item.warm = item.warm if vain else True
 
-    def decide(self, now: float) -> list[Start | Release]:
+    def decide(self, now: float) -> list[Start | Gather | Release]:
         """What is due now; sets `wake_at`."""
-        out: list[Start | Release] = []
+        out: list[Start | Gather | Release] = []
         window = self.settings.window_s
         self.wake_at = float("inf")
         for key in list(self._objects):
@@ -205,7 +221,10 @@ class Hot:
                     self._patience.rewarded(client)
                 item.held.clear()
             late = tuple(name for name, (until, _) in item.held.items() if until <= now)
-            if late:
+            if late and item.prepared and self.settings.hold_s_per_byte:
+                out.append(Gather(key, tuple(item.held), self._threshold(item)))
+                item.held.clear()
+            elif late:
                 out.append(Release(key, late))
                 for name in late:
                     del item.held[name]
@@ -231,10 +250,11 @@ class Hot:
         return max(2, -(-self.settings.threshold // 2))
 
     def _enough(self, item: _Object) -> bool:
+        return item.prepared and len(item.held) + len(item.queued) >= self._threshold(item)
+
+    def _threshold(self, item: _Object) -> int:
         threshold = self.settings.threshold
-        if item.warm:
-            threshold = min(threshold, self._warm_threshold())
-        return item.prepared and len(item.held) + len(item.queued) >= threshold
+        return min(threshold, self._warm_threshold()) if item.warm else threshold
 
     def _next_check(self, now: float) -> float:
         every = self.settings.check_every_s

@@ -64,8 +64,9 @@ class SessionCounters:
 class LiveSession:
     """Wires carousel, framing and transmitter for one object.
 
-    `ended(session, reason)` is called once. The file stays open, so that a name that now means
-    another file does not matter; a file that was written to ends the session.
+    `ended(session, reason)` is called once, `complete(session)` when one that gathers its members
+    has enough. The file stays open, so that a name that now means another file does not matter; a
+    file that was written to ends the session.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class LiveSession:
         charge: Callable[[int], None] = lambda size: None,
         sha256: bytes | None = None,
         maker: Maker | None = None,
+        complete: Callable[[LiveSession], None] = lambda session: None,
     ) -> None:
         self.id = session_id
         self.object_key = object_key
@@ -110,6 +112,7 @@ class LiveSession:
         source = SymbolSource(self.layout, scheme, self._pread, maker)
         self.carousel = Carousel(self.layout, scheme, settings, reactor.seconds(), source.ready)
         self._ended = ended
+        self._complete = complete
         header_bytes = PAPER_HEADER_BYTES if paper else PAYLOAD_OFFSET
         self.transmitter = Transmitter(
             reactor,
@@ -134,6 +137,11 @@ class LiveSession:
     def stop(self, reason: str) -> None:
         """End now; receivers go on by unicast."""
         self.transmitter.stop(reason)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it has yet to gather its members, or ended before it had."""
+        return self.carousel.waiting
 
     @property
     def takes_joiners(self) -> bool:
@@ -167,7 +175,10 @@ class LiveSession:
         """Take a new member in, from what counts as one address, and say what it must know."""
         now = self._reactor.seconds()
         member = secrets.token_urlsafe(12)
+        waiting = self.carousel.waiting
         self.carousel.join(member, now, declared_bytes_s, address)
+        if waiting and not self.carousel.waiting:
+            self._complete(self)
         self.counters.members += 1
         self._adapt()
         prefix = f"/-/multicast/{self.id:016x}"
@@ -198,6 +209,7 @@ class LiveSession:
             if paper or not self._settings.repair
             else self._report_every_s(member),
             report_joined=gathering and self.carousel.members <= _SMALL_COHORT,
+            meanwhile=self.carousel.waiting,
             silence_s=_PAPER_SILENCE_S if paper else _SILENCE_S,
         )
         self._names.add(member)

@@ -20,12 +20,15 @@ class Phase(enum.Enum):
 class CarouselSettings:
     """How patient a session is. Times are seconds.
 
+    With `needed` the session first gathers: for so many members on time, for `gather_s` at most.
     `lead_s` is the longest wait for joins before pass 0, `least_patience_s` how long one that was
     offered is waited for, however fast the others were. `repair` says whether wants are answered
     by multicast, `worst_loss` is the loss above which a receiver is told to go to unicast, judged
     over `judge_after_datagrams` and `judge_after_s` at least.
     """
 
+    needed: int = 0
+    gather_s: float = 15.0
     lead_s: float = 0.15
     #: With everybody joined, still wait so long for more of the same cohort; inf: never early.
     settle_s: float = 0.03

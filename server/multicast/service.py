@@ -44,7 +44,7 @@ class MulticastSender:
                 settings.window_s,
                 settings.check_every_s,
                 settings.least_bytes,
-                settings.window_per_mib_s,
+                0.0 if settings.fec == "paper" else settings.hold_share / settings.rate,
             )
         )
         raptorq = settings.fec in ("auto", "raptorq") and "raptorq" in available_schemes()
@@ -54,7 +54,7 @@ class MulticastSender:
             settings,
             rng,
             charge,
-            lambda session, reason: hot.ended(session.object_key, session.id),
+            lambda session, reason: hot.ended(session.object_key, session.id, vain=session.waiting),
             self.maker,
         )
 
@@ -103,7 +103,7 @@ class MulticastRoom:
 
     def figures(self) -> tuple[int, int]:
         """How many sessions run, and how many receivers they have."""
-        running = self.sessions.running
+        running = [session for session in self.sessions.running if not session.waiting]
         return len(running), sum(session.counters.members for session in running)
 
     def lines(self) -> list[tuple[str, str, dict[str, str]]]:

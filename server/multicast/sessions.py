@@ -38,6 +38,8 @@ _LINGER_S = 30.0
 #: this share of the pass, within bounds. A repeat of what one missed costs more than that.
 _LEAD_SHARE, _LEAST_LEAD_S, _MOST_LEAD_S = 0.3, 0.5, 3.0
 _SETTLE_S = 0.01
+#: Each has a socket and an open file.
+_MOST_WAITING = 64
 #: The most that those who are ready wait for one who may follow, as a share of the pass.
 _SETTLE_SHARE = 0.04
 
@@ -175,8 +177,14 @@ class Sessions:
         at_fixed_time: bool = False,
         passes: int = 1,
         repair: bool = True,
+        needed: int = 0,
     ) -> LiveSession | None:
-        """Begin a session; None when the network does not let us (said in the log)."""
+        """Begin a session; None when the network does not let us (said in the log).
+
+        With `needed` it gathers so many members first; None when too many sessions do.
+        """
+        if needed and sum(session.waiting for session in self.running) >= _MOST_WAITING:
+            return None
         place = self._place(url)
         pass_s = file.rep.size_bytes / self.settings.rate
         if lead_s is None:
@@ -188,6 +196,8 @@ class Sessions:
             parity=fec.parity,
             repair=repair and not self.paper,
             fixed_passes=passes,
+            needed=needed,
+            gather_s=self.settings.window_s,
         )
         try:
             sender = GroupSender(
@@ -210,20 +220,30 @@ class Sessions:
             self._ended,
             charge=self._sent,
             maker=self._maker,
+            complete=self._complete,
         )
         self._running[session.id] = session
         self._by_key[key] = session
         self._share()
+        if not needed:
+            self._tell_begin(session)
+        session.start()
+        return session
+
+    def _tell_begin(self, session: LiveSession) -> None:
         self.log.info(
             "multicast session {id:016x} for {key} to {group}:{port}, code {code}",
             id=session.id,
-            key=key,
-            group=place.group,
-            port=place.port,
-            code=fec.scheme,
+            key=session.object_key,
+            group=session.place.group,
+            port=session.place.port,
+            code=session.fec.scheme,
         )
-        session.start()
-        return session
+
+    def _complete(self, session: LiveSession) -> None:
+        """One that gathered has its members."""
+        self._share()
+        self._tell_begin(session)
 
     def close(self) -> None:
         """End all, and begin none any more."""
@@ -246,8 +266,9 @@ class Sessions:
 
     def _share(self) -> None:
         """The rate is for all sessions together."""
-        for session in self._running.values():
-            session.rate.configure(self.settings.rate / len(self._running))
+        sending = [session for session in self._running.values() if not session.waiting]
+        for session in sending:
+            session.rate.configure(self.settings.rate / len(sending))
             session.adapt()
 
     def _sent(self, size: int) -> None:
@@ -262,6 +283,9 @@ class Sessions:
         self._lingering[session.id] = session
         self._reactor.callLater(_LINGER_S, self._lingering.pop, session.id, None)
         self._share()
+        if session.waiting:
+            self._tell_end(session, reason)
+            return
         self.log.info(
             "multicast session {id:016x} ended ({reason}): {bytes} bytes in {datagrams} "
             "datagrams for {members} receivers, {done} done",

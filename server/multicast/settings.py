@@ -44,13 +44,12 @@ class MulticastSettings(BaseModel):
         description="Within so long; a capable client is held for this at most.",
         json_schema_extra=_SECONDS,
     )
-    window_per_mib_s: float = Field(
-        0.0,
+    hold_share: float = Field(
+        0.04,
         ge=0,
-        le=300,
-        description="Files are held for so long a MiB at most, so that small ones wait for less "
-        "than they would win; 0 is the whole window for all.",
-        json_schema_extra=_SECONDS,
+        le=10,
+        description="Requests are held for this share of the file's pass; then clients fetch by "
+        "unicast until enough want the file. 0 holds them for the whole window.",
     )
     check_every_s: float = Field(
         0.0,

@@ -27,7 +27,7 @@ from server.http.clock import Clock
 from server.http.proxies import block_of
 from server.http.request import Request
 from server.multicast.blocks import BlockHashes
-from server.multicast.demand import Hold, Hot, Join, Release, Start
+from server.multicast.demand import Gather, Hold, Hot, Join, Release, Start
 from server.multicast.live import LiveSession
 from server.multicast.sessions import Sessions
 
@@ -184,6 +184,8 @@ class MulticastSwitch:
             waiting = [self._held.pop(name) for name in outcome.waiters if name in self._held]
             if isinstance(outcome, Start) and waiting:
                 self._begin(outcome.key, waiting)
+            elif isinstance(outcome, Gather) and waiting:
+                self._begin(outcome.key, waiting, outcome.needed)
             elif isinstance(outcome, Release):
                 for held in waiting:
                     self._pass(held)
@@ -193,14 +195,14 @@ class MulticastSwitch:
             wait_s = max(0.001, self.hot.wake_at - now)
             self._call = self._reactor.callLater(wait_s, self._settle)
 
-    def _begin(self, key: str, waiting: list[_Held]) -> None:
+    def _begin(self, key: str, waiting: list[_Held], needed: int = 0) -> None:
         running = self.sessions.by_key(key)
         if running is None:
-            running = self._open(key, waiting)
+            running = self._open(key, waiting, needed)
         for held in waiting:
             self._offer_or_pass(held, running.id if running is not None else None)
 
-    def _open(self, key: str, waiting: list[_Held]) -> LiveSession | None:
+    def _open(self, key: str, waiting: list[_Held], needed: int) -> LiveSession | None:
         rep = waiting[0].rep
         file = open_again(self._tree, rep)
         layout = self.sessions.layout(rep.size_bytes)
@@ -209,7 +211,9 @@ class MulticastSwitch:
             return None
         url = waiting[0].request.origin.decode("latin-1") + rep.url_path
         fec = self.sessions.choose_fec([held.capability for held in waiting], layout)
-        if self.hot.queued(key) > len(waiting):
+        if needed:
+            session = self.sessions.open(key, file, fec, hashes, url=url, needed=needed)
+        elif self.hot.queued(key) > len(waiting):
             # Most of the cohort waits with tickets and will ask within a few seconds: one pass for
             # all instead of a second one for the late.
             session = self.sessions.open(

@@ -42,6 +42,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     "multicast_rate": ("multicast.rate", "--multicast-rate"),
     "multicast_threshold": ("multicast.threshold", "--multicast-threshold"),
     "multicast_window": ("multicast.window_s", "--multicast-window"),
+    "multicast_hold": ("multicast.hold_share", "--multicast-hold"),
     "multicast_fec": ("multicast.fec", "--multicast-fec"),
 }
 
@@ -86,6 +87,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 @click.option("--multicast-rate", help="What all sessions together send, such as 95Mbit.")
 @click.option("--multicast-threshold", help="Wishes for one file that make a session.")
 @click.option("--multicast-window", help="Within so long, such as 15s.")
+@click.option("--multicast-hold", help="Hold requests for this share of a pass; 0: the window.")
 @click.option("--multicast-fec", help="auto, raptorq, rs, xor, none or paper.")
 @click.option("--mirror-publish", help="Publish directory whose followers are offered as mirrors.")
 @click.option("--mirror-channel", help="The channel whose tree is served here.")
