@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from protocol.session_report import Report
-from server.multicast.rate import RateControl
+from server.multicast.rate import RateControl, shares
 
 RATE = 12_500_000.0
 
@@ -117,3 +117,39 @@ def test_a_receiver_that_catches_up_is_given_the_time():
             assert control.rate_bytes_s(float("inf")) < RATE
             lowest = control.rate_bytes_s(float("inf"))
     assert control.rate_bytes_s(float("inf")) > lowest
+
+
+# --- several sessions ----------------------------------------------------------------------------
+
+
+def test_one_file_after_the_other() -> None:
+    assert shares([7]) == [1.0]
+    assert shares([]) == []
+    first, second = shares([5_000, 9_000])
+    assert (round(first, 2), round(second, 2)) == (0.95, 0.05)
+    # Equal ones, too: the one that began first.
+    assert shares([5_000, 5_000]) == [first, second]
+    # A first pass that is over repairs beside the next one.
+    assert shares([0, 9_000]) == [0.5, 0.5]
+    assert [round(share, 2) for share in shares([0, 9_000, 5_000])] == [0.49, 0.02, 0.49]
+
+
+def mean_end_s(sizes: list[int], share: Callable[[list[int]], list[float]]) -> float:
+    """When files end on the average, at 1 000 bytes a second."""
+    left, now, ends = list(sizes), 0.0, [0.0] * len(sizes)
+    while any(left):
+        now += 0.1
+        running = [at for at, size in enumerate(left) if size]
+        for at, part in zip(running, share([left[at] for at in running]), strict=True):
+            left[at] = max(0, left[at] - round(100 * part))
+            ends[at] = ends[at] or (now if not left[at] else 0.0)
+    return sum(ends) / len(ends)
+
+
+def test_several_files_end_sooner_on_the_average_and_the_last_no_later() -> None:
+    def equal(left: list[int]) -> list[float]:
+        return [1 / len(left)] * len(left)
+
+    assert mean_end_s([10_000] * 2, shares) < 0.8 * mean_end_s([10_000] * 2, equal)
+    assert mean_end_s([10_000] * 6, shares) < 0.64 * mean_end_s([10_000] * 6, equal)
+    assert mean_end_s([2_000, 30_000], shares) <= 1.02 * mean_end_s([2_000, 30_000], equal)

@@ -23,6 +23,7 @@ from protocol.session import (
     Capability,
     Offer,
     decode_offer,
+    encode_offer,
     format_capability,
 )
 from protocol.session_report import Report, decode_answer, encode_report
@@ -287,6 +288,26 @@ def decode_offer_after(house: House, seconds: float) -> Offer:
     return decode_offer(connection.body)
 
 
+def test_two_files_go_out_one_after_the_other(house: House) -> None:
+    """Both take a second alone; the second gets little before the first is out."""
+    (house.release / "two.bin").write_bytes(house.body)
+    for name in ("obj.bin", "two.bin"):
+        file = house.tree.open([name.encode()])
+        layout = house.sessions.layout(file.rep.size_bytes)
+        fec = house.sessions.choose_fec([Capability(available_schemes())], layout)
+        session = house.sessions.open(name, file, fec, hash_blocks(file, layout), lead_s=0.0)
+        assert session is not None
+        told(house, decode_offer(encode_offer(session.offer(float("inf")))))
+    first, second = house.sessions.running
+    while first.carousel.first_pass_left_bytes:
+        house.run(0.01)
+    sent = {"first": first.transmitter.sent_bytes, "second": second.transmitter.sent_bytes}
+    assert sent["first"] >= len(house.body)
+    assert sent["second"] < 0.15 * sent["first"]
+    house.run(1.0)
+    assert not second.carousel.first_pass_left_bytes
+
+
 def test_so_many_gather_at_once_and_no_more(brief: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions_module, "_MOST_WAITING", 0)
     request, connection = brief.ask()
@@ -526,6 +547,8 @@ def test_sessions_share_the_rate(house: House) -> None:
     hashes = hash_blocks(file, layout)
     other = house.sessions.open("two", file, fec, hashes)
     assert other is not None
-    assert session.transmitter.rate_bytes_s == house.settings.rate / 2
+    both = session.transmitter.rate_bytes_s + other.transmitter.rate_bytes_s
+    assert round(both) == house.settings.rate
+    assert session.transmitter.rate_bytes_s > 0.9 * house.settings.rate
     other.stop("enough")
     assert session.transmitter.rate_bytes_s == house.settings.rate

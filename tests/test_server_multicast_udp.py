@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import random
 import select
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.task import Clock
 
 from client.multicast.batch import BatchReader
 from client.multicast.socket import GroupSocket
@@ -15,6 +18,9 @@ from client.net.errors import LocalProblem
 from protocol.errors import ProtocolError
 from protocol.fec import FecParameters
 from protocol.session import Offer
+from server.multicast import udp
+from server.multicast.sessions import Sessions
+from server.multicast.settings import MulticastSettings
 from server.multicast.udp import GroupSender, Interface, find_interface, interface_mtu
 
 GROUP = "239.255.77.77"
@@ -165,3 +171,17 @@ def test_an_interface_that_is_none_is_a_sentence(text: str) -> None:
 def test_interfaces_are_named_by_address() -> None:
     assert find_interface("127.0.0.1") == Interface("127.0.0.1")
     assert find_interface("fe80::1%lo").index == find_interface("fe80::1%1").index == 1
+
+
+def test_a_wifi_interface_is_refused_unless_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interface = find_interface("127.0.0.1")
+    assert not udp.is_wireless(interface)
+    (tmp_path / "lo" / "wireless").mkdir(parents=True)
+    monkeypatch.setattr(udp, "_NETWORK", tmp_path)
+    assert udp.is_wireless(interface)
+    settings = MulticastSettings(enabled=True)
+    with pytest.raises(ProtocolError, match="on Wi-Fi"):
+        Sessions(Clock(), settings, random.Random(1))
+    Sessions(Clock(), settings.model_copy(update={"wifi": True}), random.Random(1))

@@ -88,6 +88,11 @@ class Carousel:
         return len(self._members)
 
     @property
+    def worst_loss(self) -> float:
+        """The greatest loss that one on time has reported, of those that may stay."""
+        return self._members.worst_loss()
+
+    @property
     def done_members(self) -> int:
         """How many said that they have everything."""
         return self._members.done
@@ -95,6 +100,17 @@ class Carousel:
     def expects(self, member: str) -> bool:
         """Whether a report of this receiver counts."""
         return member in self._members
+
+    @property
+    def first_pass_left_bytes(self) -> int:
+        """What is left of the source's first way out; 0 once it is over."""
+        over = self.phase in (Phase.LISTEN, Phase.CLOSED) or self.pass_number > 0
+        return 0 if over else max(1, self._layout.size_bytes - self.front_bytes)
+
+    @property
+    def front_bytes(self) -> int:
+        """How far the source was sent without a gap."""
+        return min(self._out * self._layout.block_bytes, self._layout.size_bytes)
 
     def has_sent(self, block: int) -> bool:
         """Whether the source of this block and of all before it has been sent."""

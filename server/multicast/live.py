@@ -144,6 +144,13 @@ class LiveSession:
         return self.carousel.waiting
 
     @property
+    def saved_bytes(self) -> int:
+        """What its receivers have, about, less what was sent for that; unicast saves nothing."""
+        size, carousel = self.layout.size_bytes, self.carousel
+        had = carousel.done_members * size + carousel.on_time * carousel.front_bytes
+        return max(0, had - self.transmitter.sent_bytes)
+
+    @property
     def takes_joiners(self) -> bool:
         """Whether a receiver that comes now gets everything."""
         if self.carousel.phase is Phase.CLOSED:

@@ -11,9 +11,25 @@ even take that are for unicast.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.session_report import Report
+
+#: What the files that wait for another one get together, beside the one that is sent.
+_TRICKLE = 0.05
+
+
+def shares(left: Sequence[int]) -> list[float]:
+    """How sessions share the rate, by what the first pass of each has left in bytes; 1 in all.
+
+    The one that has least left goes first, and the others trickle: two files at once would both
+    end when the second of them does. Those whose first pass is over repair beside it.
+    """
+    first = min((size, at) for at, size in enumerate(left) if size)[1] if any(left) else -1
+    trickle = _TRICKLE / max(1, sum(1 for size in left if size) - 1)
+    weights = [1.0 if not size or at == first else trickle for at, size in enumerate(left)]
+    return [weight / sum(weights) for weight in weights]
 
 
 @dataclass(frozen=True, slots=True)

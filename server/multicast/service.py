@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.fec import available_schemes
-from protocol.units import format_rate
+from protocol.units import format_rate, format_size
 from server.admission.gate import Gate
 from server.admission.rules import NOTHING, Verdict
 from server.files.site import Site
@@ -111,13 +111,16 @@ class MulticastRoom:
         return [
             (
                 session.object_key,
-                "sending",
+                "gathering" if session.waiting else "sending",
                 {
                     "group": f"{session.place.group} port {session.place.port}",
                     "code": session.fec.scheme,
                     "rate": format_rate(session.transmitter.rate_bytes_s),
-                    "receivers": str(session.counters.members),
+                    "receivers": str(session.carousel.members),
                     "done": str(session.counters.done),
+                    "loss": f"{100 * session.carousel.worst_loss:.1f} %",
+                    "sent": format_size(session.transmitter.sent_bytes),
+                    "saved": format_size(session.saved_bytes),
                     "reports": str(session.counters.reports),
                 },
             )

@@ -7,6 +7,7 @@ import random
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from twisted.logger import Logger
@@ -22,11 +23,11 @@ from server.files.openfile import OpenFile
 from server.http.clock import Clock
 from server.http.request import Request
 from server.multicast.live import LiveSession, Place
-from server.multicast.rate import RateControl
+from server.multicast.rate import RateControl, shares
 from server.multicast.schedule_steps import CarouselSettings
 from server.multicast.settings import MulticastSettings
 from server.multicast.symbols import Maker
-from server.multicast.udp import GroupSender, find_interface, interface_mtu
+from server.multicast.udp import GroupSender, find_interface, interface_mtu, is_wireless
 
 _FIELD = HEADER_NAME.lower().encode()
 _PORTS = (49_152, 65_535)
@@ -38,6 +39,9 @@ _LINGER_S = 30.0
 #: this share of the pass, within bounds. A repeat of what one missed costs more than that.
 _LEAD_SHARE, _LEAST_LEAD_S, _MOST_LEAD_S = 0.3, 0.5, 3.0
 _SETTLE_S = 0.01
+#: How often several sessions are looked at, and what each sends at least: receivers take silence
+#: for the sender's death.
+_LOOK_S, _LEAST_RATE = 0.1, 6_000.0
 #: Each has a socket and an open file.
 _MOST_WAITING = 64
 #: The most that those who are ready wait for one who may follow, as a share of the pass.
@@ -66,6 +70,11 @@ class Sessions:
         self._rng = rng
         self._charge = charge
         self._interface = find_interface(settings.interface)
+        if is_wireless(self._interface) and not settings.wifi:
+            raise ProtocolError(
+                f"{settings.interface} is on Wi-Fi, which sends multicast at its lowest rate: use "
+                "a wired interface, or set multicast.wifi"
+            )
         self._running: dict[int, LiveSession] = {}
         self._by_key: dict[str, LiveSession] = {}
         self._lingering: OrderedDict[int, LiveSession] = OrderedDict()
@@ -75,6 +84,7 @@ class Sessions:
         self._maker = maker
         self._tell_end = ended
         self.closed = False
+        self._look: Any = None
         self.sent_bytes_total = 0
 
     # --- what a session will look like ----------------------------------------------------------
@@ -265,11 +275,16 @@ class Sessions:
         return Place(group, self._rng.randint(*_PORTS), source, ttl, True, family)
 
     def _share(self) -> None:
-        """The rate is for all sessions together."""
+        """The rate is for all sessions together; the file that is sent soonest goes first."""
         sending = [session for session in self._running.values() if not session.waiting]
-        for session in sending:
-            session.rate.configure(self.settings.rate / len(sending))
+        parts = shares([session.carousel.first_pass_left_bytes for session in sending])
+        for session, part in zip(sending, parts, strict=True):
+            session.rate.configure(max(_LEAST_RATE, part * self.settings.rate))
             session.adapt()
+        if self._look is not None and self._look.active():
+            self._look.cancel()
+        if len(sending) > 1:
+            self._look = self._reactor.callLater(_LOOK_S, self._share)
 
     def _sent(self, size: int) -> None:
         self.sent_bytes_total += size

@@ -73,6 +73,10 @@ class MulticastSettings(BaseModel):
         description="Network that groups are drawn from; empty: 232.64.0.0/10 or ff35::8000:0/98, "
         "which source-specific networks route.",
     )
+    wifi: bool = Field(
+        False,
+        description="Send out of a Wi-Fi interface, too, whose groups go at the lowest rate.",
+    )
     ttl: int = Field(1, ge=0, le=255, description="How many routers a datagram may pass, plus one.")
     mtu: int = Field(
         1500,

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import ipaddress
 import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from protocol.errors import ProtocolError
 
 _SOL_UDP = 17
+_SIOCGIFADDR = 0x8915
+_NETWORK = Path("/sys/class/net")
 _UDP_SEGMENT = 103
 #: The kernel takes at most 64 segments and 65 507 bytes a call.
 _MOST_SEGMENTS = 64
@@ -82,6 +86,25 @@ def _index_of(address: ipaddress.IPv6Address) -> int:
     except OSError:
         pass
     raise ProtocolError(f"no interface here has the address {address}; write ADDRESS%INTERFACE")
+
+
+def is_wireless(interface: Interface) -> bool:
+    """Whether it is Wi-Fi, which sends groups at its lowest rate and never again (RFC 9119)."""
+    index = interface.index or _index_of_4(interface.address)
+    with contextlib.suppress(OSError):
+        return (_NETWORK / socket.if_indextoname(index) / "wireless").exists()
+    return False
+
+
+def _index_of_4(address: str) -> int:
+    wanted = socket.inet_aton(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for index, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                asked = struct.pack("@256s", name.encode())
+                if fcntl.ioctl(probe, _SIOCGIFADDR, asked)[20:24] == wanted:
+                    return index
+    return 0
 
 
 class GroupSender:
