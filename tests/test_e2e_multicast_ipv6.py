@@ -49,6 +49,7 @@ def test_ipv6_receivers_get_one_transmission_through_loss(tmp_path: Path, named:
     serve = [*command, "serve", str(tmp_path / "release"), "--admin", "off"]
     serve += ["--listen", f"[{_address(1)}]:8080", "--state", str(tmp_path / "state")]
     serve += ["--multicast", "--multicast-interface", interface, "--multicast-rate", "90Mbit"]
+    serve += ["--multicast-hold", "0"]
     try:
         log = tmp_path / "server.log"
         network.start(network.sender(), serve, log, tmp_path, env)

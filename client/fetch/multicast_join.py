@@ -43,8 +43,8 @@ _PATIENCE_S = 30.0
 _FAR_SHARE, _FAR_BYTES = 1 / 16, 1 << 20
 #: So often the server is asked for another session when one broke off, while this share is missing.
 _MOST_AGAIN, _AGAIN_SHARE = 2, 0.25
-#: How a session may end without the sender's being gone for us.
-_NOT_FOR_US = "the sender asked this receiver to use unicast"
+#: How a session ends whose sender is gone.
+_GONE = "datagrams stopped"
 #: How long a finished download waits until it could tell the sender that it is done.
 _FAREWELL_S = 1.0
 
@@ -323,7 +323,7 @@ class MulticastJoin:
         """Whether the next request to the server may be answered with another session."""
         board, size = self._host.state.board, self._host.state.size_bytes
         lacking = board is not None and board.wanted.total > _AGAIN_SHARE * size
-        if lacking and reason != _NOT_FOR_US and self._again < _MOST_AGAIN:
+        if lacking and reason.startswith(_GONE) and self._again < _MOST_AGAIN:
             self._again += 1
             self._over, self._offer, self._asked_on = False, None, None
 
