@@ -18,6 +18,8 @@ Laws:
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from protocol.fec import BlockLayout, Scheme
@@ -28,6 +30,8 @@ from server.multicast.proactive_repair import RECENT_S, Ended, at_least, surely_
 from server.multicast.receivers import Members
 from server.multicast.schedule_steps import CarouselSettings, Mark, Phase, Run
 
+#: How closely the times of datagrams are kept, and how many: for some seconds.
+_SENT_EVERY_S, _MOST_SENT = 0.002, 1000
 #: When to look again at symbols that are being made, should nobody say that they are ready.
 _MAKING_S = 0.01
 
@@ -65,6 +69,8 @@ class Carousel:
         #: Datagrams handed out so far; the framer counts alike.
         self._sequence = 0
         self._wants, self._late_wants = Wants(), Wants()
+        #: Which datagram was the next at a time, every few milliseconds.
+        self._sent_at: deque[tuple[int, float]] = deque(maxlen=_MOST_SENT)
         self._foreseen = False
         self._ended = Ended(layout.blocks)
         #: The blocks below this one have had their source sent.
@@ -100,6 +106,12 @@ class Carousel:
     def expects(self, member: str) -> bool:
         """Whether a report of this receiver counts."""
         return member in self._members
+
+    def sent_s_ago(self, sequence: int, now: float) -> float | None:
+        """How long ago about the datagram with these low 32 bits went out; None if too long."""
+        behind = (self._sequence - 1 - sequence) & 0xFFFFFFFF
+        at = bisect_right(self._sent_at, (self._sequence - 1 - behind, now))
+        return now - self._sent_at[at - 1][1] if at else None
 
     @property
     def first_pass_left_bytes(self) -> int:
@@ -213,6 +225,8 @@ class Carousel:
     def next_step(self, now: float, limit: int) -> Run | Mark | None:
         """What to send now, at most `limit` symbols; None: nothing before `wake_at`."""
         step = self._next_step(now, limit)
+        if step is not None and (not self._sent_at or now - self._sent_at[-1][1] >= _SENT_EVERY_S):
+            self._sent_at.append((self._sequence, now))
         if isinstance(step, Run):
             self._sequence += len(step.symbols)
         elif step is not None:

@@ -239,7 +239,7 @@ class LiveSession:
         if report.expected:
             self.counters.losses[report.member] = report.loss
             if not late:
-                self.rate.report(report, now)
+                self.rate.report(report, now, self.carousel.sent_s_ago(report.sequence, now))
         if action != "continue":
             self.rate.forget(report.member)
         if report.state == "done":

@@ -5,16 +5,19 @@ the way says that the line may be too slow for us: then the session goes down to
 gets through, and looks whether its loss falls. If it does, the lower rate stays (and comes back
 slowly once nobody complains); if not, the loss has other causes, the step is undone, and that
 receiver's word on it counts no more. A receiver that does not read as fast as we send says so
-itself, before its buffer overflows: it is believed. Never below the floor: receivers that cannot
-even take that are for unicast.
+itself, before its buffer overflows: it is believed. Where loss and a queue come together, what TCP
+would get there (`server.multicast.fair_rate`) is the ceiling. Never below the floor: receivers that
+cannot even take that are for unicast.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.session_report import Report
+from server.multicast.fair_rate import FairRate
 
 #: What the files that wait for another one get together, beside the one that is sent.
 _TRICKLE = 0.05
@@ -68,7 +71,16 @@ class _Trial:
 class RateControl:
     """The rate of one session in bytes per second."""
 
-    def __init__(self, configured_bytes_s: float, settings: RateSettings | None = None) -> None:
+    def __init__(
+        self,
+        configured_bytes_s: float,
+        settings: RateSettings | None = None,
+        datagram_bytes: int = 1500,
+    ) -> None:
+        self._datagram_bytes = datagram_bytes
+        #: What TCP would get on the way to each member, and when it last told.
+        self._fair: dict[str, FairRate] = {}
+        self._told_at: dict[str, float] = {}
         self._settings = settings or RateSettings()
         self._configured = configured_bytes_s
         self._share = 1.0
@@ -100,10 +112,19 @@ class RateControl:
     def rate_bytes_s(self, slowest_declared_bytes_s: float) -> float:
         """What to send at now."""
         wanted = min(self._configured * self._share * self._readable, slowest_declared_bytes_s)
-        return max(wanted, self.floor_bytes_s)
+        return max(min(wanted, self.ceiling_bytes_s), self.floor_bytes_s)
 
-    def report(self, report: Report, now: float) -> None:
-        """A receiver tells how many datagrams there were so far, and how many it got."""
+    @property
+    def ceiling_bytes_s(self) -> float:
+        """What TCP would get on the most congested way to a member; inf without congestion."""
+        ways = (fair.datagrams_s for fair in self._fair.values())
+        return min(ways, default=math.inf) * self._datagram_bytes
+
+    def report(self, report: Report, now: float, rtt_s: float | None = None) -> None:
+        """A receiver tells how many datagrams there were so far, and how many it got.
+
+        `rtt_s`: how long ago the last one it saw was sent; None if nobody knows.
+        """
         settings, member = self._settings, report.member
         before = self._counts.get(member, (0, 0, 0))
         sent = report.expected - before[0]
@@ -113,6 +134,13 @@ class RateControl:
         lost_there = max(0, report.overruns - before[2]) / sent
         loss = max(0.0, 1 - (report.received - before[1]) / sent)
         self._follow_reader(report, lost_there, now)
+        seconds = now - self._told_at.get(member, now)
+        self._told_at[member] = now
+        # What it loses at any rate, or by its own fault, is no congestion.
+        excused = lost_there or self._lost_anyway(member, loss)
+        lost = 0 if excused else round(loss * sent)
+        fair = self._fair.setdefault(member, FairRate())
+        fair.report(sent, lost, seconds, report.queue_ms, rtt_s)
         if now - self._changed_at < settings.step_every_s or lost_there >= settings.slow_loss:
             return
         if self._trial is not None:
@@ -128,6 +156,8 @@ class RateControl:
     def forget(self, member: str) -> None:
         """The receiver is gone."""
         self._counts.pop(member, None)
+        self._fair.pop(member, None)
+        self._told_at.pop(member, None)
         self._hopeless.pop(member, None)
         self._lags.pop(member, None)
         self._slow.discard(member)
@@ -160,6 +190,20 @@ class RateControl:
         return loss >= max(settings.congested_loss, known) and (
             queue_ms >= settings.congested_queue_ms
         )
+
+    def _lost_anyway(self, member: str, loss: float) -> bool:
+        """Whether it loses no more than what a slower rate did not help.
+
+        A radio's loss is steady. Where a download on the same line took what the step down left,
+        loss soon falls far below what was noted, and the note with it.
+        """
+        known = self._hopeless.get(member)
+        if known is None:
+            return False
+        if loss <= 1.5 * known:
+            self._hopeless[member] = known + (0.2 if loss < known else 0.1) * (loss - known)
+            return True
+        return False
 
     def _judge(self, trial: _Trial, member: str, loss: float, now: float) -> None:
         if member != trial.member:
