@@ -195,7 +195,17 @@ def test_a_request_is_held_for_a_share_of_its_pass_and_then_gathers():
 def test_where_the_hashes_are_not_ready_in_time_unicast_comes_first():
     hot = Hot(BRIEF)
     hot.request("a", "1", BIG, 0.0)
-    assert hot.decide(0.1) == [Release("a", ("1",))]
+    assert hot.decide(0.1) == []
+    assert round(hot.wake_at, 6) == 1.1
+    assert hot.decide(1.1) == [Release("a", ("1",))]
+
+
+def test_hashes_that_come_a_little_late_still_make_a_session():
+    hot = Hot(BRIEF)
+    hot.request("a", "1", BIG, 0.0)
+    hot.decide(0.1)
+    hot.prepared("a", 0.4)
+    assert hot.decide(0.4) == [Gather("a", ("1",), 3)]
 
 
 def test_enough_requests_within_the_hold_need_not_gather():

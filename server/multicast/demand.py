@@ -25,6 +25,10 @@ from dataclasses import dataclass, field
 
 from server.multicast.hold_budget import Patience
 
+#: Hashing a file that nobody asked for before may take longer than the brief hold; without hashes
+#: there is no session, and its first clients would be lost to it.
+_HASHING_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class HotSettings:
@@ -220,7 +224,10 @@ class Hot:
                 for _, client in item.held.values():
                     self._patience.rewarded(client)
                 item.held.clear()
-            late = tuple(name for name, (until, _) in item.held.items() if until <= now)
+            patience_s = self._patience_s(item)
+            late = tuple(
+                name for name, (until, _) in item.held.items() if until + patience_s <= now
+            )
             if late and item.prepared and self.settings.hold_s_per_byte:
                 out.append(Gather(key, tuple(item.held), self._threshold(item)))
                 item.held.clear()
@@ -229,7 +236,7 @@ class Hot:
                 for name in late:
                     del item.held[name]
             if item.held:
-                self._wake_for(min(until for until, _ in item.held.values()))
+                self._wake_for(min(until for until, _ in item.held.values()) + patience_s)
                 if self._enough(item):
                     self._wake_for(self._next_check(now))
             elif item.queued:
@@ -251,6 +258,10 @@ class Hot:
 
     def _enough(self, item: _Object) -> bool:
         return item.prepared and len(item.held) + len(item.queued) >= self._threshold(item)
+
+    def _patience_s(self, item: _Object) -> float:
+        """How much longer than a brief hold requests wait for the block hashes of a new object."""
+        return 0.0 if item.prepared or not self.settings.hold_s_per_byte else _HASHING_S
 
     def _threshold(self, item: _Object) -> int:
         threshold = self.settings.threshold
