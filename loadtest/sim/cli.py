@@ -88,6 +88,14 @@ def _shared(command: Callable[..., None]) -> Callable[..., None]:
                 help="Fraction of the clients that ask again every second.",
             ),
             click.option(
+                "--peers",
+                type=click.FloatRange(0.0, 1.0),
+                default=0.0,
+                show_default=True,
+                help="Fraction of the clients that exchange pieces, each giving a tenth of its "
+                "line.",
+            ),
+            click.option(
                 "--manners",
                 type=click.Choice(list(MANNERS)),
                 default="polite",
@@ -240,6 +248,7 @@ def _scenario(
     come_back: str,
     hold: bool | None,
     rude: float,
+    peers: float,
     manners: str,
     measure_bandwidth: bool,
     overrides: Sequence[str],
@@ -253,6 +262,7 @@ def _scenario(
         hold=hold,
         come_back_s=read_come_back(come_back),
         rude=rude,
+        peers=peers,
         manners=manners,
         tells_bandwidth=not measure_bandwidth,
         settings=read_settings(overrides),

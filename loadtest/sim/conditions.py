@@ -25,7 +25,8 @@ class Conditions:
     line and caps itself, with `ceiling_bytes_s` configured or not. `limit_s`: give up on a run that
     has not ended by then (a policy that starves somebody). `answer_bytes`: what an answer without a
     file takes of the link; who asks often takes some of it from those who download. `line`: from
-    such a time on, in seconds, the link carries such a part of its bandwidth.
+    such a time on, in seconds, the link carries such a part of its bandwidth. `peers`: such a part
+    of the clients exchange pieces (`loadtest.sim.swarm`).
     """
 
     bandwidth_bytes_s: float
@@ -45,6 +46,7 @@ class Conditions:
     answer_bytes: int = 0
     limit_s: float = 10_000_000.0
     line: tuple[tuple[float, float], ...] = ()
+    peers: float = 0.0
 
     def line_bytes_s(self, now: float) -> float:
         """What the link carries at this time."""

@@ -26,6 +26,7 @@ from loadtest.sim.conditions import Conditions, Starved
 from loadtest.sim.hearing import heard
 from loadtest.sim.outcome import Client, Tally
 from loadtest.sim.sight import Sight
+from loadtest.sim.swarm import Swarm
 from loadtest.workloads import File, Workload
 from policies.contract import AdmissionPolicy, Admit, Job, Wait
 from policies.driver import PolicyDriver
@@ -68,6 +69,10 @@ class Engine:
         self._sight = Sight(self._link, conditions)
         #: Of the leases that a trial of the line holds back.
         self._tried: frozenset[int] = frozenset()
+        self._swarm: Swarm | None = None
+        if conditions.peers:
+            seed_text = f"peers/{workload.seed}/{seed}"
+            self._swarm = Swarm(conditions.peers, seed_text, self._left_bytes, self._took)
         self._late = Random(f"ticks/{workload.seed}/{seed}")
 
     # --- the loop --------------------------------------------------------------------------
@@ -130,6 +135,11 @@ class Engine:
         self._sequence += 1
         heappush(self._heap, (when, self._sequence, act, client))
 
+    def _at_file(self, when: float, act: Callable[[Client], None], client: Client) -> None:
+        """The same, unless the client has got this file by then."""
+        number = client.file_number
+        self._at(when, lambda client: act(client) if client.file_number == number else None, client)
+
     def _settle(self) -> None:
         self._wake_at = self._driver.settle(self.now)
         if self._wake_at is not None and self._wake_at <= self.now:
@@ -143,6 +153,8 @@ class Engine:
             begun = flow is not None and now >= clients[0].admitted_s + self.conditions.accept_s
             if flow is not None and begun and lease not in self._paused:
                 flows[lease], sizes[lease] = flow, self._file_of(clients[0]).size_bytes
+        if self._swarm is not None:
+            self._swarm.move(now, self._origin_bytes)
         goodput = sight.tick(now, flows, sizes)
         held, self._tried = self._tried, sight.orders.hold
         for lease in self._tried - held:
@@ -156,6 +168,38 @@ class Engine:
                 self._driver.progress(lease, now, left, rate, sight.held_back(lease, flow))
         self._driver.observe(goodput, sight.busy, now, sight.orders.line_bytes_s)
         self._settle()
+
+    # --- pieces from others ------------------------------------------------------------------
+
+    def _left_bytes(self, client: Client) -> float:
+        """What the client lacks of its file."""
+        if client.flow is not None:
+            return self._link.remaining(client.flow)
+        return self._file_of(client).size_bytes - client.peer_bytes
+
+    def _origin_bytes(self, client: Client) -> float:
+        """What it has of it from the server."""
+        return self._file_of(client).size_bytes - client.peer_bytes - self._left_bytes(client)
+
+    def _took(self, client: Client, gain: float) -> None:
+        """Others gave it so much; with the last of it, the download is over."""
+        client.peer_bytes += gain
+        if math.isnan(client.first_byte_s):
+            client.first_byte_s = self.now
+        if client.flow is not None:
+            # The link ends it at once if nothing is left.
+            self._link.shorten(client.flow, gain)
+        elif self._left_bytes(client) < 1.0:
+            self._done_without_us(client)
+
+    def _done_without_us(self, client: Client) -> None:
+        """It wants no place in the queue any more."""
+        ticket = client.held
+        if ticket is not None:
+            self._let_go(client)
+            if ticket not in self._held:
+                self._driver.absent(ticket, self.now)
+        self._end_file(client)
 
     # --- a client's way --------------------------------------------------------------------
 
@@ -177,8 +221,12 @@ class Engine:
         client.asked_s = self.now
         client.admitted_s = client.first_byte_s = math.nan
         client.promise = None
+        client.peer_bytes = 0.0
         client.visit.begin(self.now)
-        self._at(self.now + self.conditions.attempt_s, self._answer, client)
+        if self._swarm is not None:
+            file = self._file_of(client)
+            self._swarm.join(client, file.name, file.size_bytes)
+        self._at_file(self.now + self.conditions.attempt_s, self._answer, client)
         if math.isfinite(visitor.patience_s):
             number = client.file_number
             self._at(
@@ -228,7 +276,8 @@ class Engine:
             client.held = None
             client.lease = decision.lease
             client.admitted_s = now
-            client.flow = Flow(client.visitor.rate_bytes_s, file.size_bytes, client)
+            left = max(1.0, file.size_bytes - client.peer_bytes)
+            client.flow = Flow(client.visitor.rate_bytes_s, left, client)
             if decision.lease in self._leases:
                 self._leases[decision.lease].append(client)
             else:
@@ -247,9 +296,9 @@ class Engine:
             self._link.start(Flow(math.inf, self.conditions.answer_bytes))
         action = visit.answered(now, heard(decision))
         if isinstance(action, WaitUntil):
-            self._at(action.at, self._ask_again, client)
+            self._at_file(action.at, self._ask_again, client)
         elif isinstance(action, Ask):
-            self._at(now + self.conditions.attempt_s, self._answer, client)
+            self._at_file(now + self.conditions.attempt_s, self._answer, client)
         elif isinstance(action, GiveUp):
             self._leave(client, gave_up=True)
 
@@ -258,7 +307,7 @@ class Engine:
             return
         assert client.visit is not None
         client.visit.due(self.now)
-        self._at(self.now + self.conditions.attempt_s, self._answer, client)
+        self._at_file(self.now + self.conditions.attempt_s, self._answer, client)
 
     def _body_begins(self, client: Client) -> None:
         if client.gone or client.lease is None or client.flow is None:
@@ -292,10 +341,15 @@ class Engine:
             self._paused.discard(lease)
             self._sight.ends(lease)
         client.lease = client.flow = None
+        self._end_file(client)
+        self._settle()
+
+    def _end_file(self, client: Client) -> None:
+        if self._swarm is not None:
+            self._swarm.leave(client, self._file_of(client).name)
         self._record(client, gave_up=False)
         if self._chronicle is not None:
             self._chronicle.ended(self.now, client.number)
-        self._settle()
         self._next_file(client)
 
     def _lose_patience(self, client: Client, file_number: int) -> None:
@@ -320,6 +374,8 @@ class Engine:
 
     def _leave(self, client: Client, *, gave_up: bool) -> None:
         if gave_up:
+            if self._swarm is not None:
+                self._swarm.leave(client, self._file_of(client).name)
             self._record(client, gave_up=True)
         client.gone = True
         self._present -= 1

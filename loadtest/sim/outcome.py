@@ -42,6 +42,7 @@ class Client:
         "held",
         "lease",
         "number",
+        "peer_bytes",
         "promise",
         "visit",
         "visitor",
@@ -60,6 +61,8 @@ class Client:
         self.lease: int | None = None
         self.flow: Flow | None = None
         self.held: int | None = None
+        #: Of its file, from others who fetch it.
+        self.peer_bytes = 0.0
         self.gone = False
 
 

@@ -45,7 +45,7 @@ class Scenario:
     `hold`: clients wait inside their request; None: as is best for the policy (`HELD`).
     `tells_bandwidth`: whether the policy is configured with the link's capacity or must find it.
     `paced`: whether the server caps itself below what its line carries (the paper's does not).
-    `line`: see `Conditions`.
+    `line`, `peers`: see `Conditions`.
     """
 
     policy: str
@@ -61,6 +61,7 @@ class Scenario:
     tells_bandwidth: bool = True
     paced: bool = True
     line: tuple[tuple[float, float], ...] = ()
+    peers: float = 0.0
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def capacity(self, workload: Workload) -> float:
@@ -100,6 +101,7 @@ class Scenario:
             ceiling_bytes_s=self.capacity(workload) if self.tells_bandwidth else None,
             manners=MANNERS[self.manners],
             line=self.line,
+            peers=self.peers,
         )
 
     def simulate(
