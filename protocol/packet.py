@@ -6,7 +6,8 @@ Laws:
   header describes the file: size, hashes, code parameters, group and key travel in the HTTP offer
   (`protocol.session`), never in the lossy channel.
 - The tag is BLAKE2b keyed with the session key over header and payload. Every member knows the
-  key, so the tag stops outsiders only; integrity is the business of the block hashes.
+  key, so the tag stops outsiders only; integrity is the business of the block hashes, and what the
+  session does as a whole that of signed marks (`protocol.marks`).
 - Neither end reads a payload whose tag it has not checked.
 
 Layout (offset: field): 0 magic `TG` · 2 version (high 4 bits) and type (low 4 bits) · 3 flags ·
@@ -49,7 +50,7 @@ class PacketType(enum.IntEnum):
 
 
 class PacketFlag(enum.IntFlag):
-    """What the sender ends with this datagram."""
+    """What the sender ends with this mark; nothing in a symbol, which nobody signs."""
 
     LAST_IN_PASS = 1
     CLOSE_OBJECT = 2

@@ -38,6 +38,7 @@ HEADER_NAME = "Tidegate-Multicast"
 OFFER_TYPE = "application/vnd.tidegate.multicast-offer+json"
 VERSION = 1
 HASH_BYTES = 32
+MARK_KEY_BYTES = 32
 #: Offers carry the block hashes themselves up to here; longer lists are fetched by URL.
 INLINE_HASHES = 256
 SCOPES = ("link", "site", "organisation")
@@ -104,8 +105,10 @@ def _names(text: str) -> list[str]:
 class Offer:
     """Everything a receiver must know before the first datagram. Times are seconds.
 
-    `member` names this receiver in its reports. `hashes` are the SHA-256 of the blocks, without
-    padding, in order; empty when they are to be fetched from `hashes_url` as raw bytes.
+    `member` names this receiver in its reports and is known to nobody else. `mark_key` checks the
+    marks (`protocol.marks`); only mode `paper`, which has none, does without. `hashes` are the
+    SHA-256 of the blocks, without padding, in order; empty when they are to be fetched from
+    `hashes_url` as raw bytes.
     `source` is the sender's address (for a source-specific join when `ssm`). `silence_s` is how
     long a receiver waits for a datagram before it takes everything by unicast. `repair_url` takes
     small ranges of what a member still misses after the last pass. Reports about a pass are spread
@@ -127,6 +130,7 @@ class Offer:
     start_in_s: float
     report_url: str
     object: int = 0
+    mark_key: bytes = b""
     ssm: bool = False
     ttl: int = 1
     sha256: bytes | None = None
@@ -175,6 +179,8 @@ def encode_offer(offer: Offer) -> bytes:
         "report_joined": offer.report_joined,
         "meanwhile": offer.meanwhile,
     }
+    if offer.mark_key:
+        document["mark_key"] = to_base64(offer.mark_key)
     if offer.sha256 is not None:
         document["sha256"] = to_base64(offer.sha256)
     if offer.hashes:
@@ -218,6 +224,7 @@ def decode_offer(body: bytes) -> Offer:
         start_in_s=get_number(document, "start_in_s", 0, 86_400),
         report_url=get_text(document, "report_url", 2000),
         object=get_int(document, "object", 0, 255),
+        mark_key=get_bytes(document, "mark_key") if parameters.scheme != "paper" else b"",
         ssm=document.get("ssm") is True,
         ttl=get_int(document, "ttl", 0, 255),
         sha256=get_bytes(document, "sha256") if "sha256" in document else None,
@@ -232,6 +239,8 @@ def decode_offer(body: bytes) -> Offer:
     )
     if not 16 <= len(offer.key) <= 64:
         raise ProtocolError("the multicast offer's key has not 16 to 64 bytes")
+    if parameters.scheme != "paper" and len(offer.mark_key) != MARK_KEY_BYTES:
+        raise ProtocolError(f"the multicast offer's mark_key has not {MARK_KEY_BYTES} bytes")
     if hashes and (len(packed) % HASH_BYTES or len(hashes) != offer.layout().blocks):
         raise ProtocolError("the multicast offer has not one hash for each block")
     if not hashes and not offer.hashes_url and size:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from client.multicast.receiver import MulticastReceiver
 from protocol.fec import FecParameters, scheme_for
+from protocol.marks import MarkSigner
 from protocol.packet import (
     HEADER,
     HEADER_BYTES,
@@ -29,6 +30,7 @@ from server.multicast.schedule_steps import CarouselSettings, Mark
 from server.multicast.symbols import SymbolSource
 
 KEY = b"k" * 32
+MARKS = MarkSigner(b"s" * 32)
 
 
 def open_packet(key: bytes, datagram: bytes | memoryview) -> tuple[PacketHeader, bytes]:
@@ -52,6 +54,7 @@ def make_offer(data: bytes, fec: FecParameters, member: str = "m0", **more) -> O
         session=0xFEEDFACECAFEBEEF,
         member=member,
         key=KEY,
+        mark_key=b"" if fec.scheme == "paper" else MARKS.public,
         group="239.1.2.3",
         port=5000,
         source="10.0.0.1",
@@ -128,7 +131,7 @@ def simulate(
     layout = offer.layout()
     carousel = Carousel(layout, scheme_for(fec), settings or CarouselSettings(), now)
     source = SymbolSource(layout, scheme_for(fec), lambda at, n: data[at : at + n])
-    framer = Framer(offer.session, KEY)
+    framer = Framer(offer.session, KEY, MARKS)
     peers = [Peer(link, output=bytearray(len(data))) for link in links]
     outcome = Outcome(peers, carousel, 0.0, 0, 0, 0)
     events: list[tuple[float, int, str, object]] = []
@@ -150,7 +153,7 @@ def simulate(
             at(when, "send", when)
 
     wake_sender(0.0)
-    line_free_at = 0.0
+    line_free_at, stand_at = 0.0, 0.0
 
     def poll(number: int) -> None:
         peer = peers[number]
@@ -197,10 +200,14 @@ def simulate(
             poll(number)
 
     def send() -> None:
-        nonlocal line_free_at
+        nonlocal line_free_at, stand_at
         if now >= killed_at_s:
             return
-        step = carousel.next_step(now, batch)
+        step = carousel.stand() if now >= stand_at else None
+        if step is None:
+            step = carousel.next_step(now, batch)
+        else:
+            stand_at = now + 0.2
         if step is None:
             if not carousel.finished:
                 wake_sender(max(carousel.wake_at, now + 1e-6))

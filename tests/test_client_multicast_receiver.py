@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from client.multicast.receiver import MulticastReceiver
 from protocol.fec import FecParameters, scheme_for
-from protocol.packet import PacketFlag, PacketHeader, PacketSealer, PacketType
+from protocol.marks import MarkSigner
+from protocol.packet import PacketFlag, PacketHeader, PacketSealer, PacketType, pack_header
 from protocol.session_report import ReportAnswer
-from tests.multicast_link import KEY, make_offer
+from tests.multicast_link import KEY, MARKS, make_offer
 
 DATA = random.Random(3).randbytes(25_000)
 SIZE = 100
@@ -59,11 +60,15 @@ class Desk:
     def take(self, *args, now: float = 1.0, **more) -> None:
         self.receiver.take(memoryview(self.datagram(*args, **more)), now)
 
-    def mark(self, pass_number: int, flags: int = PacketFlag.LAST_IN_PASS) -> None:
+    def mark(
+        self, pass_number: int, flags: int = PacketFlag.LAST_IN_PASS, now: float = 1.0
+    ) -> None:
         header = PacketHeader(
             PacketType.MARK, flags, self.offer.session, 0, pass_number, 0, 0, 0, self.sequence, 0
         )
-        self.receiver.take(memoryview(self.sealer.seal(header)), 1.0)
+        self.sequence += 1
+        signature = MARKS.signature(pack_header(header))
+        self.receiver.take(memoryview(self.sealer.seal(header, signature)), now)
 
 
 def test_the_first_report_says_joined_when_the_offer_asks_for_it():
@@ -78,7 +83,7 @@ def test_at_the_end_of_a_pass_everything_missing_is_wanted():
     desk.take(0, 100, pass_number=1)
     report = desk.receiver.due(1.0)
     layout = desk.layout
-    assert report.sequence == 91
+    assert report.sequence == 92
     assert report.counts == {0: 9, **{b: layout.k(b) for b in range(1, layout.blocks)}}
 
 
@@ -98,6 +103,7 @@ def test_a_pass_ends_for_who_missed_its_mark_when_the_next_begins():
     desk.take(0, 0)
     assert desk.receiver.due(1.0).state == "joined"
     desk.take(1, 5, pass_number=1)
+    desk.mark(1, 0)
     report = desk.receiver.due(1.0)
     assert len(report.symbols) == desk.layout.blocks
     assert report.symbols[0] == (1 << 100) - 2
@@ -198,7 +204,7 @@ def test_the_senders_close_and_its_advice_end_the_reception():
     desk = Desk()
     desk.receiver.answered(ReportAnswer("unicast"))
     assert desk.receiver.given_up == "the sender asked this receiver to use unicast"
-    assert desk.receiver.leave().state == "left"
+    assert desk.receiver.leave(1.0).state == "left"
 
 
 def test_in_a_large_cohort_a_running_pass_silences_late_reports():
@@ -207,7 +213,74 @@ def test_in_a_large_cohort_a_running_pass_silences_late_reports():
     desk.receiver.answered(ReportAnswer("continue", 5.0))
     desk.take(0, 0)
     desk.mark(0)
-    desk.take(0, 100, pass_number=1)
+    desk.mark(1, 0)
     assert desk.receiver.due(desk.receiver._report_at) is None
     desk.mark(1)
     assert desk.receiver.due(desk.receiver._report_at).pass_number == 1
+
+
+def forged_mark(desk: Desk, pass_number: int, flags: int, sequence: int, payload: bytes) -> None:
+    """A mark as a member can make it, who has the key of the tags and not the origin's."""
+    header = PacketHeader(
+        PacketType.MARK, flags, desk.offer.session, 0, pass_number, 0, 0, 0, sequence, 0
+    )
+    desk.receiver.take(memoryview(desk.sealer.seal(header, payload)), 1.0)
+
+
+FORGED = {
+    "unsigned": b"",
+    "signed with another key": MarkSigner(b"x" * 32).signature(b"?" * 32),
+    "a signature of another mark": MARKS.signature(b"?" * 32),
+    "too long": bytes(65),
+}
+
+
+@pytest.mark.parametrize("payload", FORGED.values(), ids=FORGED)
+def test_a_member_cannot_end_the_session_or_a_pass_for_the_others(payload):
+    """One datagram sealed with the shared key used to send every receiver to unicast."""
+    desk = Desk()
+    desk.take(0, 0)
+    desk.receiver.due(1.0)
+    forged_mark(desk, 0, PacketFlag.CLOSE_SESSION, 5, payload)
+    forged_mark(desk, 0, PacketFlag.LAST_IN_PASS, 6, payload)
+    forged_mark(desk, 100, 0, 7, payload)
+    desk.take(0, 1, flags=PacketFlag.CLOSE_SESSION | PacketFlag.LAST_IN_PASS)
+    desk.take(0, 2, pass_number=100)
+    assert desk.receiver.given_up is None
+    assert not desk.receiver.report_pending
+    assert desk.receiver.counters.forged == 3
+    desk.mark(0)
+    assert desk.receiver.report_pending
+
+
+def test_a_mark_counts_once():
+    desk = Desk()
+    header = PacketHeader(PacketType.MARK, 0, desk.offer.session, 0, 0, 0, 0, 0, 9, 0)
+    datagram = desk.sealer.seal(header, MARKS.signature(pack_header(header)))
+    for _ in range(3):
+        desk.receiver.take(memoryview(datagram), 1.0)
+    assert (desk.receiver.counters.datagrams, desk.receiver.counters.forged) == (1, 2)
+
+
+def test_forged_sequence_numbers_make_no_loss():
+    """One datagram with a number far ahead used to look like a loss of nearly everything."""
+    desk = Desk()
+    desk.mark(0, 0)
+    for symbol in range(50):
+        desk.take(0, symbol)
+    desk.sequence, before = 1 << 30, desk.sequence
+    desk.take(0, 50)
+    desk.sequence = before + 1
+    desk.mark(0)
+    report = desk.receiver.due(1.0)
+    assert (report.expected, report.received, report.loss) == (53, 53, 0.0)
+
+
+def test_other_members_cannot_keep_a_receiver_waiting_for_a_sender_that_is_gone():
+    desk = Desk()
+    now = 0.0
+    while desk.receiver.given_up is None and now < 60.0:
+        desk.take(0, 0, now=now)
+        desk.receiver.due(now)
+        now += 0.5
+    assert now < 8.0

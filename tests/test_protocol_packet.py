@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import BadPacket
+from protocol.marks import MarkChecker, MarkSigner
 from protocol.packet import (
     HEADER_BYTES,
     PAYLOAD_OFFSET,
@@ -46,6 +47,30 @@ def test_golden_packets(vector):
     datagram = bytes.fromhex(vector["datagram"])
     assert PacketSealer(bytes.fromhex(vector["key"])).seal(header, payload) == datagram
     assert open_packet(bytes.fromhex(vector["key"]), datagram) == (header, payload)
+
+
+def test_the_golden_mark_is_signed():
+    mark = VECTORS[-1]
+    signer = MarkSigner(bytes.fromhex(mark["mark_seed"]))
+    datagram = bytes.fromhex(mark["datagram"])
+    header, signature = datagram[:HEADER_BYTES], datagram[PAYLOAD_OFFSET:]
+    assert signer.public.hex() == mark["mark_key"]
+    assert signer.signature(header) == signature
+    assert MarkChecker(signer.public).is_signed(header, signature)
+
+
+@given(st.binary(min_size=32, max_size=32), headers, st.data())
+@settings(max_examples=30)
+def test_only_the_mark_that_was_signed_is_believed(seed, header, data):
+    signer = MarkSigner(seed)
+    packed = pack_header(header)
+    both = bytearray(packed + signer.signature(packed))
+    assert MarkChecker(signer.public).is_signed(bytes(both[:32]), bytes(both[32:]))
+    bit = data.draw(st.integers(0, len(both) * 8 - 1))
+    both[bit // 8] ^= 1 << bit % 8
+    assert not MarkChecker(signer.public).is_signed(bytes(both[:32]), bytes(both[32:]))
+    end = data.draw(st.integers(32, 95))
+    assert not MarkChecker(signer.public).is_signed(packed, bytes(both[32:end]))
 
 
 def test_header_has_32_bytes_and_payload_follows_the_tag():

@@ -157,3 +157,13 @@ def test_answers():
     )
     with pytest.raises(ProtocolError):
         decode_answer(b'{"action":"explode","report_window_s":1}')
+
+
+@pytest.mark.parametrize("key", [None, "", "AAAA", "!" * 44])
+def test_an_offer_needs_a_key_for_its_marks(key):
+    document = json.loads(encode_offer(make_offer(b"x" * 3000, FEC)))
+    del document["mark_key"]
+    if key is not None:
+        document["mark_key"] = key
+    with pytest.raises(ProtocolError, match="mark_key"):
+        decode_offer(json.dumps(document).encode())

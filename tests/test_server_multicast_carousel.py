@@ -326,9 +326,28 @@ def test_a_stranger_and_a_stale_report_change_nothing():
     carousel.join("a", 0.0)
     drain(carousel, 0.0)
     assert carousel.report(Report("x", "receiving", 0, 999, counts={0: 9}), 0.1) == "closed"
-    assert carousel.report(Report("a", "receiving", 0, 5000, counts={0: 9}), 0.1) == "continue"
     assert carousel.report(Report("a", "receiving", 0, 999, counts={77: 9}), 0.1) == "continue"
     assert symbols(drain(carousel, 0.2)) == {}
+
+
+def test_a_member_that_forges_sequence_numbers_does_not_silence_the_others_wants():
+    """One forged datagram far ahead used to make every report count as of the future: unheard."""
+    carousel = make(lead_s=0)
+    carousel.join("a", 0.0)
+    drain(carousel, 0.0)
+    carousel.report(Report("a", "receiving", 0, 1 << 30, counts={0: 9}), 0.1)
+    assert len(symbols(drain(carousel, 0.2))[0]) == 9
+
+
+def test_what_was_not_sent_yet_is_not_repaired():
+    """Who claimed to lack the whole file at its beginning had it sent twice."""
+    carousel = make(lead_s=0)
+    carousel.join("a", 0.0)
+    carousel.next_step(0.0, 100)
+    wants = dict.fromkeys(range(10), 100)
+    carousel.report(Report("a", "receiving", 0, 1 << 30, counts=wants), 0.01)
+    sent = [step for step in drain(carousel, 0.02) if isinstance(step, Run)]
+    assert {step.block for step in sent if step.symbols[0] >= 100} <= {0, 1}
 
 
 def test_a_member_that_never_has_enough_cannot_keep_the_line_busy():

@@ -16,6 +16,7 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from protocol.fec import BlockLayout, FecParameters, block_symbols_for, scheme_for
+from protocol.marks import MarkSigner
 from protocol.session_report import Report, decode_report, encode_report
 from server.multicast.carousel import Carousel
 from server.multicast.framing import Framer
@@ -47,7 +48,7 @@ def measure(receivers: int, mib: int = 32, loss: float = 0.05, seed: int = 1) ->
     scheme = scheme_for(FecParameters("raptorq", SYMBOL_BYTES, k))
     carousel = Carousel(layout, scheme, CarouselSettings(), 0.0)
     source = SymbolSource(layout, scheme, lambda at, n: data[at : at + n])
-    framer = Framer(1, b"k" * 32)
+    framer = Framer(1, b"k" * 32, MarkSigner(b"s" * 32))
     need = np.array([layout.k(b) for b in range(layout.blocks)])
     got = np.zeros((receivers, layout.blocks), dtype=np.int64)
     seen_symbols, spent = 0, 0.0

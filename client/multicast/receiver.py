@@ -5,7 +5,9 @@ Laws:
 - Nothing leaves through `write` that does not hash to what the offer says. A block that does not
   verify is dropped whole, counted, and collected afresh.
 - A datagram that is not of this session, or whose tag is wrong, changes a counter and nothing
-  else.
+  else. Other members can make good tags: which pass it is, that it or the session is over, how
+  many datagrams there were, and that the origin still sends is believed of signed marks and of
+  blocks that verify only.
 - A report names the last datagram seen and what is wanted at that very moment; the sender counts
   from there. During a pass only blocks that are over are asked for, at its end all.
 
@@ -21,7 +23,8 @@ from itertools import islice
 
 from client.multicast.blocks import BlockCollector, Space, Write
 from client.multicast.delay import DelayWatch
-from protocol.fec import Scheme, scheme_for
+from protocol.fec import BlockDecoder, Scheme, scheme_for
+from protocol.marks import MarkChecker
 from protocol.packet import (
     HEADER_BYTES,
     MAGIC,
@@ -42,6 +45,11 @@ _UNPACK = SEALED_HEADER.unpack_from
 _MASK, _HALF = 0xFFFFFFFF, 1 << 31
 #: Cohorts whose reports are spread over more than this let a new pass overtake them.
 _SUPPRESS_WINDOW_S = 0.25
+#: Other members' datagrams are no sign of the origin's life: after so many times the offer's
+#: silence something must have come that they cannot make.
+_SURE_SILENCES = 3.0
+#: So many datagrams, and so many times the offered rate, are likely to have been sent.
+_LIKELY_DATAGRAMS, _LIKELY_RATES = 16, 1.5
 #: How much more often than usual reports are sent towards the end of a pass.
 _MOST_HURRY = 8
 #: A report stays below the 64 KiB a server takes; the rest is asked for after the next pass.
@@ -73,6 +81,7 @@ class MulticastReceiver(BlockCollector):
         self.given_up: str | None = None
         self._rng = rng
         self._fresh_tag = PacketSealer(offer.key).fresh
+        self._marks = MarkChecker(offer.mark_key) if offer.mark_key else None
         self._session, self._object = offer.session, offer.object
         self._silence_s = offer.silence_s
         self._symbol_bytes = offer.fec.symbol_bytes
@@ -92,13 +101,18 @@ class MulticastReceiver(BlockCollector):
         if offer.report_joined:
             self._state = "joined"
         self._done_reported = False
-        self._first_sequence = 0
         self._last_sequence = 0
+        #: So many datagrams there were up to this sequence number, which came then.
+        self._counted, self._counted_to, self._counted_at = 0, 0, now
+        #: Whether that number was signed.
+        self._marked = False
         self._delays = DelayWatch()
         self._lag_us = 0
         #: Of the newest datagram; None in a mode that does not say.
         self._sent_us: int | None = None
         self.silent_at = now + offer.start_in_s + offer.silence_s
+        #: Until then any datagram counts as a sign of life; moved on by what only the origin sends.
+        self._sure_until = now + offer.start_in_s + _SURE_SILENCES * offer.silence_s
         self.heard = False
 
     @staticmethod
@@ -137,15 +151,21 @@ class MulticastReceiver(BlockCollector):
                 if state.digest() != tag:
                     counters.forged += 1
                     continue
+                if kind == _MARK_KIND:
+                    if not self._take_mark(datagram, number, flags, sequence, now):
+                        counters.forged += 1
+                        continue
+                    # Whatever others wrote into theirs.
+                    last = sequence
+                elif kind != _SYMBOL_KIND:
+                    counters.malformed += 1
+                    continue
                 if not self.heard:
                     self._hear(sequence, now)
                     last = sequence
                 good += 1
                 if (sequence - last) & _MASK < _HALF:
                     last, sent_us = sequence, sent
-                if number != self._pass and newer(number, self._pass, 8):
-                    self._pass_ended(self._pass, now)
-                    self._pass = number
                 if kind == _SYMBOL_KIND:
                     decoder = opened.get(block)
                     if (
@@ -156,23 +176,20 @@ class MulticastReceiver(BlockCollector):
                         if decoder.add(symbol, payload):
                             self._finish_block(block, decoder, now)
                     else:
-                        if block > self._over_below and symbol < k:
+                        if self._over_below < block <= self._last_block and symbol < k:
                             self._over_below = block
                         self._take_symbol(k, block, symbol, payload, now)
-                elif kind != _MARK_KIND:
-                    counters.malformed += 1
-                    continue
-                if flags:
-                    self._take_flags(number, flags, now)
         finally:
             self._last_sequence, self._sent_us = last, sent_us
             counters.datagrams += good
             if good:
-                self.silent_at = now + self._silence_s
+                self._stay(now)
 
     def _hear(self, sequence: int, now: float) -> None:
         self.heard = True
-        self._first_sequence = self._last_sequence = sequence
+        self._last_sequence = sequence
+        if not self._marked:
+            self._counted_to, self._counted_at = (sequence - 1) & _MASK, now
         if self._every_s:
             self._ask_at = now + self._every_s * (0.5 + self._rng.random() / 2)
 
@@ -185,12 +202,42 @@ class MulticastReceiver(BlockCollector):
         """The newest datagram waited so long in this host before it was read."""
         self._lag_us = max(0, waited_us)
 
-    def _take_flags(self, pass_number: int, flags: int, now: float) -> None:
+    def _finish_block(self, block: int, decoder: BlockDecoder, now: float) -> None:
+        left = self._left
+        super()._finish_block(block, decoder, now)
+        if self._left < left:
+            self._sure_until = now + _SURE_SILENCES * self._silence_s
+
+    def _stay(self, now: float) -> None:
+        self.silent_at = min(now + self._silence_s, self._sure_until)
+
+    def _take_mark(
+        self,
+        datagram: memoryview,
+        pass_number: int,
+        flags: int,
+        sequence: int,
+        now: float,
+    ) -> bool:
+        """Believe a mark that the origin signed; False: it did not, or this is an old one."""
+        header, signature = bytes(datagram[:HEADER_BYTES]), bytes(datagram[PAYLOAD_OFFSET:])
+        if self._marked and not newer(sequence, self._counted_to, 32):
+            return False
+        if self._marks is None or not self._marks.is_signed(header, signature):
+            return False
+        sent = (sequence - self._counted_to) & _MASK if self.heard else 1
+        self._counted += sent if self._marked else min(sent, self._likely(now))
+        self._marked, self._counted_to, self._counted_at = True, sequence, now
+        self._sure_until = now + _SURE_SILENCES * self._silence_s
+        if newer(pass_number, self._pass, 8):
+            self._pass_ended(self._pass, now)
+            self._pass = pass_number
         if flags & PacketFlag.LAST_IN_PASS and pass_number == self._pass:
             self._pass_ended(pass_number, now)
         closed = flags & (PacketFlag.CLOSE_OBJECT | PacketFlag.CLOSE_SESSION)
         if closed and self._left and self.given_up is None:
             self.given_up = "the sender closed the session"
+        return True
 
     # --- reports out --------------------------------------------------------------------------
 
@@ -220,10 +267,10 @@ class MulticastReceiver(BlockCollector):
             what = "stopped" if self.heard else "never came"
             self.given_up = f"datagrams {what} for {self.offer.silence_s:g} s"
         if now >= self._report_at and self._state is not None:
-            return self._scheduled_report()
+            return self._scheduled_report(now)
         if now >= self._ask_at:
             self._ask_at = now + self._pause_s() if self._left else float("inf")
-            return self._ask_for_blocks_over()
+            return self._ask_for_blocks_over(now)
         return None
 
     def _pause_s(self) -> float:
@@ -231,11 +278,11 @@ class MulticastReceiver(BlockCollector):
         is left to ask for, and to decode, when everybody waits."""
         return min(self._every_s, max(self.pass_left_s / 2, self._every_s / _MOST_HURRY))
 
-    def _scheduled_report(self) -> Report | None:
+    def _scheduled_report(self, now: float) -> Report | None:
         state, self._state, self._report_at = self._state, None, float("inf")
         assert state is not None
         if state != "receiving":
-            return self._make(state)
+            return self._make(state, now)
         if not self._left:
             return None
         if self._window_s > _SUPPRESS_WINDOW_S and self._pass != self._state_pass:
@@ -243,13 +290,13 @@ class MulticastReceiver(BlockCollector):
             # ask again after it.
             self._ended_pass = -1
             return None
-        return self._make(state, self.layout.blocks)
+        return self._make(state, now, self.layout.blocks)
 
-    def _ask_for_blocks_over(self) -> Report | None:
+    def _ask_for_blocks_over(self, now: float) -> Report | None:
         first = self._done.find(0)
         if not 0 <= first < self._over_below:
             return None
-        return self._make("receiving", self._over_below)
+        return self._make("receiving", now, self._over_below)
 
     def answered(self, answer: ReportAnswer) -> None:
         """What the sender said to a report."""
@@ -266,9 +313,9 @@ class MulticastReceiver(BlockCollector):
         if not self._left:
             self._done_reported = False
 
-    def leave(self) -> Report:
+    def leave(self, now: float) -> Report:
         """The report of a receiver that goes on by unicast, or is stopped."""
-        return self._make("done" if not self._left else "left")
+        return self._make("done" if not self._left else "left", now)
 
     def _pass_ended(self, pass_number: int, now: float) -> None:
         if pass_number == self._ended_pass or not self._left:
@@ -287,22 +334,19 @@ class MulticastReceiver(BlockCollector):
         self._state, self._state_pass = state, self._pass
         self._report_at = now + self._rng.random() * self._window_s
 
-    def _make(self, state: str, below: int = 0) -> Report:
+    def _make(self, state: str, now: float, below: int = 0) -> Report:
         """A report of this moment, with the wants of all blocks below `below`."""
         if below:
             self._drop_known()
             if not self._left:
                 state = "done"
-        expected = 0
-        if self.heard:
-            expected = ((self._last_sequence - self._first_sequence) & _MASK) + 1
         counting = self._scheme.counts
         return Report(
             self.offer.member,
             state,
             self._pass,
             sequence=self._last_sequence,
-            expected=expected,
+            expected=self._expected(now),
             received=self.counters.datagrams,
             overruns=self.counters.overruns,
             queue_ms=self._delays.standing_us() // 1000,
@@ -310,6 +354,17 @@ class MulticastReceiver(BlockCollector):
             counts=dict(self._wanted_counts(below)) if below and counting else {},
             symbols=dict(self._wanted_symbols(below)) if below and not counting else {},
         )
+
+    def _expected(self, now: float) -> int:
+        """How many datagrams there were: as the marks say, and since the newest as is likely."""
+        if not self.heard:
+            return 0
+        since = (self._last_sequence - self._counted_to) & _MASK
+        return self._counted + min(since, self._likely(now))
+
+    def _likely(self, now: float) -> int:
+        per_s = self.offer.rate_bytes_s / (self._symbol_bytes + PAYLOAD_OFFSET)
+        return _LIKELY_DATAGRAMS + int(_LIKELY_RATES * per_s * (now - self._counted_at))
 
     def came_elsewhere(self, now: float) -> None:
         """The caller got blocks another way; if that was all, the sender is told."""

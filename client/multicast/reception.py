@@ -316,7 +316,7 @@ class Reception:
             receiver.given_up = None
         if receiver.given_up is not None or self._repaired_bytes:
             # A courtesy: the sender need not wait for a receiver that is gone.
-            report = encode_report(receiver.leave())
+            report = encode_report(receiver.leave(self._network.now()))
             self._channel.post(self._offer.report_url, report, lambda answer: None)
         self._ended(
             Outcome(

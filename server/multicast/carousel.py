@@ -185,10 +185,9 @@ class Carousel:
     def _take_wants(self, report: Report, wants: Wants) -> None:
         # The report has the low 32 bits of the last datagram it saw; it cannot be a future one.
         behind = (self._sequence - 1 - report.sequence) & 0xFFFFFFFF
-        if behind > self._sequence:
-            return
-        seen = self._sequence - 1 - behind
-        blocks = self._layout.blocks
+        seen = self._sequence - 1 - (behind if behind <= self._sequence else 0)
+        # Nor can anybody lack what was not sent yet.
+        blocks = min(self._layout.blocks, self._out + 1)
         if self._scheme.counts:
             for block, count in report.counts.items():
                 if block < blocks and count:
@@ -258,6 +257,16 @@ class Carousel:
         if self.phase is Phase.CLOSED and self._marks_to_close:
             return self._close_mark(now)
         return None
+
+    def stand(self) -> Mark | None:
+        """A mark in the middle of a pass, which says how many datagrams there were.
+
+        Members believe no other count; so send one now and then. None: nothing is being sent.
+        """
+        if self.phase is not Phase.SEND:
+            return None
+        self._sequence += 1
+        return Mark(self.pass_number % 256, 0)
 
     def _may_start(self, now: float) -> bool:
         ready = self.starts_at if self.waiting else self._members.ready_at(self.starts_at)

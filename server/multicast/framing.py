@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protocol.fec import BlockLayout
+from protocol.marks import MarkSigner
 from protocol.packet import (
     HEADER,
     MAGIC,
@@ -25,8 +26,9 @@ class Framer:
     #: Header, tag, payload.
     parts = 3
 
-    def __init__(self, session: int, key: bytes, object_id: int = 0) -> None:
+    def __init__(self, session: int, key: bytes, marks: MarkSigner, object_id: int = 0) -> None:
         self._session = session
+        self._marks = marks
         self._object = object_id
         self._sealer = PacketSealer(key)
         self.sequence = 0
@@ -44,7 +46,7 @@ class Framer:
             header = pack(
                 MAGIC,
                 _KIND | PacketType.SYMBOL,
-                run.flags,
+                0,
                 session,
                 obj,
                 pass_number,
@@ -75,7 +77,8 @@ class Framer:
             int(now * 1e6) & 0xFFFFFFFF,
         )
         self.sequence = (self.sequence + 1) & 0xFFFFFFFF
-        return header + self._sealer.tag(header, b"")
+        signature = self._marks.signature(header)
+        return b"".join((header, self._sealer.tag(header, signature), signature))
 
 
 class PaperFramer:

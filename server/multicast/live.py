@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.fec import BlockLayout, FecParameters, scheme_for
+from protocol.marks import MarkSigner
 from protocol.packet import PAYLOAD_OFFSET
 from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from protocol.session import INLINE_HASHES, Offer
@@ -97,6 +98,7 @@ class LiveSession:
         self._reactor = reactor
         self._file = file
         self._key = secrets.token_bytes(32)
+        self._marks = MarkSigner(secrets.token_bytes(32))
         self._sha256 = sha256
         self._settings = settings
         self.rate = rate
@@ -120,7 +122,7 @@ class LiveSession:
             source,
             PaperFramer(session_id & 0xFFFFFFFF, self.layout)
             if paper
-            else Framer(session_id, self._key),
+            else Framer(session_id, self._key, self._marks),
             sender,
             header_bytes + fec.symbol_bytes,
             rate.rate_bytes_s(float("inf")),
@@ -196,6 +198,7 @@ class LiveSession:
             session=self.id,
             member=member,
             key=self._key,
+            mark_key=b"" if paper else self._marks.public,
             group=self.place.group,
             port=self.place.port,
             source=self.place.source,

@@ -62,13 +62,12 @@ class Run:
     block: int
     k: int
     symbols: Sequence[int]
-    flags: int = 0
     until: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A datagram without payload that says where the sender stands."""
+    """A signed datagram that says where the sender stands; `flags` may be none."""
 
     pass_number: int
     flags: int

@@ -20,6 +20,8 @@ from server.multicast.symbols import ObjectChanged, SymbolSource
 _TICK_S = 0.002
 _BUCKET_S = 0.025
 _MOST_BATCH = 44
+#: While symbols flow, signed marks say so often where the sender stands; at first more often.
+_STAND_EVERY_S, _FIRST_STAND_S = 0.2, 0.02
 
 
 class Frames(Protocol):
@@ -84,6 +86,7 @@ class Transmitter:
         self._filled_at: float = reactor.seconds()
         self._call: Any = None
         self._unsent: tuple[list[bytes | memoryview], int] | None = None
+        self._stand_at, self._stand_gap_s = float("-inf"), _FIRST_STAND_S
         self.sent_bytes = 0
         self.sent_datagrams = 0
 
@@ -150,6 +153,10 @@ class Transmitter:
                 if not self._push():
                     return _TICK_S
                 continue
+            if now >= self._stand_at and (stand := self._carousel.stand()) is not None:
+                self._mark(stand, now)
+                self._stand_gap_s = min(2.0 * self._stand_gap_s, _STAND_EVERY_S)
+                self._stand_at = now + self._stand_gap_s
             step = self._carousel.next_step(now, batch)
             if step is None:
                 return max(0.0005, self._carousel.wake_at - now)
