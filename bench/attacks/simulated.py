@@ -28,6 +28,7 @@ from loadtest.sim.outcome import SESSION_FIELDS, Client
 from loadtest.sim.scenario import Scenario
 from loadtest.workloads import File, Visitor, Workload
 from policies.contract import AdmissionPolicy
+from policies.settings import PolicySettings
 from server.admission.client_keys import client_key
 from server.http.proxies import block_of, prefixes_of
 
@@ -68,6 +69,12 @@ def _ipv6(number: int) -> str:
 _LONGEST_S = 6 * 3600.0
 #: Names one address may have (`clients_per_address`), and the /64s of a /48.
 _NAMES, _BLOCKS = 1000, 65_536
+#: What the policy gives a whole network of strangers (`network_shares`): so many people, each with
+#: an address and one download at a time, without end. No one network may cost more.
+_SHARES = PolicySettings().network_shares
+SHARE = Attacker(
+    f"{_SHARES} people who always download", lambda n: f"10.{n}.0.1", _SHARES, 5.0, _SHARES
+)
 ATTACKERS = (
     Attacker("one IPv4", lambda n: "203.0.113.7", _NAMES, 5.0, 100),
     Attacker("one /64", lambda n: "2001:db8:bad::1", _NAMES, 5.0, 100),

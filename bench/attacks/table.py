@@ -7,19 +7,21 @@ In virtual time, a release day of 1 161 visitors under each policy, calm and att
 default server on 127.0.0.1 under live attackers. `--write` puts the tables into docs/security.md.
 
 Exit code 1 when under the default policy one network that uses nothing costs the honest over 5 % of
-their mean session time, or ten addresses over 15 %, by more than two standard errors; or when
+their mean session time, or ten addresses over 15 %, by more than two standard errors; when one
+network that really downloads costs more than as many honest people as it has shares; or when
 somebody stops the service.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.attacks import live
-from bench.attacks.simulated import ATTACKERS, Attacker, Bench, Cost, Manner
+from bench.attacks.simulated import ATTACKERS, SHARE, Attacker, Bench, Cost, Manner
 from loadtest.sim.conditions import Starved
 
 _MANNERS: tuple[Manner, ...] = ("ghost", "idle", "real")
@@ -27,6 +29,7 @@ _DEFAULT_POLICY = "fair"
 _NAT_PEOPLE = 500
 #: What may be lost by those who use nothing: a fraction of the mean session time.
 _BARS = {"one IPv4": 0.05, "one /64": 0.05, "one /48": 0.05, "ten addresses": 0.15}
+_ONE_NETWORK = ("one IPv4", "one /64", "one /48")
 _PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 _BEGIN, _END = "<!-- make attacks: begin -->\n", "<!-- make attacks: end -->\n"
 
@@ -41,6 +44,8 @@ class Judge:
 
     def __init__(self) -> None:
         self.faults: list[str] = []
+        #: What the shares of one network cost when honest people have them.
+        self._share: Cost | None = None
 
     def hear(self, policy: str, attacker: Attacker, manner: Manner, cost: Cost | None) -> str:
         """The figure as the cell of a table; None: the honest got no service."""
@@ -48,7 +53,14 @@ class Judge:
         if cost is None:
             self._fault(policy, f"{attacker.title}, {manner}: stops the service")
             return "no service"
-        if manner != "real" and bar is not None and cost.mean - 2.0 * cost.error > bar:
+        if attacker is SHARE:
+            self._share = cost
+        elif attacker.title in _ONE_NETWORK and manner == "real":
+            share = self._share
+            error = 2.0 * math.hypot(cost.error, share.error) if share else 0.0
+            if share is not None and cost.mean - share.mean > error:
+                self._fault(policy, f"{attacker.title} downloads more than its shares give it")
+        elif manner != "real" and bar is not None and cost.mean - 2.0 * cost.error > bar:
             self._fault(policy, f"{attacker.title}, {manner}: {_spelled(cost)}")
         return _spelled(cost)
 
@@ -67,6 +79,9 @@ def simulated(
         for attacker in attackers:
             cells = []
             for manner in _MANNERS:
+                if attacker is SHARE and manner != "real":
+                    cells.append("–")
+                    continue
                 try:
                     cost = bench.attack(attacker, manner)
                 except Starved:
@@ -102,7 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run all, print, and judge."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--policy", action="append", choices=("fair", "adaptive", "ticket"))
-    titles = [attacker.title for attacker in ATTACKERS]
+    everybody = (SHARE, *ATTACKERS)
+    titles = [attacker.title for attacker in everybody]
     parser.add_argument("--attacker", action="append", choices=titles)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--no-live", dest="live", action="store_false")
@@ -117,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.write(row)
             sys.stdout.flush()
 
-    attackers = [one for one in ATTACKERS if one.title in (given.attacker or titles)]
+    attackers = [one for one in everybody if one.title in (given.attacker or titles)]
     show(simulated(given.policy or ("fair", "ticket"), attackers, given.seeds, judge))
     if given.live:
         lines.append("\n")
