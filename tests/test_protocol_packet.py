@@ -60,7 +60,6 @@ def test_the_golden_mark_is_signed():
 
 
 @given(st.binary(min_size=32, max_size=32), headers, st.data())
-@settings(max_examples=30)
 def test_only_the_mark_that_was_signed_is_believed(seed, header, data):
     signer = MarkSigner(seed)
     packed = pack_header(header)

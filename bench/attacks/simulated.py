@@ -70,10 +70,10 @@ _LONGEST_S = 6 * 3600.0
 #: Names one address may have (`clients_per_address`), and the /64s of a /48.
 _NAMES, _BLOCKS = 1000, 65_536
 #: What the policy gives a whole network of strangers (`network_shares`): so many people, each with
-#: an address and one download at a time, without end. No one network may cost more.
+#: an address of its own, and as many downloads together as one IPv4 has. None may cost more.
 _SHARES = PolicySettings().network_shares
 SHARE = Attacker(
-    f"{_SHARES} people who always download", lambda n: f"10.{n}.0.1", _SHARES, 5.0, _SHARES
+    f"{_SHARES} people who always download", lambda n: f"10.{n}.0.1", _SHARES, 5.0, 100
 )
 ATTACKERS = (
     Attacker("one IPv4", lambda n: "203.0.113.7", _NAMES, 5.0, 100),
