@@ -263,17 +263,30 @@ def test_a_proof_counts_when_it_is_older_than_the_rush() -> None:
 
 def test_bytes_taken_count_and_wasted_places_count_against_a_name() -> None:
     evidence = Evidence()
+    evidence.took("192.0.2.1#a", 1000, 1 << 30, 998.0)
+    assert not evidence.knows(client(), 999.0)
+    evidence.took("192.0.2.1#a", 1 << 20, 1 << 30, 999.0)
     evidence.waits(1000.0)
-    evidence.took("192.0.2.1#a", 1000, 1 << 30)
-    assert not evidence.knows(client(), 1001.0)
-    evidence.took("192.0.2.1#a", 1 << 20, 1 << 30)
     assert evidence.knows(client(), 1001.0)
     evidence.left("192.0.2.1#a", 1 << 20, 1 << 30, 1002.0)
     assert evidence.knows(client(), 1003.0)
     evidence.left("192.0.2.1#a", 10, 1 << 30, 1002.0)
     assert not evidence.knows(client(since_s=1.0), 1003.0)
-    evidence.took("192.0.2.1#a", 100, 100)
-    assert evidence.knows(client(), 1004.0)
+    evidence.took("192.0.2.1#a", 100, 100, 1003.5)
+    assert evidence.knows(client(since_s=1.0), 1004.0)
+    assert not evidence.knows(client(), 1004.0)
+
+
+def test_what_is_taken_during_a_rush_earns_no_share_of_its_own() -> None:
+    """A megabyte under each of a thousand names used to make a thousand shares of one address."""
+    evidence = Evidence()
+    evidence.waits(1000.0)
+    names = [f"192.0.2.1#{number}" for number in range(1000)]
+    for name in names:
+        evidence.took(name, 1 << 20, 1 << 30, 1001.0)
+    assert not any(evidence.knows(client(name), 1100.0) for name in names)
+    evidence.waits(later := 1000.0 + RUSH_GAP_S + 1.0)
+    assert all(evidence.knows(client(name), later) for name in names)
 
 
 def test_collected_cookies_of_one_network_count_only_up_to_a_bound() -> None:
@@ -288,7 +301,7 @@ def test_collected_cookies_of_one_network_count_only_up_to_a_bound() -> None:
 def test_evidence_is_bounded() -> None:
     evidence = Evidence()
     for number in range(70_000):
-        evidence.took(f"10.0.0.1#{number}", 10, 10)
+        evidence.took(f"10.0.0.1#{number}", 10, 10, 1.0)
     assert len(evidence._names) <= 65_536
 
 
@@ -298,5 +311,5 @@ def test_a_download_that_took_its_bytes_makes_its_client_known() -> None:
     first.transfer.finish()
     assert house.gate.parts.evidence.knows(
         Client(next(iter(house.arrivals)).client, ("192.0.2.1", "192.0.2.0/24")),
-        house.clock.seconds(),
+        house.clock.seconds() + 1.0,
     )

@@ -159,7 +159,7 @@ def _no(status: int, fields: Fields, problem: dict[str, object], unix_s: float) 
             retry_after_s is not None
             and isinstance(exact_s, int | float)
             and not isinstance(exact_s, bool)
-            and abs(exact_s - retry_after_s) <= 1.0
+            and retry_after_s - 1.0 <= exact_s <= retry_after_s + 1.0
         ):
             # The header knows whole seconds only; the body says when exactly.
             retry_after_s = float(exact_s)
@@ -236,7 +236,7 @@ def _problem(fields: Fields, body: bytes) -> dict[str, object]:
         return {}
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 _KEEP = "%/:=&?~#+!$,;'@()*[]"
+#: A name or an address (RFC 3986, 3.2.2), and of an IPv6 address its zone.
+_HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:-]{1,255}")
 
 
 class BadUrl(ValueError):
@@ -69,6 +71,8 @@ def parse(text: str) -> Url:
             host = host.encode("idna").decode()
         except UnicodeError:
             raise BadUrl(f"{text!r} has an impossible host name") from None
+    if not _HOST.fullmatch(host):
+        raise BadUrl(f"{text!r} has an impossible host name")
     target = parts.path or "/"
     if parts.query:
         target += "?" + parts.query

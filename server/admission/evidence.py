@@ -1,9 +1,10 @@
 """What earns a name a share of its own: names that can be had for nothing prove nothing.
 
 A crowd behind one address and an attacker with many names look alike at first. They differ in what
-they did before and what they do with a place: evidence is a proof that was signed before the rush
-began, or a download that took its bytes. A name that lets a slot or a place pass unused loses both
-until it takes bytes again.
+they did before the rush began: evidence is a proof that was signed then, or a download that took
+its bytes then. What is taken during the rush proves nothing, or who downloads a megabyte under each
+of a thousand names would have a thousand shares. A name that lets a slot or a place pass unused
+loses its evidence until it takes bytes again.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ class Evidence:
     """What is known of names, within bounds. Times are Unix seconds."""
 
     def __init__(self) -> None:
-        #: By client key: None for a name in earnest, else until when a waste is held against it.
-        self._names: OrderedDict[str, float | None] = OrderedDict()
+        #: By client key: since when it is in earnest, or (below 0) until when a waste is held
+        #: against it.
+        self._names: OrderedDict[str, float] = OrderedDict()
         #: By widest prefix: the names that counted by age in this rush.
         self._by_age: dict[str, set[str]] = {}
         self._aged = 0
@@ -43,10 +45,11 @@ class Evidence:
             self._aged = 0
         self._waited_s = now
 
-    def took(self, key: str, taken_bytes: int, wanted_bytes: int) -> None:
+    def took(self, key: str, taken_bytes: int, wanted_bytes: int, now: float) -> None:
         """A download has taken so much of what it wanted."""
         if _in_earnest(taken_bytes, wanted_bytes):
-            self._note(key, None)
+            since_s = self._names.get(key, now)
+            self._note(key, since_s if since_s >= 0.0 else now)
 
     def left(self, key: str, taken_bytes: int, wanted_bytes: int, now: float) -> None:
         """A slot has run out unused after so much."""
@@ -55,17 +58,15 @@ class Evidence:
 
     def wasted(self, key: str, now: float) -> None:
         """A place or a slot of this name has passed unused."""
-        self._note(key, now + _WASTED_S)
+        self._note(key, -(now + _WASTED_S))
 
     def knows(self, client: Client, now: float) -> bool:
         """Whether this name has earned a share of its own."""
-        if client.key in self._names:
-            until_s = self._names[client.key]
-            if until_s is None:
-                return True
-            if now < until_s:
-                return False
-        since_s = client.since_s
+        noted_s = self._names.get(client.key)
+        if noted_s is not None and now < -noted_s:
+            return False
+        earnest_s = noted_s if noted_s is not None and noted_s >= 0.0 else None
+        since_s = min((s for s in (client.since_s, earnest_s) if s is not None), default=None)
         if since_s is None:
             return False
         if self._rush_s is None or now - self._waited_s > RUSH_GAP_S:
@@ -82,8 +83,8 @@ class Evidence:
         self._aged += 1
         return True
 
-    def _note(self, key: str, until_s: float | None) -> None:
-        self._names[key] = until_s
+    def _note(self, key: str, noted_s: float) -> None:
+        self._names[key] = noted_s
         self._names.move_to_end(key)
         if len(self._names) > _MOST:
             self._names.popitem(last=False)

@@ -218,7 +218,7 @@ class LeaseManager:
         # Asking the kernel for each of its other connections would cost the more, the more it has.
         left = download.left_when_seen()
         wanted = download.wanted_bytes
-        self._parts.evidence.took(download.client, wanted - left, wanted)
+        self._parts.evidence.took(download.client, wanted - left, wanted, self._parts.wall())
         self._ended.add((download.client, download.file))
         if delivery.transfer is not None:
             self._parts.line.ended(delivery.transfer, self.now())

@@ -129,7 +129,9 @@ class Machine:
         """Open the door and stand for election. Raises `CannotStart`."""
         config = self._loaded.config
         host, number = _address(config)
-        links: LinkFactory[FromNode] = LinkFactory(self._reactor, decode_from_node, self._door.peer)
+        links: LinkFactory[FromNode] = LinkFactory(
+            self._reactor, decode_from_node, self._door.peer, door=True
+        )
         try:
             self._port = self._reactor.listenTCP(
                 number, self._tls.around(links, client=False), interface=host

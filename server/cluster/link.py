@@ -15,6 +15,9 @@ from server.http.clock import Clock
 
 _log = Logger()
 Received = TypeVar("Received")
+#: Who connects at a door says something within so long, seconds; of those that have not yet there
+#: are so many at once.
+_HELLO_S, _MOST_SILENT = 10.0, 256
 
 
 class Peer(Generic[Received]):
@@ -31,6 +34,27 @@ class Peer(Generic[Received]):
         self.closed = closed
 
 
+class Silent:
+    """Connections at a door on which no message has come yet: a stranger without the cluster's
+    certificate never gets further, and must not use up the descriptors either."""
+
+    def __init__(self, reactor: Clock) -> None:
+        self._reactor = reactor
+        self._calls: dict[Link[Any], Any] = {}
+
+    def add(self, link: Link[Any]) -> None:
+        """It has begun; where there are too many the oldest goes."""
+        self._calls[link] = self._reactor.callLater(_HELLO_S, link.drop)
+        if len(self._calls) > _MOST_SILENT:
+            next(iter(self._calls)).drop()
+
+    def remove(self, link: Link[Any]) -> None:
+        """It has said something, or is over."""
+        call = self._calls.pop(link, None)
+        if call is not None and call.active():
+            call.cancel()
+
+
 class Link(Int32StringReceiver, Generic[Received]):
     """One connection; `send` gathers messages until the reactor's turn is over."""
 
@@ -38,11 +62,16 @@ class Link(Int32StringReceiver, Generic[Received]):
     transport: Any
 
     def __init__(
-        self, reactor: Clock, decode: Callable[[bytes], list[Received]], peer: Peer[Received]
+        self,
+        reactor: Clock,
+        decode: Callable[[bytes], list[Received]],
+        peer: Peer[Received],
+        silent: Silent | None = None,
     ) -> None:
         self._reactor = reactor
         self._decode = decode
         self._peer = peer
+        self._silent = silent
         #: Called once, when the connection is lost.
         self.lost: Callable[[], None] = lambda: None
         self._out: list[FromNode | FromLeader] = []
@@ -74,6 +103,8 @@ class Link(Int32StringReceiver, Generic[Received]):
     def connectionMade(self) -> None:
         """See `Protocol`."""
         self.open = True
+        if self._silent is not None:
+            self._silent.add(self)
         self._peer.opened(self)
 
     def stringReceived(self, string: bytes) -> None:
@@ -84,6 +115,8 @@ class Link(Int32StringReceiver, Generic[Received]):
             _log.error("A connection of the cluster is cut: {fault}", fault=fault)
             self.drop()
             return
+        if self._silent is not None:
+            self._silent.remove(self)
         self._peer.received(self, messages)
 
     def lengthLimitExceeded(self, length: int) -> None:
@@ -95,6 +128,8 @@ class Link(Int32StringReceiver, Generic[Received]):
         """See `Protocol`."""
         if self.open:
             self.open = False
+            if self._silent is not None:
+                self._silent.remove(self)
             if self._flush_soon is not None and self._flush_soon.active():
                 self._flush_soon.cancel()
             self._peer.closed(self)
@@ -102,20 +137,26 @@ class Link(Int32StringReceiver, Generic[Received]):
 
 
 class LinkFactory(protocol.Factory, Generic[Received]):
-    """Builds links that all report to one peer."""
+    """Builds links that all report to one peer; at a `door` strangers may come."""
 
     noisy = False
 
     def __init__(
-        self, reactor: Clock, decode: Callable[[bytes], list[Received]], peer: Peer[Received]
+        self,
+        reactor: Clock,
+        decode: Callable[[bytes], list[Received]],
+        peer: Peer[Received],
+        *,
+        door: bool = False,
     ) -> None:
         self._reactor = reactor
         self._decode = decode
         self._peer = peer
+        self._silent = Silent(reactor) if door else None
 
     def buildProtocol(self, addr: Any) -> Link[Received]:
         """See `Factory`."""
-        return Link(self._reactor, self._decode, self._peer)
+        return Link(self._reactor, self._decode, self._peer, self._silent)
 
 
 class Redial(Generic[Received]):

@@ -19,6 +19,7 @@ from server.files.paths import TORRENT, split_path, url_of
 from server.files.site import Site
 from server.files.transfer import HasTorrent
 from server.files.tree import IsDirectory, NotHere
+from server.http.proxies import block_of
 from server.http.request import Request
 from server.torrent.announce import peers_answer, read_announce, read_scrape, scrape_answer
 from server.torrent.metainfo import CannotMake, Metainfo, MetainfoStore, library
@@ -153,7 +154,7 @@ class TorrentRoom:
         if not address:
             self._refuse(request, "Peers are known by their addresses, and you have none here.")
             return
-        if not self._brake.lets(address, self._now()):
+        if not self._brake.lets(block_of(address), self._now()):
             self._refuse(request, "Your address announces too often; slow down.")
             return
         try:

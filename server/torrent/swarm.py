@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from enum import Enum
+from heapq import nsmallest
 
 from server.http.prefix_shares import PrefixShares
 from server.http.proxies import prefixes_of
@@ -78,8 +79,10 @@ class Swarm:
         complete = said.left_bytes == 0
         if said.event is Event.COMPLETED and complete and known is not None and not known.complete:
             self._downloaded += 1
+        want = max(0, min(said.want, _MOST_PEERS_OF_ONE))
         if known is None and not self._make_room(said.address):
-            return []
+            # Nobody hears of it, but it may hear of others.
+            return self._some(place, complete, want, rng)
         if known is None:
             self._shares.add(place, prefixes_of(said.address))
         else:
@@ -88,7 +91,7 @@ class Swarm:
             del self._peers[place]
         self._peers[place] = _Peer(now, complete)
         self._complete += complete
-        return self._some(place, complete, max(0, min(said.want, _MOST_PEERS_OF_ONE)), rng)
+        return self._some(place, complete, want, rng)
 
     def census(self, now: float) -> Census:
         """How many peers there are."""
@@ -96,13 +99,26 @@ class Swarm:
         return Census(self._complete, len(self._peers) - self._complete, self._downloaded)
 
     def _some(self, asker: Place, complete: bool, want: int, rng: random.Random) -> list[Place]:
-        """Others at random; to one that has the whole file only those that do not."""
+        """Others at random; to one that has the whole file only those that do not.
+
+        Who fills the memory with ports of one network does not fill the answers: each network
+        gives one peer before any gives a second.
+        """
         useful = [
             place
             for place, peer in self._peers.items()
             if place != asker and not (complete and peer.complete)
         ]
-        return useful if len(useful) <= want else rng.sample(useful, want)
+        if len(useful) <= want:
+            return useful
+        rng.shuffle(useful)
+        given: dict[str, int] = {}
+        turns = []
+        for at, place in enumerate(useful):
+            network = prefixes_of(place[0])[-1]
+            turn = given[network] = given.get(network, 0) + 1
+            turns.append((turn, at))
+        return [useful[at] for _, at in nsmallest(want, turns)]
 
     def _make_room(self, address: str) -> bool:
         if len(self._peers) < self._most:
@@ -129,7 +145,7 @@ class Swarm:
 
 
 class Brake:
-    """How often one address may announce: a bucket of tokens each, bounded in number.
+    """How often one address (IPv6: a /64) may announce: a bucket of tokens each, bounded in number.
 
     Wide enough for some hundred people behind one address.
     """
