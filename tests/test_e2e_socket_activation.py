@@ -20,14 +20,21 @@ UNITS = ROOT / "deploy" / "systemd"
 #: Becomes the server with descriptor 3 on, as systemd starts it: sd_listen_fds(3).
 LAUNCHER = """
 import os, sys
-os.dup2(int(sys.argv[1]), 3)
-os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+given = sys.argv[1].split(",")
+for number, pair in enumerate(given):
+    os.dup2(int(pair.partition("=")[0]), 100 + number)
+for number in range(len(given)):
+    os.dup2(100 + number, 3 + number)
+    os.close(100 + number)
+names = ":".join(pair.partition("=")[2] or "tidegate.socket" for pair in given)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(given)), LISTEN_FDNAMES=names)
 os.execv(sys.executable, [sys.executable, "-m", "tidegate", "serve", *sys.argv[2:]])
 """
 
 
 def command(tmp_path: Path, *more: str) -> list[str]:
-    state = ["--state", str(tmp_path / "state"), "--admin", "off", *more]
+    admin = [] if "--admin" in more else ["--admin", "off"]
+    state = ["--state", str(tmp_path / "state"), *admin, *more]
     return [str(tmp_path / "release"), "--listen", "systemd:", *state]
 
 
@@ -106,7 +113,7 @@ def test_without_a_socket_it_says_what_to_do(tmp_path: Path) -> None:
         check=False,
     )
     assert ended.returncode == 1
-    assert "start tidegate.socket, or name an address" in ended.stderr
+    assert "start tidegate.socket, or name an address" in " ".join(ended.stderr.split())
     assert "Traceback" not in ended.stderr
 
 
@@ -124,3 +131,46 @@ def test_the_socket_unit_is_good() -> None:
     unit = (UNITS / "tidegate.socket").read_text()
     assert "ListenStream=80\n" in unit
     assert "Accept=" not in unit
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_admin_page_has_a_socket_of_its_own(tmp_path: Path, workers: str) -> None:
+    make_release(tmp_path / "release", a_txt=10)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as files,
+        socket.create_server(("127.0.0.1", 0)) as admin,
+    ):
+        given = f"{admin.fileno()}=admin,{files.fileno()}"
+        start = [sys.executable, "-c", LAUNCHER, given]
+        process = subprocess.Popen(
+            [*start, *command(tmp_path, "--admin", "systemd:", "--workers", workers)],
+            pass_fds=[files.fileno(), admin.fileno()],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env=environment(),
+        )
+        try:
+            assert process.stdout is not None
+            url = f"http://127.0.0.1:{admin.getsockname()[1]}"
+            output = iter(process.stdout.readline, "")
+            lines = list(takewhile(lambda line: not line.startswith("ready "), output))
+            assert f"Admin     {url}/\n" in lines
+            page = requests.get(f"{url}/", timeout=60)
+            assert "password" in page.text
+            port = files.getsockname()[1]
+            assert requests.get(f"http://127.0.0.1:{port}/a.txt", timeout=60).status_code == 200
+        finally:
+            stop(process)
+
+
+def test_the_admin_page_needs_a_socket_of_its_name(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", a_txt=10)
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        process = run(tmp_path, sock, "--admin", "systemd:")
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "FileDescriptorName=admin" in errors
+    unit = (UNITS / "tidegate-admin.socket").read_text()
+    assert "FileDescriptorName=admin\nService=tidegate.service\n" in unit

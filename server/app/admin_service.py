@@ -30,7 +30,7 @@ from server.admin.vitals import Totals, Vitals
 from server.admission.actions import QueueActions
 from server.admission.gate import Gate
 from server.app.bootstrap import configured_policy
-from server.app.listeners import Listener, open_port
+from server.app.listeners import Listener, Opened, open_admin
 from server.app.parts import Part
 from server.app.settings import ServerConfig
 from server.files.site import Site
@@ -53,8 +53,8 @@ _THREADS = 3
 class AdminService:
     """What operators have set up counts even where nobody listens.
 
-    `revision` is the policy in force, `tls` for the listener at `config.admin`; `key` signs
-    sessions where several machines share accounts.
+    `revision` is the policy in force, `tls` for the listener at `config.admin`, or where it
+    was `opened` early; `key` signs sessions where several machines share accounts.
     """
 
     def __init__(
@@ -76,10 +76,12 @@ class AdminService:
         mirrors: Registry | None,
         tls: TlsServer | None,
         key: bytes | None,
+        opened: Opened | None = None,
     ) -> None:
         self._config = config
         self._tables = tables
         self._key = key
+        self._opened = opened
         self._handler: AdminHandler | None = None
         self._reactor = reactor
         self._tls = tls
@@ -151,8 +153,7 @@ class AdminService:
         proxies = TrustedProxies(self._config.trusted_proxies, self._config.proxy_header)
         self.factory = HttpFactory(self.answer, self._reactor, limits=LIMITS, proxies=proxies)
         front = Front(self._reactor, self.factory, known=False)
-        secure = None if place.startswith("unix:") else self._tls
-        self.listener = open_port(front, place, secure, "--admin")
+        self.listener = open_admin(front, place, self._tls, self._opened)
 
     def answer(self, request: Request) -> None:
         """Answer a request to the admin page, here or at another machine."""

@@ -89,8 +89,36 @@ def open_early(
             yield Opened(url, bound)
 
 
-def bind_shared(place: str, count: int, tls: bool) -> tuple[list[socket.socket], str]:
-    """`count` listening sockets at one place, for as many processes, and its URL.
+def open_admin_early(config: ServerConfig, handed: socket.socket | None) -> Opened | None:
+    """Open the admin page's place, where there is one; `handed` is that of systemd.
+
+    Raises `CannotStart`.
+    """
+    tls = config.tls_cert is not None
+    if handed is not None:
+        return Opened(url_of(handed, tls), [handed])
+    if config.admin == "off":
+        return None
+    bound, url = bind_shared(config.admin, 1, tls, "--admin")
+    return Opened(url, bound)
+
+
+def open_admin(
+    front: Front, place: str, tls: TlsServer | None, opened: Opened | None = None
+) -> Listener:
+    """Serve the admin page at its place, or where it was `opened` early, which stays open.
+
+    Raises `CannotStart`.
+    """
+    if opened is not None:
+        return adopt_port(front, opened.sockets[0].dup(), opened.url, tls)
+    return open_port(front, place, tls, "--admin")
+
+
+def bind_shared(
+    place: str, count: int, tls: bool, flag: str = "--listen"
+) -> tuple[list[socket.socket], str]:
+    """`count` listening sockets at one place, which `flag` names, for as many processes; its URL.
 
     The kernel spreads connections over TCP sockets (SO_REUSEPORT); all wait at one unix socket.
     Raises `CannotStart`.
@@ -118,7 +146,7 @@ def bind_shared(place: str, count: int, tls: bool) -> tuple[list[socket.socket],
             found.append(one)
     except OSError as fault:
         raise CannotStart(
-            f"Cannot listen on {place}: {fault.strerror}; choose another address with --listen."
+            f"Cannot listen on {place}: {fault.strerror}; choose another address with {flag}."
         ) from fault
     return found, _url(host, number, tls)
 

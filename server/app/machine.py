@@ -22,7 +22,7 @@ from protocol.cluster import FromLeader, FromNode, decode_from_leader, decode_fr
 from server.admin.adapter import LIMITS
 from server.app.config import CannotStart, LoadedConfig
 from server.app.fleet import ClusterSeat, FleetPlan
-from server.app.listeners import Listener, open_port, tls_server
+from server.app.listeners import Listener, Opened, open_admin, tls_server
 from server.app.meeting import Meeting, MeetingEndpoint, write_meeting
 from server.app.settings import ServerConfig, split_address
 from server.app.shared import Shared, machine_name, open_shared
@@ -85,8 +85,10 @@ class Machine:
         *,
         campaigns: bool,
         again: bool,
+        admin: Opened | None = None,
     ) -> None:
         config = loaded.config
+        self._opened_admin = admin
         assert config.cluster is not None
         self._loaded = loaded
         self._reactor = reactor
@@ -308,8 +310,7 @@ class Machine:
         )
         front = Front(self._reactor, self._admin_http, known=False)
         try:
-            secure = None if config.admin.startswith("unix:") else tls_server(config)
-            self._admin = open_port(front, config.admin, secure, "--admin")
+            self._admin = open_admin(front, config.admin, tls_server(config), self._opened_admin)
         except CannotStart as fault:
             self.log.error("This machine has no admin page: {fault}", fault=fault)
 

@@ -34,7 +34,7 @@ from twisted.logger import (
 
 from policies.registry import POLICIES
 from protocol.units import format_rate, format_size
-from server.app.activation import handed_over
+from server.app.activation import HandedOver, handed_over
 from server.app.clock import ProcessClockReactor
 from server.app.config import CannotStart, ConfigError, LoadedConfig, start_fault
 from server.app.confinement import confine, prepare, writable
@@ -54,18 +54,24 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     config, count = loaded.config, loaded.config.worker_count()
     alone = count == 1 and config.cluster is None
     opened: list[Opened] = []
+    admin: Opened | None = None
     try:
-        handed = handed_over() if HANDED_OVER in config.listen else []
-        if handed or config.user is not None or not alone:
+        files, page = HANDED_OVER in config.listen, config.admin == HANDED_OVER
+        handed = handed_over(files, page) if files or page else HandedOver([], None)
+        if handed.files or config.user is not None or not alone:
             from server.app.listeners import open_early
 
-            opened += open_early(config, handed, count)
+            opened += open_early(config, handed.files, count)
+        if handed.admin is not None or config.user is not None:
+            from server.app.listeners import open_admin_early
+
+            admin = open_admin_early(config, handed.admin)
         if config.user is not None:
             become(config.user, config.state)
     except CannotStart as fault:
         return [str(fault)], 1
     if alone:
-        return _serve(loaded, load, opened=opened)
+        return _serve(loaded, load, opened=opened, admin=admin)
     from server.app.workers import Workers
 
     # What the children share is loaded before they are made.
@@ -78,7 +84,7 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
             # Before there are several processes that could each make one.
             prepare(loaded.config)
             machine_name(loaded.config.state)
-        workers = Workers(loaded, count, lambda child: _be_child(child, load), opened)
+        workers = Workers(loaded, count, lambda child: _be_child(child, load, admin), opened)
     except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
         return [_said(fault)], 1
     return [], workers.run()
@@ -92,7 +98,7 @@ _COLLECT = (20_000, 20, 20)
 _SHARED = ("server.app.service", "server.app.node_service", "server.app.machine")
 
 
-def _be_child(child: Child, load: Callable[[], LoadedConfig]) -> int:
+def _be_child(child: Child, load: Callable[[], LoadedConfig], admin: Opened | None) -> int:
     """The life of one process of several; its exit status."""
     from server.app.workers import CANNOT, LEADER
 
@@ -102,10 +108,13 @@ def _be_child(child: Child, load: Callable[[], LoadedConfig]) -> int:
         faults, status = fault.faults, CANNOT
     else:
         if child.name == LEADER and loaded.config.cluster is not None:
-            faults, status = _serve_machine(loaded, load, child)
+            faults, status = _serve_machine(loaded, load, child, admin)
         elif child.name == LEADER:
-            faults, status = _serve(loaded, load, child)
+            faults, status = _serve(loaded, load, child, admin=admin)
         else:
+            if admin is not None:
+                # Who parses what strangers send has no business with it.
+                admin.sockets[0].close()
             faults, status = _serve_node(loaded, load, child)
     for text in faults:
         click.echo(f"tidegate: {text}", err=True)
@@ -117,6 +126,7 @@ def _serve(
     load: Callable[[], LoadedConfig],
     child: Child | None = None,
     opened: Sequence[Opened] = (),
+    admin: Opened | None = None,
 ) -> tuple[list[str], int]:
     """Have the queue, and serve by oneself or by nodes."""
     reactor = _reactor(loaded)
@@ -125,7 +135,9 @@ def _serve(
     from server.app.workers import CANNOT
 
     try:
-        service = Service(loaded, reactor, child.fleet if child is not None else None, opened)
+        service = Service(
+            loaded, reactor, child.fleet if child is not None else None, opened, admin
+        )
     except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
         return [_said(fault)], 1
     faults: list[str] = []
@@ -145,7 +157,10 @@ def _serve(
 
 
 def _serve_machine(
-    loaded: LoadedConfig, load: Callable[[], LoadedConfig], child: Child
+    loaded: LoadedConfig,
+    load: Callable[[], LoadedConfig],
+    child: Child,
+    admin: Opened | None,
 ) -> tuple[list[str], int]:
     """Follow the leader of a cluster, or be it."""
     reactor = _reactor(loaded)
@@ -171,10 +186,11 @@ def _serve_machine(
             loaded,
             reactor,
             child.fleet,
-            lambda fleet: Service(loaded, reactor, fleet),
+            lambda fleet: Service(loaded, reactor, fleet, admin=admin),
             introduction,
             campaigns=child.campaigns,
             again=child.fleet.epoch > 1,
+            admin=admin,
         )
     except Exception as fault:  # noqa: BLE001 - `_said` tells faults of ours apart
         return [_said(fault)], 1

@@ -99,6 +99,7 @@ class Service:
         reactor: Any,
         fleet: FleetPlan | None = None,
         opened: Sequence[Opened] = (),
+        admin: Opened | None = None,
     ) -> None:
         self.loaded = loaded
         #: Where sockets are open already, these are all.
@@ -268,6 +269,7 @@ class Service:
             mirrors=registry if self._mirror_origin is not None else None,
             tls=tls,
             key=cluster.shared.admin_key if cluster is not None else None,
+            opened=admin,
         )
         if cluster is not None:
             self._remember_nodes(self.nodes)

@@ -34,7 +34,7 @@ _SECONDS: dict[str, Any] = {"unit": "s"}
 _BYTES: dict[str, Any] = {"unit": "bytes"}
 _RATE: dict[str, Any] = {"unit": "bytes/s"}
 _LIMITS = HttpLimits()
-#: The word in `listen` for all sockets that systemd opened.
+#: The word in `listen` and `admin` for sockets that systemd opened.
 HANDED_OVER = "systemd:"
 _CONTACT = re.compile(r"(mailto:|https://|tel:)[!-~]{1,500}")
 
@@ -145,7 +145,9 @@ class ServerConfig(_Section):
         description="Processes that serve and share one queue: 1 to 256, or auto for one a core.",
     )
     admin: str = Field(
-        "127.0.0.1:8081", description="Where the admin page listens: HOST:PORT, or off."
+        "127.0.0.1:8081",
+        description="Where the admin page listens: HOST:PORT, off, or systemd: for the socket of "
+        "a unit with FileDescriptorName=admin.",
     )
     metrics_from: tuple[str, ...] = Field(
         (),
@@ -339,7 +341,7 @@ class ServerConfig(_Section):
     @field_validator("admin")
     @classmethod
     def _admin(cls, admin: str) -> str:
-        if admin != "off":
+        if admin not in ("off", HANDED_OVER):
             split_address(admin)
         return admin
 

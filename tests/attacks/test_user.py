@@ -19,6 +19,8 @@ from server.app.rights import become
 from tests.running import ROOT, make_release
 
 NOBODY = "nobody"
+#: Where only root may listen.
+LOW = "127.77.16.1:716"
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def test_nothing_of_root_is_left(open_folder: Path, workers: str) -> None:
     (open_folder / "release" / "a.txt").chmod(0o644)
     state = open_folder / "state"
     command = [sys.executable, "-m", "tidegate", "serve", str(open_folder / "release")]
-    command += ["--listen", "127.0.0.1:0", "--admin", "off", "--state", str(state)]
+    command += ["--listen", "127.0.0.1:0", "--admin", LOW, "--state", str(state)]
     command += ["--user", NOBODY, "--workers", workers]
     with subprocess.Popen(
         reachable(command, open_folder / "aside"),
@@ -90,6 +92,7 @@ def test_nothing_of_root_is_left(open_folder: Path, workers: str) -> None:
                     break
             assert ready, "the server did not start"
             assert requests.get(f"{ready[0]}/a.txt", timeout=60).status_code == 200
+            assert requests.get(f"http://{LOW}/", timeout=60).status_code == 200
             for one in (process.pid, *children_of(process.pid)):
                 lines = Path(f"/proc/{one}/status").read_text().splitlines()
                 status = {name: text.split() for name, _, text in (x.partition(":") for x in lines)}
