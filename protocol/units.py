@@ -118,3 +118,11 @@ def split_duration(duration_s: float) -> tuple[tuple[str, int], ...]:
 def format_duration(duration_s: float) -> str:
     """`45 s`, `14 min`, `2 h 5 min`, `3 d`."""
     return " ".join(f"{count} {unit}" for unit, count in split_duration(duration_s))
+
+
+def whole_number(text: str) -> int | None:
+    """The number that a stranger wrote in decimal digits, of at most 18; else None.
+
+    Python's own reader takes digits of any script, and raises for more than 4300.
+    """
+    return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None

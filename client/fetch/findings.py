@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from client.net.answers import Fields
 from client.net.urls import BadUrl, Url, disposition_name
+from protocol.units import whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ def read_findings(base: Url, fields: Fields) -> Findings:
         except BadUrl:
             continue
         if "duplicate" in link.relations:
-            told = link.parameters.get("pri", "")
-            ranked.append((int(told) if told.isdecimal() else 999_999, url))
+            priority = whole_number(link.parameters.get("pri", ""))
+            ranked.append((999_999 if priority is None else priority, url))
             continue
         kind = link.parameters.get("type", "").lower()
         if "describedby" in link.relations and kind == "application/metalink4+xml":

@@ -22,6 +22,7 @@ from client.mirror.problem import MirrorProblem
 from client.mirror.transport import Transport
 from protocol.errors import BadManifest
 from protocol.mirror_report import SIGNATURE_HEADER, Report, encode_report
+from protocol.units import whole_number
 
 #: Longer than an origin holds a question for news.
 _NEWS_TIMEOUT_S = 60.0
@@ -218,11 +219,9 @@ class MirrorService:
                 answer = self._transport.request("HEAD", url, timeout_s=5.0)
             except DownloadError:
                 continue
-            length = answer.headers.get("content-length", "")
+            length = whole_number(answer.headers.get("content-length", ""))
             plain = "content-encoding" not in answer.headers
-            if answer.missing or (
-                answer.ok and plain and length.isdigit() and int(length) != entry.size_bytes
-            ):
+            if answer.missing or (answer.ok and plain and length not in (None, entry.size_bytes)):
                 wrong += 1
             elif answer.ok:
                 return ""

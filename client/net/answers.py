@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from client.net.retry import Answer, ComeBack, Failed, Granted, Reason, Refused
 from protocol.ranges import parse_content_range
+from protocol.units import whole_number
 
 #: Problem types (last part) that mean: the ticket is no good, ask without it.
 TICKET_FAULTS = frozenset(
@@ -248,8 +249,7 @@ def _sentence(problem: dict[str, object]) -> str:
 
 
 def _whole(value: str | None) -> int | None:
-    value = (value or "").strip()
-    return int(value) if re.fullmatch(r"\d{1,18}", value) else None
+    return whole_number((value or "").strip())
 
 
 def _number(value: str | None) -> float | None:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from client.net.answers import Fields
 from client.net.network import Cancellable, Endpoint, Network, Transport
+from protocol.units import whole_number
 
 _HEAD_LIMIT = 64 << 10
 
@@ -353,7 +354,7 @@ class _Parser:
         if self.status in (204, 304):
             self.length = 0
         else:
-            self.length = int(told) if told.isdecimal() and not self.chunked else None
+            self.length = None if self.chunked else whole_number(told)
         if self.live and self.status >= 200:
             self._connection.begin(self)
 

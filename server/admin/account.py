@@ -10,6 +10,7 @@ import segno
 from markupsafe import Markup
 from pydantic import Field
 
+from protocol.units import whole_number
 from server.admin.accounts import (
     NAME,
     PASSWORD_MAX,
@@ -420,7 +421,7 @@ async def token_issue(ask: Ask) -> Answer:
     _me(ask)
     chosen = [scope.value for scope in Scope if call.field(f"scope.{scope}")]
     days = call.field("days")
-    if days and not (days.isascii() and days.isdigit() and 1 <= int(days) <= 3650):
+    if days and not 1 <= (whole_number(days) or 0) <= 3650:
         return _account(ask, 422, fault="The validity is 1 to 3650 days, or empty.")
     values = {
         "label": call.field("label")[:64] or "unnamed",

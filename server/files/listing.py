@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, quote_from_bytes, urlencode
 
 from markupsafe import Markup
 
-from protocol.units import format_size
+from protocol.units import format_size, whole_number
 from server.files.digests import Catalog
 from server.files.directory_cache import REUSE_FACTOR, Coming, Folders
 from server.files.openfile import OpenFile, Unreadable
@@ -96,8 +96,8 @@ class Look:
         """What a query asks for; what it cannot mean is left out."""
         if form != "html":
             return cls("name", False, 1, "", "en")
-        page = query.get("page", ["1"])[0]
-        number = min(int(page), 1_000_000) if page.isascii() and page.isdigit() else 1
+        page = whole_number(query.get("page", ["1"])[0])
+        number = min(page, 1_000_000) if page is not None else 1
         sort = query.get("sort", ["name"])[0]
         order = query.get("order", [""])[0]
         sort = sort if sort in _SORTS else "name"

@@ -225,6 +225,13 @@ class Front:
         )
         connection.shaking_hands = tls is not None
         connection.begin_life()
+        try:
+            self._first_look(connection)
+        except Exception:  # noqa: BLE001 - one connection's fault is not the others'
+            _log.failure("a connection failed")
+            connection.abort()
+
+    def _first_look(self, connection: HttpConnection) -> None:
         if connection.alive:
             # Often the request is there already, and with it the whole life of the connection.
             if connection.shaking_hands:
