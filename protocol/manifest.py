@@ -148,7 +148,7 @@ def encode_metalink(
 ) -> bytes:
     """A Metalink 4 document. The same input gives the same bytes: no dates in it.
 
-    Characters that XML cannot hold are left out of names; such a file still has its URLs.
+    Characters that XML cannot hold are replaced in names; such a file still has its URLs.
     """
     out = [
         '<?xml version="1.0" encoding="UTF-8"?>\n',
@@ -158,7 +158,7 @@ def encode_metalink(
     if origin is not None:
         out.append(f'  <origin dynamic="true">{_text(origin)}</origin>\n')
     for file in files:
-        out.append(f"  <file name={quoteattr(_legal(file.name))}>\n")
+        out.append(f"  <file name={quoteattr(xml_legal(file.name))}>\n")
         if file.size_bytes is not None:
             out.append(f"    <size>{file.size_bytes}</size>\n")
         if file.sha256 is not None:
@@ -175,12 +175,13 @@ def encode_metalink(
     return "".join(out).encode("utf-8")
 
 
-def _legal(text: str) -> str:
+def xml_legal(text: str) -> str:
+    """The text with characters replaced that no XML document may hold, escaped or not."""
     return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "\ufffd", text)
 
 
 def _text(text: str) -> str:
-    return escape(_legal(text))
+    return escape(xml_legal(text))
 
 
 #: Digests that a Metalink may give (RFC 5854 names IANA's list), the strongest first.

@@ -134,6 +134,15 @@ def test_searching_has_a_bounded_price(bench: Bench, monkeypatch: pytest.MonkeyP
     assert (answer.status, answer.text("retry-after")) == (503, "2")
 
 
+def test_a_name_that_xml_cannot_hold_does_not_break_the_feed(bench: Bench) -> None:
+    """One such file used to make the folder's feed unreadable for all."""
+    bench.write("r\x01/a\x1b[31m\ufffe]]>.iso", b"x")
+    feed = ET.fromstring(bench.connect().get("/r%01/?format=atom").body)
+    assert [entry.findtext(f"{ATOM}title") for entry in feed.iter(f"{ATOM}entry")] == [
+        "a\ufffd[31m\ufffd]]>.iso"
+    ]
+
+
 def test_a_feed_has_the_newest_files_first(bench: Bench) -> None:
     bench.write("r/newest & best.iso", b"x", mtime_s=2_000_000_200)
     bench.write("r/older.iso", b"x", mtime_s=2_000_000_100)

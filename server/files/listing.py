@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, quote_from_bytes, urlencode
 
 from markupsafe import Markup
 
+from protocol.manifest import xml_legal
 from protocol.units import format_size, whole_number
 from server.files.digests import Catalog
 from server.files.directory_cache import REUSE_FACTOR, Coming, Folders
@@ -254,11 +255,14 @@ class Listings:
         rows = [self._described(parts, entry) for entry in files[:_FEED_ROWS]]
         for row in rows:
             row["size"] = format_size(row["size_bytes"])
+            row["name"] = xml_legal(row["name"])
         path = url_of(b"/".join(parts)) + ("/" if parts else "")
         return self._pages.render(
             "feed.xml",
             origin=_SOME_ORIGIN.decode(),
-            title=parts[-1].decode("utf-8", "replace") if parts else Phrases()("files_all"),
+            title=xml_legal(parts[-1].decode("utf-8", "replace"))
+            if parts
+            else Phrases()("files_all"),
             path=path or "/",
             rows=rows,
             updated=rows[0]["modified"] if rows else _iso(0.0),
