@@ -185,6 +185,7 @@ class Carousel:
     def _take_wants(self, report: Report, wants: Wants) -> None:
         # The report has the low 32 bits of the last datagram it saw; it cannot be a future one.
         behind = (self._sequence - 1 - report.sequence) & 0xFFFFFFFF
+        # Where somebody forged such a one, all that was sent counts as seen.
         seen = self._sequence - 1 - (behind if behind <= self._sequence else 0)
         # Nor can anybody lack what was not sent yet.
         blocks = min(self._layout.blocks, self._out + 1)
