@@ -77,7 +77,8 @@ def test_the_waiting_page_starts_the_download_in_place(tmp_path: Path) -> None:
         with sqlite3.connect(tmp_path / "state" / "tidegate.db") as database:
             (early,) = database.execute("SELECT sum(early_polls) FROM tickets").fetchone()
         database.close()
-        assert not early
+        # As many as are forgiven: the script knocks once, when a slot is free.
+        assert early <= 1
         assert first.wait(60) == 0
 
 
