@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,9 +51,12 @@ class Machines:
         self.digests = make_release(folder / "release", big_iso=3_000_000, small_txt=100)
 
     def start(self, name: str) -> RunningServer:
-        state = self.folder / name
+        state, own = self.folder / name, self.folder / f"{name}-release"
+        if not own.exists():
+            # Every machine has files of its own, as `rsync -a` brought them.
+            shutil.copytree(self.folder / "release", own)
         args = ("--cluster", self.url, *self.args)
-        server = RunningServer(self.folder / "release", state, *args, **ENVIRON)
+        server = RunningServer(own, state, *args, **ENVIRON)
         self.running[name] = server
         return server
 
@@ -152,6 +157,46 @@ def _have_one_queue(machines: Machines, asking: Ask) -> None:
     for url in urls:
         with urllib.request.urlopen(f"{url}/small.txt", timeout=20) as answer:
             assert len(answer.read()) == 100
+
+
+def _part(url: str, file: str, span: str, tag: str) -> tuple[int, str, bytes]:
+    fields = {"Range": f"bytes={span}", "If-Range": tag, "Tidegate-Client": "parts"}
+    request = urllib.request.Request(f"{url}/{file}", headers=fields)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return answer.status, answer.headers["ETag"], answer.read()
+
+
+def test_a_download_goes_on_at_another_machine_and_is_never_a_mixture(
+    tmp_path: Path, url: str
+) -> None:
+    machines = Machines(tmp_path, url, *ARGS, "--bandwidth", "50MB")
+    try:
+        urls = [machines.start(name).url for name in ("one", "two")]
+        wait_for(machines.gathered, 60)
+        whole = (tmp_path / "release" / "big.iso").read_bytes()
+        with urllib.request.urlopen(f"{urls[0]}/big.iso", timeout=60) as answer:
+            tag = answer.headers["ETag"]
+            assert answer.read() == whole
+        cuts = [*range(0, len(whole), 700_000), len(whole)]
+        got = b""
+        for turn, (begin, end) in enumerate(itertools.pairwise(cuts)):
+            status, seen, part = _part(urls[turn % 2], "big.iso", f"{begin}-{end - 1}", tag)
+            assert (status, seen) == (206, tag)
+            got += part
+        assert hashlib.sha256(got).hexdigest() == machines.digests["big.iso"]
+        # The second machine has another build of the same size and time by now.
+        file = tmp_path / "two-release" / "big.iso"
+        times = os.stat(file)
+        other = bytes(255 - byte for byte in whole)
+        file.write_bytes(other)
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+        status, seen, part = _part(urls[1], "big.iso", "700000-", tag)
+        assert (status, part) == (200, other)
+        assert seen != tag
+        status, seen, part = _part(urls[0], "big.iso", "700000-", tag)
+        assert (status, seen, part) == (206, tag, whole[700_000:])
+    finally:
+        machines.close()
 
 
 def test_a_leader_that_is_killed_is_followed_by_another_and_no_place_is_lost(

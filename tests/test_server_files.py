@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import shutil
 import socket
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.files.openfile import OpenFile
+from server.files.openfile import OpenFile, shared_tag
 from server.files.paths import split_path, url_of
 from server.files.tree import IsDirectory, NotHere, Tree
 
@@ -202,6 +204,32 @@ def test_the_same_size_and_time_do_not_make_the_same_content(tree: Tree) -> None
     assert before == again
     assert (before.size_bytes, before.mtime_s) == (after.size_bytes, after.mtime_s)
     assert before.etag != after.etag
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 32_768, 32_769, 100_000])
+def test_copies_on_several_machines_have_the_same_tag_and_other_contents_do_not(
+    tmp_path: Path, size: int
+) -> None:
+    (tmp_path / "one").mkdir()
+    file = tmp_path / "one" / "a.bin"
+    file.write_bytes(random.Random(size).randbytes(size))
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    times = os.stat(file).st_atime_ns, os.stat(file).st_mtime_ns
+    trees = [Tree(str(tmp_path / name), tag_of=shared_tag) for name in ("one", "two")]
+    first, second = (tree.open([b"a.bin"]) for tree in trees)
+    assert first.rep.key != second.rep.key
+    assert first.rep.etag == second.rep.etag
+    # What a build leaves: the same size and time, and nearly all bytes are others.
+    file.write_bytes(bytes(255 - byte for byte in file.read_bytes()))
+    os.utime(file, ns=times)
+    other = trees[0].open([b"a.bin"])
+    assert (other.rep.etag == second.rep.etag) is (size == 0)
+    # `touch` makes another tag, as ever.
+    os.utime(file, (1e9, 1e9))
+    touched = other.as_it_is()
+    assert touched is not None
+    assert touched.rep.etag not in (other.rep.etag, second.rep.etag)
+    assert touched.rep.etag == trees[0].open([b"a.bin"]).rep.etag
 
 
 def test_descriptors_are_closed_when_nobody_needs_them(tree: Tree) -> None:

@@ -16,6 +16,7 @@ from server.admin.revisions import Configured, usable
 from server.admission.own_pages import BadTemplate, OwnPages
 from server.app.config import CannotStart, LoadedConfig, without_password
 from server.app.settings import ServerConfig
+from server.files.openfile import local_tag, shared_tag
 from server.files.site import Site
 from server.files.transfer import HasTorrent
 from server.files.tree import Tree
@@ -39,7 +40,8 @@ _MARK = "ticket-numbers"
 def open_tree(config: ServerConfig) -> Tree:
     """The served directory. Raises CannotStart."""
     try:
-        return Tree(str(config.directory), show_hidden=config.show_hidden)
+        tag_of = local_tag if config.cluster is None else shared_tag
+        return Tree(str(config.directory), show_hidden=config.show_hidden, tag_of=tag_of)
     except OSError as fault:
         raise CannotStart(
             f"{config.directory} cannot be served: {fault.strerror}; give a directory that "

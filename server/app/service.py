@@ -82,7 +82,7 @@ from server.store.cluster import drop_node, keep_node
 from server.store.journal import reserve_numbers, write_tickets
 from server.store.queries import count_pass_use, keep_revision
 from server.store.records import PassRecord
-from server.store.store import Work
+from server.store.store import CLUSTER_LATE_S, LATE_S, Work
 
 #: A server that stops lets whole answers get out for so long.
 _PARTING_S = 1.0
@@ -124,7 +124,8 @@ class Service:
         else:
             keys = load_keys(key_file, now(), config.keys_rotate_s)
         memory = open_memory(config, now(), cluster.database if cluster is not None else None)
-        self._database = StoreService(reactor, memory.database, now, self._fenced)
+        late_s = LATE_S if cluster is None else CLUSTER_LATE_S
+        self._database = StoreService(reactor, memory.database, now, self._fenced, late_s)
         self.store = self._database.store
         tables = OperatorTables(memory.database, self.store)
         papers = Papers(tables)

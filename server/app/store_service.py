@@ -11,7 +11,7 @@ from twisted.python.threadpool import ThreadPool
 
 from server.app.parts import Part
 from server.store.database import Database
-from server.store.store import Store, Work
+from server.store.store import LATE_S, Store, Work
 
 _READ_THREADS = 3
 
@@ -19,7 +19,7 @@ _READ_THREADS = 3
 class StoreService:
     """A store on threads of its own; work is queued from the beginning and done once it runs.
 
-    `fenced` hears that another machine leads.
+    `fenced` hears that another machine leads; `late_s` is how long answers wait for a commit.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class StoreService:
         database: Database,
         now: Callable[[], float],
         fenced: Callable[[], None] = lambda: None,
+        late_s: float = LATE_S,
     ) -> None:
         self._database = database
         self._write_pool = ThreadPool(1, 1, "store-write")
@@ -44,6 +45,7 @@ class StoreService:
             lambda work: maybeDeferred(deferToThreadPool, reactor, self.read_pool, work),
             now,
             fenced,
+            late_s,
         )
 
     def part(self, memory: Callable[[], list[Work[None]]]) -> Part:

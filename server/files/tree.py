@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
 from protocol.errors import ProtocolError
-from server.files.openfile import OpenFile, at_hand, etag_of, key_of
+from server.files.openfile import OpenFile, TagOf, at_hand, key_of, local_tag
 from server.files.paths import url_of
 from server.files.transfer import FileKey, Representation
 
@@ -62,18 +62,24 @@ class Overloaded(ProtocolError):
 class Tree:
     """A directory that is served. `show_hidden` serves names that begin with a dot, too.
 
-    Keeps up to `most_open` files open. Raises NotADirectoryError or another OSError when the root
-    cannot be opened.
+    `tag_of` makes the entity tags of its files. Keeps up to `most_open` files open. Raises
+    NotADirectoryError or another OSError when the root cannot be opened.
     """
 
     def __init__(
-        self, root: str | bytes, *, show_hidden: bool = False, most_open: int = 512
+        self,
+        root: str | bytes,
+        *,
+        show_hidden: bool = False,
+        most_open: int = 512,
+        tag_of: TagOf = local_tag,
     ) -> None:
         self._name = os.path.abspath(os.fsencode(root))
         self._prefix = self._name + b"/"
         self.root = os.path.realpath(self._name)
         self._show_hidden = show_hidden
         self._most_open = most_open
+        self._tag_of = tag_of
         self._root_fd = os.open(self.root, _DIRECTORY)
         status = os.fstat(self._root_fd)
         self._root_identity = (status.st_dev, status.st_ino)
@@ -191,10 +197,9 @@ class Tree:
             del self._open[path]
         fd, status = self._walk(parts, directory=False)
         key = key_of(status)
-        rep = Representation(
-            path, url_of(path), status.st_size, status.st_mtime_ns / 1e9, etag_of(key), key
-        )
-        file = OpenFile(fd, rep)
+        tag = self._tag_of(fd, key)
+        rep = Representation(path, url_of(path), key.size_bytes, key.mtime_ns / 1e9, tag, key)
+        file = OpenFile(fd, rep, self._tag_of)
         self._open[path] = file
         if len(self._open) > self._most_open:
             self._open.popitem(last=False)

@@ -29,8 +29,9 @@ Work = Callable[[Session], T]
 RunInThread = Callable[[Callable[[], T]], "Deferred[T]"]
 
 BATCH_S = 0.004
-#: Who waits for a commit waits no longer than this, whatever the database does.
-LATE_S = 0.5
+#: Who waits for a commit waits no longer than this, whatever the database does; in a cluster for
+#: the second time: there a place must survive its leader, not only the next start.
+LATE_S, CLUSTER_LATE_S = 0.5, 5.0
 RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 15.0
 MOST_NOTES = 20_000
@@ -56,6 +57,8 @@ class Store:
     """Batches writes to one database and runs reads beside them.
 
     `fenced` hears that another machine leads, before anybody is told that something is safe.
+    `late_s` is how long answers wait for a commit, failed attempts included; once one had to go
+    without, the others follow at once until the database works again.
     """
 
     log = Logger()
@@ -68,9 +71,11 @@ class Store:
         read_in_thread: Callable[[Callable[[], object]], Deferred[object]],
         now: Callable[[], float],
         fenced: Callable[[], None] = lambda: None,
+        late_s: float = LATE_S,
     ) -> None:
         self._database = database
         self._fenced = fenced
+        self._late_s = late_s
         self._memory: Callable[[], list[Work[None]]] = list
         self._reactor: Any = reactor
         self._write_in_thread = write_in_thread
@@ -92,6 +97,7 @@ class Store:
         #: When the last batch began.
         self._flushed_s = -BATCH_S
         self._late = False
+        self._late_call: Any = None
         self._reason = ""
         self._since_s = 0.0
         self.failures_total = 0
@@ -119,12 +125,29 @@ class Store:
         self._schedule()
 
     def after_commit(self, callback: Callable[[], None]) -> None:
-        """Call back when all that was given so far is safe; at once while the database is ill."""
+        """Call back when all that was given so far is safe, or was waited for long enough."""
         idle = self._call is None and self._flying is None
-        if self._reason or self._late or idle:
+        if self._late or idle:
             callback()
         else:
             self._waiters.append(callback)
+            if self._late_call is None:
+                self._late_call = self._reactor.callLater(self._late_s, self._go_without)
+
+    def _go_without(self) -> None:
+        self._late_call = None
+        self._late = True
+        self._tell(self._flying_waiters)
+        self._tell(self._waiters)
+
+    def _in_time(self) -> None:
+        """The database took a batch: the time of those who wait for the next one begins anew."""
+        self._late = False
+        if self._late_call is not None:
+            self._late_call.cancel()
+            self._late_call = None
+        if self._waiters:
+            self._late_call = self._reactor.callLater(self._late_s, self._go_without)
 
     def read(self, work: Work[T]) -> Deferred[T]:
         """Run a query (or a write that wants its answer) in a session of its own."""
@@ -164,7 +187,7 @@ class Store:
             limits.append(self._reactor.callLater(CUT_S, end, False))
 
         def end(free: bool) -> None:
-            for limit in limits:
+            for limit in (*limits, *([self._late_call] if self._late_call else [])):
                 if limit.active():
                     limit.cancel()
             if done.called:
@@ -210,6 +233,7 @@ class Store:
         self._flushed_s = self._reactor.seconds()
         if not (self._tickets or self._musts or self._notes):
             self._tell(self._waiters)
+            self._in_time()
             return
         # A note that can never succeed must not poison what has to be kept: notes are tried once.
         tickets, self._tickets = self._tickets, {}
@@ -231,26 +255,18 @@ class Store:
                 for work in notes:
                     work(session)
 
-        def late() -> None:
-            self._late = True
-            self._tell(self._flying_waiters)
-            self._tell(self._waiters)
-
         def overdue() -> None:
             self._fell_ill(f"no answer in {DEADLINE_S:.0f} s")
             self._database.interrupt()
 
-        late_call = self._reactor.callLater(LATE_S, late)
         overdue_call = self._reactor.callLater(DEADLINE_S, overdue)
         self._flying_count = len(tickets) + len(musts) + len(notes)
 
         def landed() -> None:
             self._flying = None
             self._flying_count = 0
-            self._late = False
-            for call in (late_call, overdue_call):
-                if call.active():
-                    call.cancel()
+            if overdue_call.active():
+                overdue_call.cancel()
 
         def succeeded(_: None) -> None:
             landed()
@@ -259,6 +275,7 @@ class Store:
                 self.log.info("The database works again.")
                 self._reason = ""
             self._tell(self._flying_waiters)
+            self._in_time()
             if self._tickets or self._musts or self._notes or self._waiters:
                 self._schedule()
 
@@ -274,8 +291,7 @@ class Store:
             # SQLAlchemy adds a link to its own manual in a second line.
             reason = (failure.getErrorMessage() or "unknown fault").splitlines()[0][:300]
             self._fell_ill(reason)
-            self._tell(self._flying_waiters)
-            self._tell(self._waiters)
+            self._flying_waiters, self._waiters = [], self._flying_waiters + self._waiters
             self._schedule(self._retry_s)
             self._retry_s = min(RETRY_MOST_S, self._retry_s * 2)
 
