@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
-from server.cluster.election import Candidacy, Standing, answered, is_sure, passed
+from server.cluster.election import MISSED, Candidacy, Standing, answered, is_sure, passed
 from server.store.cluster import (
     Fenced,
     LeaseRow,
@@ -66,9 +66,12 @@ class Cluster(RuleBasedStateMachine):
             others = []
         return 1 + sum(self.states[one].leader.epoch <= epoch for one in others)
 
-    @rule(name=machines, late_s=st.floats(0, 5))
-    def ask(self, name: str, late_s: float) -> None:
-        """A machine asks the database, and hears the answer some time later."""
+    @rule(name=machines, late_s=st.floats(0, 5), early_s=st.floats(0, LEASE_S * (1 - MISSED)))
+    def ask(self, name: str, late_s: float, early_s: float) -> None:
+        """A machine asks the database, and hears the answer some time later.
+
+        It may believe, rightly or not, that the leader is lost.
+        """
         if name in self.cut:
             return
         state, asked_s = self.states[name], self.now
@@ -77,7 +80,7 @@ class Cluster(RuleBasedStateMachine):
         if state.standing is Standing.LEADS:
             seen = renew(self.table, state.leader.epoch, LEASE_S, self.now)
         else:
-            seen = campaign(self.table, name, f"{name}:1", LEASE_S, self.now)
+            seen = campaign(self.table, name, f"{name}:1", LEASE_S, self.now, early_s)
         self.table.commit()
         self.now += late_s
         self.states[name] = answered(state, name, seen, asked_s, LEASE_S, self.company(name))
@@ -150,7 +153,7 @@ def test_a_leader_goes_on_without_the_database_while_it_has_company() -> None:
     table = open_table()
     seat = campaign(table, "a", "a:1", LEASE_S, 10.0)
     state = lead(answered(Candidacy(), "a", seat, 10.0, LEASE_S), 3)
-    assert passed(state, 11.9, 1).standing is Standing.LEADS
+    assert passed(state, 11.1, 1).standing is Standing.LEADS
     assert passed(state, 50.0, 2).standing is Standing.LEADS
     assert not is_sure(passed(state, 50.0, 2), 50.0)
     assert passed(state, 50.0, 1).standing is Standing.RETIRED
@@ -172,13 +175,18 @@ def test_the_lease_is_taken_when_it_has_run_out_or_was_ours_or_was_given_back() 
     assert (again.epoch, again.place) == (2, "a:2")
     assert renew(table, 2, LEASE_S, 12.9).epoch == 2
     assert campaign(table, "b", "b:1", LEASE_S, 13.5).holder == "a"
-    release(table, 2)
-    assert campaign(table, "b", "b:1", LEASE_S, 13.6).epoch == 3
+    # One that has lost the leader, too, waits for less.
+    early_s = LEASE_S * (1 - MISSED)
+    assert campaign(table, "b", "b:1", LEASE_S, 14.0, early_s).holder == "a"
+    assert campaign(table, "b", "b:1", LEASE_S, 14.2, early_s).holder == "b"
+    assert campaign(table, "a", "a:3", LEASE_S, 16.3).epoch == 4
+    release(table, 4)
+    assert campaign(table, "b", "b:1", LEASE_S, 16.4).epoch == 5
     # The old one is told who leads, and may write nothing.
-    assert renew(table, 2, LEASE_S, 14.0).holder == "b"
-    with pytest.raises(Fenced, match="epoch 3 instead of 2"):
-        check_epoch(table, 2)
-    check_epoch(table, 3)
+    assert renew(table, 4, LEASE_S, 16.5).holder == "b"
+    with pytest.raises(Fenced, match="epoch 5 instead of 4"):
+        check_epoch(table, 4)
+    check_epoch(table, 5)
     table.close()
 
 

@@ -115,6 +115,7 @@ class Machine:
         self._candidate: Candidate | None = None
         self._service: Any = None
         self._relay: Redial[FromLeader] | None = None
+        self._follower: RemoteAdmission | None = None
         self._admin: Listener | None = None
         self._admin_http: HttpFactory | None = None
         self._refresh_call: Any = None
@@ -153,6 +154,7 @@ class Machine:
             self._changed,
             campaigns=self._campaigns,
             company=self._company,
+            misses=self._misses_leader,
         )
         self._candidate.start()
         self._refresh_call = self._reactor.callLater(_REFRESH_S, self._refresh)
@@ -191,6 +193,11 @@ class Machine:
             return 1
         here = self._service.nodes.machines()
         return len(here | {self.name})
+
+    def _misses_leader(self) -> bool:
+        """Asked on the candidate's thread."""
+        follower = self._follower
+        return follower is not None and not follower.led
 
     def _changed(self, candidacy: Candidacy) -> None:
         if self._stopping:
@@ -296,6 +303,7 @@ class Machine:
                 epoch=lambda: endpoint.epoch,
             )
             relay.begin()
+            self._follower = relay
             links = LinkFactory(self._reactor, decode_from_leader, relay.peer)
             self._relay = Redial(self._reactor, endpoint, links, _RETRY_S)
             self._relay.start()
@@ -321,7 +329,7 @@ class Machine:
             self._admin = self._admin_http = None
         if self._relay is not None:
             self._relay.stop()
-            self._relay = None
+            self._relay = self._follower = None
 
     def _introduce(self, urls: list[str]) -> None:
         if self._introduced:

@@ -13,7 +13,7 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from server.cluster.election import Candidacy, Standing, answered, is_sure, passed
+from server.cluster.election import MISSED, Candidacy, Standing, answered, is_sure, passed
 from server.store.cluster import Seat, campaign, read_seat, release, renew
 from server.store.database import Database, StoreUnavailable
 
@@ -29,7 +29,8 @@ class Candidate:
 
     `changed` hears on the reactor's thread of each new standing and each new leader. One that does
     not `campaign` only follows. `company` is how many machines are connected with this one, itself
-    included.
+    included; `misses` says whether this one has lost the leader. Two witnesses, it and the
+    database, need not wait until the lease has run out; were both wrong, the fence would hold.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Candidate:
         *,
         campaigns: bool = True,
         company: Callable[[], int] = lambda: 1,
+        misses: Callable[[], bool] = lambda: False,
     ) -> None:
         self._reactor = reactor
         self._database = database
@@ -52,6 +54,7 @@ class Candidate:
         self._changed = changed
         self._campaigns = campaigns
         self.company = company
+        self._misses = misses
         self._here = 1
         self._guard = threading.Lock()
         self._stopped = threading.Event()
@@ -113,7 +116,8 @@ class Candidate:
             if state.standing is Standing.LEADS:
                 return renew(session, state.leader.epoch, self._lease_s)
             if self._campaigns:
-                return campaign(session, self._name, self._place, self._lease_s)
+                early_s = self._lease_s * (1.0 - MISSED) if self._misses() else 0.0
+                return campaign(session, self._name, self._place, self._lease_s, early_s=early_s)
             return read_seat(session)
 
     def _hear(self, seen: Seat, asked_s: float) -> None:

@@ -15,6 +15,9 @@ from dataclasses import dataclass, replace
 
 from server.store.cluster import Seat
 
+#: Who has lost its connection with the leader takes a lease that was not renewed for this part of
+#: its length; at least twice it should have been.
+MISSED = 0.6
 #: Before anybody has led.
 NOBODY = Seat()
 
@@ -31,9 +34,9 @@ class Standing(enum.StrEnum):
 class Candidacy:
     """One machine's standing.
 
-    `leader` is who leads as far as it knows (epoch 0: nobody has yet), `sure_until_s` when the
-    lease of a leader runs out on its own clock, and `company` how many machines were there when it
-    was renewed last, itself included.
+    `leader` is who leads as far as it knows (epoch 0: nobody has yet), `sure_until_s` until
+    when, on its own clock, nobody can have taken a leader's lease, and `company` how many machines
+    were there when it was renewed last, itself included.
     """
 
     standing: Standing = Standing.FOLLOWS
@@ -45,17 +48,17 @@ class Candidacy:
 def answered(
     state: Candidacy, me: str, seen: Seat, asked_s: float, lease_s: float, company: int = 1
 ) -> Candidacy:
-    """The database said who leads; it was asked at `asked_s`, so the lease ends no earlier."""
+    """The database said who leads; it was asked at `asked_s`, so no lease began earlier."""
     if state.standing is Standing.RETIRED:
         return state
     if state.standing is Standing.LEADS:
         if seen.epoch != state.leader.epoch:
             return replace(state, standing=Standing.RETIRED, leader=seen)
-        return replace(state, sure_until_s=asked_s + lease_s, company=company)
+        return replace(state, sure_until_s=asked_s + lease_s * MISSED, company=company)
     if seen.epoch < state.leader.epoch:
         return state
     if seen.holder == me and seen.epoch > state.leader.epoch:
-        return Candidacy(Standing.LEADS, seen, asked_s + lease_s, 1)
+        return Candidacy(Standing.LEADS, seen, asked_s + lease_s * MISSED, 1)
     return replace(state, leader=seen)
 
 

@@ -76,16 +76,22 @@ class Secret:
 
 
 def campaign(
-    session: Session, holder: str, place: str, lease_s: float, now_s: float | None = None
+    session: Session,
+    holder: str,
+    place: str,
+    lease_s: float,
+    now_s: float | None = None,
+    early_s: float = 0.0,
 ) -> Seat:
-    """Take the lease if it has run out, or if an earlier process of this machine had it.
+    """Take the lease if it runs out within `early_s`, or if an earlier process of this machine
+    had it.
 
     Who leads now; the caller does if it is `holder`. `now_s` stands for the database's clock.
     """
     now = _clock(now_s)
     taken = session.execute(
         update(LeaseRow)
-        .where(or_(LeaseRow.expires_s <= now, LeaseRow.holder == holder))
+        .where(or_(LeaseRow.expires_s <= now + early_s, LeaseRow.holder == holder))
         .values(epoch=LeaseRow.epoch + 1, holder=holder, place=place, expires_s=now + lease_s)
         .returning(LeaseRow.epoch)
         .execution_options(synchronize_session=False)
