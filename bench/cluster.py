@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import random
 import shutil
@@ -25,13 +24,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import click
 
-MIB = 1024 * 1024
+from bench.history import MIB, Client, History, fetch, most_at_once
+
 #: What a lease may idle before its slot is another's, in seconds; as the fault run sets it.
 LEASE_IDLE_S = 2.0
 
@@ -99,56 +97,6 @@ def private_kb(pid: int) -> int:
     return sum(int(rows[name].split()[0]) for name in ("Private_Clean", "Private_Dirty"))
 
 
-# -- a client -----------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Answer:
-    """What a client was answered; `digest` of the body if it came whole."""
-
-    status: int
-    fields: dict[str, str]
-    began_s: float = 0.0
-    ended_s: float = 0.0
-    digest: str = ""
-    body_bytes: int = 0
-
-
-async def fetch(
-    url: str,
-    file: str,
-    fields: dict[str, str],
-    context: ssl.SSLContext | None = None,
-    limit_s: float = 60.0,
-) -> Answer:
-    """One request on a connection of its own. Raises OSError or EOFError if it breaks off."""
-    parts = urlsplit(url)
-    async with asyncio.timeout(limit_s):
-        reader, writer = await asyncio.open_connection(
-            parts.hostname, parts.port, ssl=context, limit=MIB
-        )
-        try:
-            head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-            writer.write(f"GET {file} HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode())
-            lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-            pairs = [line.partition(": ") for line in lines[1:] if line]
-            answer = Answer(int(lines[0].split()[1]), {n.lower(): v for n, _, v in pairs})
-            answer.began_s = time.monotonic()
-            left = int(answer.fields["content-length"])
-            digest = hashlib.sha256()
-            while left:
-                data = await reader.read(min(left, MIB))
-                if not data:
-                    raise EOFError
-                left -= len(data)
-                answer.body_bytes += len(data)
-                digest.update(data)
-            answer.digest, answer.ended_s = digest.hexdigest(), time.monotonic()
-            return answer
-        finally:
-            writer.transport.abort()
-
-
 # -- speed --------------------------------------------------------------------------------------
 
 
@@ -202,93 +150,6 @@ async def _measure(url: str, streams: int) -> tuple[float, list[float]]:
 # -- faults -------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class History:
-    """What all clients saw."""
-
-    bodies: list[tuple[float, float]] = field(default_factory=list)
-    whole: int = 0
-    wrong: int = 0
-    broken: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
-    waits: int = 0
-    owners: dict[str, str] = field(default_factory=dict)
-    two_owners: int = 0
-    changed: int = 0
-    grew: list[int] = field(default_factory=list)
-    longest_s: float = 0.0
-
-
-def _number(token: str) -> str:
-    """What names a ticket in its token: its number is the first field of the signed part."""
-    return token.split(".")[2][:12]
-
-
-class Client:
-    """Downloads again and again, with its ticket, and writes down what it is told."""
-
-    def __init__(self, url: str, name: str, digest: str, history: History, rng: random.Random):
-        self._url = url
-        self._name = name
-        self._digest = digest
-        self._history = history
-        self._rng = rng
-
-    async def run(self, until_s: float) -> None:
-        """Go on until this time."""
-        turn = 0
-        while time.monotonic() < until_s:
-            turn += 1
-            await self._download(f"{self._name}-{turn}", until_s)
-
-    async def _download(self, client: str, until_s: float) -> None:
-        history, token, place = self._history, "", 0
-        while time.monotonic() < until_s:
-            fields = {"Tidegate-Wait": "ticket", "Tidegate-Client": client}
-            if token:
-                fields["Tidegate-Ticket"] = token
-            asked_s = time.monotonic()
-            try:
-                answer = await fetch(self._url, "/big.bin", fields)
-            except (OSError, EOFError, TimeoutError, asyncio.IncompleteReadError):
-                history.broken += 1
-                await asyncio.sleep(self._rng.uniform(0.05, 0.2))
-                continue
-            if answer.status == 200:
-                history.bodies.append((answer.began_s, answer.ended_s))
-                history.whole += 1
-                history.wrong += answer.digest != self._digest
-                return
-            history.longest_s = max(history.longest_s, answer.began_s - asked_s)
-            if answer.status != 503:
-                kind = str(answer.status)
-                history.refused[kind] = history.refused.get(kind, 0) + 1
-                return
-            history.waits += 1
-            fresh = answer.fields.get("tidegate-ticket", "")
-            if fresh:
-                if token and _number(fresh) != _number(token):
-                    history.changed += 1
-                token = fresh
-                owner = history.owners.setdefault(_number(token), client)
-                history.two_owners += owner != client
-                now = int(answer.fields.get("tidegate-place", "0"))
-                if place and now > place:
-                    history.grew.append(now - place)
-                place = now
-            await asyncio.sleep(self._rng.uniform(0.2, 0.6))
-
-
-def most_at_once(bodies: list[tuple[float, float]]) -> int:
-    """The most intervals that overlap at any moment."""
-    events = sorted([(began, 1) for began, _ in bodies] + [(ended, -1) for _, ended in bodies])
-    most = now = 0
-    for _, step in events:
-        now += step
-        most = max(most, now)
-    return most
-
-
 async def _torment(parent: int, state: Path, until_s: float, rng: random.Random) -> dict[str, int]:
     """Kill and stop processes at random; how often what."""
     done: dict[str, int] = {}
@@ -314,14 +175,14 @@ async def _torment(parent: int, state: Path, until_s: float, rng: random.Random)
 
 
 async def _faults(
-    parent: int, url: str, state: Path, digest: str, seconds: float, clients: int, seed: int
+    parent: int, url: str, state: Path, body: bytes, seconds: float, clients: int, seed: int
 ) -> tuple[History, dict[str, int]]:
     history, rng = History(), random.Random(seed)
     until_s = time.monotonic() + seconds
     crowd = [
-        Client(url, f"c{n}", digest, history, random.Random(f"{seed} {n}")) for n in range(clients)
+        Client([url], f"c{n}", body, history, random.Random(f"{seed} {n}")) for n in range(clients)
     ]
-    tasks = [asyncio.create_task(one.run(until_s + 10.0)) for one in crowd]
+    tasks = [asyncio.create_task(one.run(until_s, until_s + 60.0)) for one in crowd]
     done = await _torment(parent, state, until_s, rng)
     await asyncio.gather(*tasks)
     return history, done
@@ -398,7 +259,7 @@ def faults(workers: int, clients: int, seconds: float, slots: int, policy: str, 
                     process.pid,
                     url,
                     root / "state",
-                    hashlib.sha256(body).hexdigest(),
+                    body,
                     seconds,
                     clients,
                     seed,
@@ -411,6 +272,7 @@ def faults(workers: int, clients: int, seconds: float, slots: int, policy: str, 
     click.echo(
         f"downloads {history.whole}, wrong {history.wrong}; broken off {history.broken}; told to "
         f"wait {history.waits}, at most after {history.longest_s:.1f} s; refused {history.refused}"
+        f"; unfinished {history.unfinished}"
     )
     click.echo(
         f"tickets {len(history.owners)}, with two owners {history.two_owners}, changed under way "

@@ -5,25 +5,29 @@
 
 `failover` puts tickets into the journal, lets the leader answer for some of them, kills it (its
 process, or all of its machine) and takes the time until another one answers for them with their
-places. `faults` kills, stops and restarts leaders, nodes, whole machines and the database's
-connections at random under clients that write down what they saw, and judges the history.
+places. `faults` kills, stops and restarts leaders, nodes, whole machines and the database at random
+under clients that write down what they saw, and judges the history beside what the database was
+written. As root each machine is a network namespace and is cut off, too: from the others, from the
+database, from both, from everything.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
+import itertools
 import os
 import random
 import re
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -31,11 +35,22 @@ from urllib.parse import urlsplit
 import click
 from sqlalchemy import text
 
-from bench.cluster import LEASE_IDLE_S, Client, History, children, most_at_once
-from bench.postgres import postgres_running
+from bench.cluster import LEASE_IDLE_S, children
+from bench.history import (
+    Answer,
+    Client,
+    History,
+    fetch,
+    longest_above,
+    most_at_once,
+    outside,
+)
+from bench.multicast.network import run
+from bench.postgres import Postgres, postgres_running
 from policies.contract import TicketRow, TicketState
+from server.cluster.leader import GATHER_S
 from server.store.cluster import read_seat
-from server.store.database import Database
+from server.store.database import Database, StoreUnavailable
 from server.store.journal import reserve_numbers, write_tickets
 
 ENVIRON = {
@@ -46,22 +61,31 @@ ENVIRON = {
     "TIDEGATE_EARLY_PENALTY_S": "0",
 }
 _START_S = 60.0
+_LEASE_S = 1.5
 
 
 @dataclass(slots=True)
 class Machine:
-    """One server of the cluster; its port stays its own over restarts."""
+    """One server of the cluster; its port stays its own over restarts.
+
+    `within` is the command that runs another one at its place, `host` where it listens.
+    """
 
     folder: Path
     args: list[str]
     process: subprocess.Popen[str] | None = None
     url: str = ""
     environ: dict[str, str] = field(default_factory=dict)
+    within: tuple[str, ...] = ()
+    host: str = "127.0.0.1"
 
     def start(self) -> None:
         """Start it and wait until it serves."""
-        listen = self.url.partition("//")[2] or "127.0.0.1:0"
-        command = [sys.executable, "-m", "tidegate", "serve", str(self.folder.parent / "release")]
+        listen = self.url.partition("//")[2] or f"{self.host}:0"
+        release = self.folder.parent / f"{self.folder.name}-release"
+        if not release.exists():
+            shutil.copytree(self.folder.parent / "release", release)
+        command = [*self.within, sys.executable, "-m", "tidegate", "serve", str(release)]
         command += ["--listen", listen, "--admin", "off", "--state", str(self.folder), *self.args]
         with (self.folder.parent / "log").open("a", encoding="utf-8") as log:
             self.process = subprocess.Popen(
@@ -69,7 +93,13 @@ class Machine:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**os.environ, **ENVIRON, **self.environ, "PYTHONPATH": os.getcwd()},
+                env={
+                    **os.environ,
+                    **ENVIRON,
+                    **self.environ,
+                    "PYTHONPATH": os.getcwd(),
+                    "PGAPPNAME": self.folder.name,
+                },
             )
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -121,13 +151,20 @@ class Machine:
 
 @contextlib.contextmanager
 def machines(
-    root: Path, count: int, url: str, *args: str, lease_s: float
+    root: Path,
+    count: int,
+    url: str,
+    *args: str,
+    lease_s: float = _LEASE_S,
+    spaces: Spaces | None = None,
 ) -> Iterator[list[Machine]]:
     """`count` servers with one queue."""
     found = []
     try:
         for index in range(count):
             one = Machine(root / f"m{index}", ["--cluster", url, *args])
+            if spaces is not None:
+                one.within, one.host = spaces.within(index), spaces.address(index)
             one.environ["TIDEGATE_CLUSTER_LEASE_S"] = f"{lease_s}"
             found.append(one)
             one.start()
@@ -135,6 +172,85 @@ def machines(
     finally:
         for one in found:
             one.stop()
+
+
+class Spaces:
+    """A network namespace for each machine, on one bridge with us and the database.
+
+    We are in a namespace of our own already, see `enter`. Needs root.
+    """
+
+    DATABASE = "10.79.0.254"
+
+    def __init__(self, count: int, prefix: str) -> None:
+        self._count = count
+        self._prefix = prefix
+
+    @staticmethod
+    def enter() -> bool:
+        """Go on in a namespace of our own; False where that may not be."""
+        if os.environ.get("TIDEGATE_BENCH_SPACE"):
+            return True
+        if os.geteuid() != 0 or subprocess.run(["unshare", "-n", "true"], check=False).returncode:
+            return False
+        os.environ["TIDEGATE_BENCH_SPACE"] = "1"
+        again = ["unshare", "-n", sys.executable, "-m", "bench.machines", *sys.argv[1:]]
+        os.execvp("unshare", again)
+
+    def name(self, index: int) -> str:
+        """A machine's namespace."""
+        return f"{self._prefix}-m{index}"
+
+    @staticmethod
+    def address(index: int) -> str:
+        """Its address."""
+        return f"10.79.0.{index + 1}"
+
+    def within(self, index: int) -> tuple[str, ...]:
+        """What runs a command there."""
+        return ("ip", "netns", "exec", self.name(index))
+
+    def __enter__(self) -> Spaces:
+        self.__exit__()
+        run("ip", "link", "set", "lo", "up")
+        run("ip", "link", "add", "br0", "type", "bridge")
+        run("ip", "addr", "add", f"{self.DATABASE}/24", "dev", "br0")
+        run("ip", "link", "set", "br0", "up")
+        for index in range(self._count):
+            name = self.name(index)
+            run("ip", "netns", "add", name)
+            run("ip", "link", "add", f"p{index}", "type", "veth", "peer", "eth0", "netns", name)
+            run("ip", "link", "set", f"p{index}", "master", "br0", "up")
+            for words in (
+                ("link", "set", "lo", "up"),
+                ("addr", "add", f"{self.address(index)}/24", "dev", "eth0"),
+                ("link", "set", "eth0", "up"),
+            ):
+                run("ip", "-n", name, *words)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for index in range(self._count):
+            run("ip", "netns", "del", self.name(index), check=False)
+
+    def cut(self, index: int, what: str) -> None:
+        """Let nothing pass between this machine and `what`: peers, database, both, everything."""
+        rules = []
+        for hook, way, port in (("input", "saddr", "sport"), ("output", "daddr", "dport")):
+            rules.append(f"add chain ip cut {hook} {{ type filter hook {hook} priority 0; }}")
+            match = []
+            if what in ("peers", "both"):
+                match.append(f"ip {way} != {{ {self.DATABASE}, {self.address(index)} }}")
+            if what in ("database", "both"):
+                match.append(f"tcp {port} 5432")
+            if what == "everything":
+                match.append(f"{'iif' if hook == 'input' else 'oif'} eth0")
+            rules += [f"add rule ip cut {hook} {one} drop" for one in match]
+        run(*self.within(index), "nft", "add table ip cut; " + "; ".join(rules))
+
+    def heal(self, index: int) -> None:
+        """Let all pass again."""
+        run(*self.within(index), "nft", "delete", "table", "ip", "cut", check=False)
 
 
 def leading(database: Database, all_of_them: list[Machine]) -> Machine | None:
@@ -238,129 +354,280 @@ def failover(tickets: int, rounds: int, lease: float) -> None:
 
 # -- faults -------------------------------------------------------------------------------------
 
+#: Each statement that writes tickets leaves a row: which machine, and who leads by then.
+_AUDIT = (
+    "CREATE TABLE audit (seq bigserial, epoch bigint, holder text, machine text)",
+    "CREATE FUNCTION audit_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+    "INSERT INTO audit (epoch, holder, machine) "
+    "SELECT epoch, holder, current_setting('application_name') FROM cluster_lease; "
+    "RETURN NULL; END $$",
+    "CREATE TRIGGER audit AFTER INSERT OR UPDATE ON tickets "
+    "FOR EACH STATEMENT EXECUTE FUNCTION audit_write()",
+)
+#: A cut-off machine's bodies are its own affair until it is back for so long.
+_BACK_S = LEASE_IDLE_S + _LEASE_S + GATHER_S
+_FINISH_S = 120.0
 
-def _backends(database: Database) -> list[int]:
-    """The database's ends of all connections but ours."""
-    with database.begin() as session:
-        found = session.execute(
-            text(
-                "SELECT pid FROM pg_stat_activity "
-                "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-            )
-        )
-        return [row[0] for row in found]
 
+@dataclass(slots=True)
+class Harm:
+    """What is done to a fleet, at random; `apart` are the times in which machines were cut off."""
 
-async def _pause(pids: list[int], seconds: float) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
-    await asyncio.sleep(seconds)
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
+    fleet: list[Machine]
+    postgres: Postgres
+    database: Database
+    spaces: Spaces | None
+    rng: random.Random
+    done: Counter[str] = field(default_factory=Counter)
+    apart: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+
+    async def go_on(self, until_s: float) -> None:
+        """Do harm, one thing after the other."""
+        kinds: list[Callable[[Machine, str], Awaitable[None]]] = [
+            *(self._kill, self._kill, self._stop, self._node, self._stop_node),
+            *(self._machine, self._database_killed, self._database_stopped),
+            *([self._cut] * 4 if self.spaces is not None else []),
+        ]
+        while time.monotonic() < until_s:
+            await asyncio.sleep(self.rng.uniform(0.5, 3.0))
+            leader = None
+            with contextlib.suppress(StoreUnavailable):
+                leader = await asyncio.to_thread(leading, self.database, self.fleet)
+            others = [one for one in self.fleet if one is not leader] or self.fleet
+            at_leader = leader is not None and self.rng.random() < 0.5
+            victim = leader if leader is not None and at_leader else self.rng.choice(others)
+            with contextlib.suppress(ProcessLookupError):
+                await self.rng.choice(kinds)(victim, "leader" if victim is leader else "follower")
+
+    def _note(self, what: str) -> None:
+        self.done[what] += 1
+
+    async def _kill(self, victim: Machine, role: str) -> None:
+        self._note(f"{role} killed")
+        os.kill(victim.leader_pid(), signal.SIGKILL)
+
+    async def _stop(self, victim: Machine, role: str) -> None:
+        self._note(f"{role} stopped")
+        await self._pause([victim.leader_pid()], 5.0)
+
+    async def _node(self, victim: Machine, role: str) -> None:
+        self._note("node killed")
+        os.kill(self.rng.choice(self._nodes(victim)), signal.SIGKILL)
+
+    async def _stop_node(self, victim: Machine, role: str) -> None:
+        self._note("node stopped")
+        began_s = time.monotonic()
+        await self._pause([self.rng.choice(self._nodes(victim))], 5.0)
+        self._was_apart(victim, began_s)
+
+    async def _machine(self, victim: Machine, role: str) -> None:
+        self._note(f"{role}'s machine lost")
+        victim.lose()
+        await asyncio.sleep(self.rng.uniform(0.0, 3.0))
+        await asyncio.to_thread(victim.start)
+
+    async def _database_killed(self, victim: Machine, role: str) -> None:
+        self._note("database killed")
+        self.postgres.kill()
+        await asyncio.sleep(self.rng.uniform(0.0, 3.0))
+        await asyncio.to_thread(self.postgres.start)
+
+    async def _database_stopped(self, victim: Machine, role: str) -> None:
+        self._note("database stopped")
+        await self._pause(self.postgres.processes(), 4.0)
+
+    async def _cut(self, victim: Machine, role: str) -> None:
+        assert self.spaces is not None
+        index = self.fleet.index(victim)
+        what = self.rng.choice(("peers", "database", "both", "everything"))
+        self._note(f"{role} cut off from {what}")
+        began_s = time.monotonic()
+        await asyncio.to_thread(self.spaces.cut, index, what)
+        await asyncio.sleep(self.rng.uniform(0.5, 12.0))
+        await asyncio.to_thread(self.spaces.heal, index)
+        if what != "database":
+            # Who was the leader has left all the others behind, too.
+            for one in self.fleet if role == "leader" else [victim]:
+                self._was_apart(one, began_s)
+
+    def _was_apart(self, victim: Machine, began_s: float) -> None:
+        spans = self.apart.setdefault(self.fleet.index(victim), [])
+        if spans and spans[-1][1] >= began_s:
+            began_s = spans.pop()[0]
+        spans.append((began_s, time.monotonic() + _BACK_S))
+
+    def _nodes(self, victim: Machine) -> list[int]:
+        found = [pid for pid in victim.pids()[1:] if pid != victim.leader_pid()]
+        if not found:
+            raise ProcessLookupError
+        return found
+
+    async def _pause(self, pids: list[int], most_s: float) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        await asyncio.sleep(self.rng.uniform(0.2, most_s))
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 async def _torment(
-    fleet: list[Machine], database: Database, until_s: float, rng: random.Random
-) -> dict[str, int]:
-    """Do harm at random; how often what."""
-    done: dict[str, int] = {}
-    while time.monotonic() < until_s:
-        await asyncio.sleep(rng.uniform(0.5, 3.0))
-        leader = await asyncio.to_thread(leading, database, fleet)
-        others = [one for one in fleet if one is not leader] or fleet
-        victim = leader if leader is not None and rng.random() < 0.5 else rng.choice(others)
-        role = "leader" if victim is leader else "follower"
-        nodes = [pid for pid in victim.pids()[1:] if pid != victim.leader_pid()]
-        what = rng.choice(("kill", "kill", "stop", "node", "machine", "database"))
-        with contextlib.suppress(ProcessLookupError):
-            if what == "kill":
-                os.kill(victim.leader_pid(), signal.SIGKILL)
-            elif what == "stop":
-                await _pause([victim.leader_pid()], rng.uniform(0.2, 5.0))
-            elif what == "node" and nodes:
-                os.kill(rng.choice(nodes), signal.SIGKILL)
-                role = "any"
-            elif what == "machine":
-                victim.lose()
-                await asyncio.sleep(rng.uniform(0.0, 3.0))
-                await asyncio.to_thread(victim.start)
-            elif what == "database":
-                await _pause(await asyncio.to_thread(_backends, database), rng.uniform(0.2, 4.0))
-                role = "any"
-        done[f"{what} {role}"] = done.get(f"{what} {role}", 0) + 1
-    return done
-
-
-async def _run(
-    fleet: list[Machine],
-    database: Database,
-    digest: str,
-    seconds: float,
-    clients: int,
-    seed: int,
-) -> tuple[History, dict[str, int]]:
-    history, rng = History(), random.Random(seed)
+    harm: Harm, body: bytes, seconds: float, clients: int, seed: int, slots: int
+) -> tuple[History, int]:
+    """What the clients saw, and how many newcomers of `slots` + 1 started at once at the end."""
+    history = History()
     until_s = time.monotonic() + seconds
+    urls = [one.url for one in harm.fleet]
+    # All together ask a hundred times a second or so.
+    poll_s = (max(0.2, clients / 200), max(0.6, clients / 60))
     crowd = [
-        Client(fleet[n % len(fleet)].url, f"c{n}", digest, history, random.Random(f"{seed} {n}"))
+        Client(urls, f"c{n}", body, history, random.Random(f"{seed} {n}"), poll_s)
         for n in range(clients)
     ]
-    tasks = [asyncio.create_task(one.run(until_s + 15.0)) for one in crowd]
-    done = await _torment(fleet, database, until_s, rng)
+    tasks = [asyncio.create_task(one.run(until_s, until_s + _FINISH_S)) for one in crowd]
+    await harm.go_on(until_s)
     await asyncio.gather(*tasks)
-    return history, done
+    await asyncio.sleep(LEASE_IDLE_S + 1.0)
+    return history, await _newcomers(urls[0], slots + 1)
 
 
-def judge(history: History, log: str) -> list[str]:
+async def _newcomers(url: str, count: int) -> int:
+    """How many of so many newcomers start a long download at once."""
+    began: list[Answer] = []
+
+    async def one(index: int) -> None:
+        fields = {"Tidegate-Wait": "ticket", "Tidegate-Client": f"newcomer-{index}"}
+        with contextlib.suppress(OSError, EOFError, asyncio.IncompleteReadError):
+            await fetch(url, "/long.bin", fields, limit_s=3.0, begun=began.append)
+
+    await asyncio.gather(*(one(index) for index in range(count)))
+    return sum(answer.status == 200 for answer in began)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the database says of the run: who wrote in which epoch, and all numbers."""
+
+    epochs: int
+    two_writers: int
+    foreign: int
+    back: int
+    numbers: frozenset[int]
+
+
+def _written(database: Database, names: dict[str, str]) -> Written:
+    with database.begin() as session:
+        rows = session.execute(text("SELECT epoch, holder, machine FROM audit ORDER BY seq")).all()
+        numbers = frozenset(session.scalars(text("SELECT number FROM tickets")))
+        epochs = read_seat(session).epoch
+    writers: dict[int, set[str]] = {}
+    for epoch, _, machine in rows:
+        writers.setdefault(epoch, set()).add(machine)
+    foreign = sum(bool(holder) and names.get(machine) != holder for _, holder, machine in rows)
+    back = sum(after[0] < before[0] for before, after in itertools.pairwise(rows))
+    two = sum(len(found) > 1 for found in writers.values())
+    return Written(epochs, two, foreign, back, numbers)
+
+
+def judge(
+    history: History, written: Written, harm: Harm, slots: int, newcomers: int, log: str
+) -> list[str]:
     """What was broken of the promises."""
-    found = []
-    if history.wrong:
-        found.append(f"{history.wrong} files were wrong")
-    if history.two_owners:
-        found.append(f"{history.two_owners} tickets had two owners")
+    together = outside(history.bodies, harm.apart)
+    above_s = longest_above(together, slots)
+    lost = history.owners.keys() - written.numbers
+    counts = {
+        "{} files were wrong": history.wrong,
+        "{} tickets had two owners": history.two_owners,
+        "{} tickets changed their number": history.changed,
+        "{} tickets that were told are not in the journal": len(lost),
+        "{} places grew by more than all who can have broken off": sum(
+            one > 2 * slots for one in history.grew
+        ),
+        "{} clients were sent away for good": sum(history.refused.values()),
+        "{} clients did not finish": history.unfinished,
+        "{} epochs had two writers": written.two_writers,
+        "{} writes of a machine that did not lead": written.foreign,
+        "{} writes of an earlier epoch after a later one": written.back,
+        "{} of the slots are lost": max(0, slots - newcomers),
+        "{} newcomers more than there are slots": max(0, newcomers - slots),
+        "{} faults of ours stand in the log": log.count("Traceback"),
+    }
+    found = [sentence.format(count) for sentence, count in counts.items() if count]
+    if above_s > _BACK_S:
+        found.append(f"more bodies than slots for {above_s:.1f} s")
     if not history.whole:
         found.append("nobody got a file")
-    if "Traceback" in log:
-        found.append("a fault of ours stands in the log")
     return found
 
 
 @main.command()
 @click.option("--count", default=3, show_default=True, help="Machines.")
-@click.option("--clients", default=100, show_default=True)
+@click.option("--clients", default=300, show_default=True)
 @click.option("--seconds", default=60.0, show_default=True)
 @click.option("--slots", default=6, show_default=True)
 @click.option("--policy", default="ticket", show_default=True)
 @click.option("--seed", default=1, show_default=True)
-def faults(count: int, clients: int, seconds: float, slots: int, policy: str, seed: int) -> None:
-    """Kill and stop at random under CLIENTS; exit status 1 if a promise was broken."""
-    with tempfile.TemporaryDirectory() as folder, postgres_running() as url:
+@click.option("--prefix", default="tgf", show_default=True, help="Of the namespaces' names.")
+@click.option("--keep-log", type=click.Path(path_type=Path), help="Where the servers' log goes.")
+def faults(
+    count: int,
+    clients: int,
+    seconds: float,
+    slots: int,
+    policy: str,
+    seed: int,
+    prefix: str,
+    keep_log: Path | None,
+) -> None:
+    """Kill, stop and cut off at random under CLIENTS; exit status 1 if a promise was broken."""
+    with contextlib.ExitStack() as stack:
+        spaces = stack.enter_context(Spaces(count, prefix)) if Spaces.enter() else None
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        postgres = Postgres(address=Spaces.DATABASE if spaces is not None else "")
+        stack.callback(postgres.remove)
+        postgres.start()
         root = Path(folder)
         (root / "release").mkdir()
         body = random.Random(seed).randbytes(400_000)
         (root / "release" / "big.bin").write_bytes(body)
+        (root / "release" / "long.bin").write_bytes(bytes(100_000_000))
         args = ("--slots", str(slots), "--reserve-small", "0", "--bandwidth", "4MB")
-        database = Database(url)
-        with machines(root, count, url, *args, "--policy", policy, lease_s=1.5) as fleet:
-            digest = hashlib.sha256(body).hexdigest()
-            history, done = asyncio.run(_run(fleet, database, digest, seconds, clients, seed))
-            with database.begin() as session:
-                epochs = read_seat(session).epoch
-        database.close()
+        database = Database(postgres.url)
+        stack.callback(database.close)
+        fleet = stack.enter_context(
+            machines(root, count, postgres.url, *args, "--policy", policy, spaces=spaces)
+        )
+        with database.begin() as session:
+            for statement in _AUDIT:
+                session.execute(text(statement))
+        harm = Harm(fleet, postgres, database, spaces, random.Random(seed))
+        history, newcomers = asyncio.run(_torment(harm, body, seconds, clients, seed, slots))
+        written = _written(database, {one.folder.name: one.name for one in fleet})
         log = (root / "log").read_text("utf-8")
-    click.echo(f"faults: {done}; epochs {epochs}")
+    if keep_log is not None:
+        keep_log.write_text(log, "utf-8")
+    together = outside(history.bodies, harm.apart)
+    click.echo(f"harm: {dict(sorted(harm.done.items()))}; epochs {written.epochs}")
     click.echo(
-        f"downloads {history.whole}, wrong {history.wrong}; broken off {history.broken}; told to "
-        f"wait {history.waits}, at most after {history.longest_s:.1f} s; refused {history.refused}"
+        f"downloads {history.whole}, wrong {history.wrong}; broken off {history.broken}, resumed "
+        f"{history.resumed}, begun anew {history.begun_anew}, unfinished {history.unfinished}; "
+        f"told to wait {history.waits}, at most after {history.longest_s:.1f} s; refused "
+        f"{history.refused}"
     )
     click.echo(
-        f"tickets {len(history.owners)}, with two owners {history.two_owners}, changed under way "
-        f"{history.changed}; places that grew {len(history.grew)}, at most by "
-        f"{max(history.grew, default=0)}; bodies at once {most_at_once(history.bodies)} of {slots}"
+        f"tickets {len(history.owners)}, not in the journal "
+        f"{len(history.owners.keys() - written.numbers)}, with two owners {history.two_owners}, "
+        f"changed {history.changed}; places that grew {len(history.grew)}, at most by "
+        f"{max(history.grew, default=0)}"
     )
-    broken = judge(history, log)
+    click.echo(
+        f"bodies at once {most_at_once(together)} of {slots} at machines that were not cut off, "
+        f"more than {slots} for {longest_above(together, slots):.1f} s at most; {newcomers} of "
+        f"{slots + 1} newcomers start; epochs with two writers {written.two_writers}"
+    )
+    broken = judge(history, written, harm, slots, newcomers, log)
     if broken:
         click.echo(log[-5000:], err=True)
         click.echo("; ".join(broken), err=True)

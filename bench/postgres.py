@@ -31,39 +31,96 @@ def tool(name: str) -> str:
     return found
 
 
+class Postgres:
+    """One in a folder of its own that is made now; it refuses to run as root.
+
+    `durable`: commits wait for the disk. `address`: it is reached there, too.
+    """
+
+    def __init__(self, *, durable: bool = False, address: str = "") -> None:
+        initdb = tool("initdb")
+        self._address = address
+        self._folder = folder = Path(tempfile.mkdtemp(prefix="tg-pg-"))
+        user = getpass.getuser()
+        prefix: list[str] = []
+        if os.geteuid() == 0:
+            user = "postgres"
+            prefix = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+            shutil.chown(folder, user, user)
+        data = folder / "data"
+        subprocess.run(
+            [*prefix, initdb, "-A", "trust", "-U", "tide", "-N", "-D", str(data)],
+            check=True,
+            capture_output=True,
+            cwd=folder,
+        )
+        if address:
+            with (data / "pg_hba.conf").open("a", encoding="ascii") as rules:
+                rules.write("host all all all trust\n")
+        self._command = [*prefix, tool("postgres"), "-D", str(data), "-k", str(folder)]
+        self._command += ["-c", f"listen_addresses={address}", *([] if durable else ["-F"])]
+        self._server: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is reached: at its address, if it has one."""
+        return f"postgresql://tide@{self._address}/postgres?{self._rest}"
+
+    @property
+    def _rest(self) -> str:
+        return "port=5432" if self._address else f"host={self._folder}"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        ready = [tool("pg_isready"), "-q", "-h", str(self._folder)]
+        end_s = time.monotonic() + _START_S
+        while time.monotonic() < end_s:
+            # After a kill the last of its children may hold what it needs for a moment.
+            if self._server is None or self._server.poll() is not None:
+                self._server = subprocess.Popen(
+                    self._command,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    cwd=self._folder,
+                )
+            if not subprocess.run(ready, check=False).returncode:
+                return
+            time.sleep(0.05)
+
+    def processes(self) -> list[int]:
+        """The server and its children."""
+        if self._server is None:
+            return []
+        pid = self._server.pid
+        try:
+            text = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii")
+        except OSError:
+            text = ""
+        return [pid, *map(int, text.split())]
+
+    def kill(self) -> None:
+        """Kill all of it (SIGKILL)."""
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self._server is not None:
+            self._server.wait()
+            self._server = None
+
+    def remove(self) -> None:
+        """Stop it (its fast shutdown: the other one waits for every session), with its folder."""
+        if self._server is not None:
+            self._server.send_signal(signal.SIGINT)
+            self._server.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def postgres_running(*, durable: bool = False) -> Iterator[str]:
-    """Its URL; it refuses to run as root. `durable`: commits wait for the disk."""
-    initdb, postgres = tool("initdb"), tool("postgres")
-    folder = Path(tempfile.mkdtemp(prefix="tg-pg-"))
-    user = getpass.getuser()
-    prefix: list[str] = []
-    if os.geteuid() == 0:
-        user = "postgres"
-        prefix = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
-        shutil.chown(folder, user, user)
-    data = folder / "data"
-    subprocess.run(
-        [*prefix, initdb, "-A", "trust", "-U", "tide", "-N", "-D", str(data)],
-        check=True,
-        capture_output=True,
-        cwd=folder,
-    )
-    quick = [] if durable else ["-F"]
-    server = subprocess.Popen(
-        [*prefix, postgres, "-D", str(data), "-k", str(folder), "-c", "listen_addresses=", *quick],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=folder,
-    )
+    """The URL of one that runs."""
+    server = Postgres(durable=durable)
     try:
-        ready = [tool("pg_isready"), "-q", "-h", str(folder)]
-        end_s = time.monotonic() + _START_S
-        while subprocess.run(ready, check=False).returncode and time.monotonic() < end_s:
-            time.sleep(0.05)
-        yield f"postgresql://tide@/postgres?host={folder}"
+        server.start()
+        yield server.url
     finally:
-        # PostgreSQL's fast shutdown: the other one waits for every session.
-        server.send_signal(signal.SIGINT)
-        server.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+        server.remove()

@@ -1,0 +1,243 @@
+"""What the clients of several servers saw while these were harmed, and what it says of them.
+
+Clients download again and again, each request at a server of its own choice, with their tickets,
+and go on where a body broke off. What they write down is judged afterwards: numbers, owners,
+places, bodies at once, and the bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import bisect
+import hashlib
+import random
+import re
+import ssl
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+MIB = 1024 * 1024
+_FAULTS = (OSError, EOFError, TimeoutError, asyncio.IncompleteReadError)
+#: Who hears nothing more for so long tries another server.
+_PATIENCE_S = 15.0
+_CODE = re.compile(rb'"(?:code|type)": ?"[^"]*?([a-z-]+)"')
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a client was answered; `body` as far as it came."""
+
+    status: int
+    fields: dict[str, str]
+    began_s: float = 0.0
+    ended_s: float = 0.0
+    body: bytearray = field(default_factory=bytearray)
+
+
+async def fetch(
+    url: str,
+    file: str,
+    fields: dict[str, str],
+    context: ssl.SSLContext | None = None,
+    limit_s: float = 60.0,
+    begun: Callable[[Answer], None] = lambda answer: None,
+) -> Answer:
+    """One request on a connection of its own; `begun` hears of its header.
+
+    Raises OSError or EOFError if it breaks off.
+    """
+    parts = urlsplit(url)
+    async with asyncio.timeout(limit_s):
+        reader, writer = await asyncio.open_connection(
+            parts.hostname, parts.port, ssl=context, limit=MIB
+        )
+        try:
+            head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+            writer.write(f"GET {file} HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode())
+            lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            pairs = [line.partition(": ") for line in lines[1:] if line]
+            answer = Answer(int(lines[0].split()[1]), {n.lower(): v for n, _, v in pairs})
+            answer.began_s = time.monotonic()
+            begun(answer)
+            left = int(answer.fields["content-length"])
+            while left:
+                data = await reader.read(min(left, MIB))
+                if not data:
+                    raise EOFError
+                left -= len(data)
+                answer.body += data
+            answer.ended_s = time.monotonic()
+            return answer
+        finally:
+            writer.transport.abort()
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body that a client received, until it was whole or broke off; `server` is an index."""
+
+    began_s: float
+    ended_s: float
+    server: int
+
+
+@dataclass(slots=True)
+class History:
+    """What all clients saw."""
+
+    bodies: list[Body] = field(default_factory=list)
+    whole: int = 0
+    wrong: int = 0
+    broken: int = 0
+    resumed: int = 0
+    begun_anew: int = 0
+    unfinished: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    waits: int = 0
+    #: By the ticket's number, who was told it.
+    owners: dict[int, str] = field(default_factory=dict)
+    two_owners: int = 0
+    changed: int = 0
+    grew: list[int] = field(default_factory=list)
+    longest_s: float = 0.0
+
+    def refuse(self, code: str) -> None:
+        """A client was sent away for good."""
+        self.refused[code] = self.refused.get(code, 0) + 1
+
+
+def number_of(token: str) -> int:
+    """The number of a ticket, from its token."""
+    payload = token.split(".")[2]
+    return int.from_bytes(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))[:8], "big")
+
+
+class Client:
+    """Downloads again and again, with its ticket, and writes down what it is told.
+
+    Each request goes to one of `urls`; half of the downloads fetch their file in two parts.
+    `poll_s` are the shortest and the longest pause between two requests of one who waits.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        name: str,
+        content: bytes,
+        history: History,
+        rng: random.Random,
+        poll_s: tuple[float, float] = (0.2, 0.6),
+    ):
+        self._urls = urls
+        self._name = name
+        self._size = len(content)
+        self._digest = hashlib.sha256(content).digest()
+        self._history = history
+        self._rng = rng
+        self._poll_s = poll_s
+
+    async def run(self, until_s: float, end_s: float) -> None:
+        """Begin downloads until this time, and finish the last one before `end_s`."""
+        turn = 0
+        while time.monotonic() < until_s:
+            turn += 1
+            await self._download(f"{self._name}-{turn}", end_s)
+
+    async def _download(self, client: str, end_s: float) -> None:
+        history, rng = self._history, self._rng
+        token, place, tag = "", 0, ""
+        have = bytearray()
+        in_parts = rng.random() < 0.5
+        while time.monotonic() < end_s:
+            fields = {"Tidegate-Wait": "ticket", "Tidegate-Client": client}
+            if token:
+                fields["Tidegate-Ticket"] = token
+            if have:
+                fields |= {"Range": f"bytes={len(have)}-", "If-Range": tag}
+            elif in_parts:
+                fields["Range"] = f"bytes=0-{self._size // 2}"
+            server = rng.randrange(len(self._urls))
+            asked_s = time.monotonic()
+            seen: list[Answer] = []
+            try:
+                await fetch(self._urls[server], "/big.bin", fields, None, _PATIENCE_S, seen.append)
+            except _FAULTS:
+                history.broken += 1
+            ended_s = time.monotonic()
+            if seen and seen[0].status in (200, 206):
+                answer = seen[0]
+                history.bodies.append(Body(answer.began_s, ended_s, server))
+                if answer.status == 200:
+                    history.begun_anew += bool(have)
+                    have.clear()
+                else:
+                    history.resumed += bool(have)
+                tag = answer.fields.get("etag", "")
+                have += answer.body
+                token = answer.fields.get("tidegate-ticket", token)
+                if len(have) >= self._size:
+                    history.whole += 1
+                    history.wrong += hashlib.sha256(have).digest() != self._digest
+                    return
+            elif seen and seen[0].ended_s:
+                answer = seen[0]
+                history.longest_s = max(history.longest_s, answer.began_s - asked_s)
+                if answer.status != 503:
+                    found = _CODE.search(answer.body)
+                    history.refuse(f"{answer.status} {found[1].decode() if found else ''}")
+                    return
+                history.waits += 1
+                fresh = answer.fields.get("tidegate-ticket", "")
+                if fresh:
+                    if token and number_of(fresh) != number_of(token):
+                        history.changed += 1
+                    token = fresh
+                    owner = history.owners.setdefault(number_of(token), client)
+                    history.two_owners += owner != client
+                    now = int(answer.fields.get("tidegate-place", "0"))
+                    if place and now > place:
+                        history.grew.append(now - place)
+                    place = now
+                await asyncio.sleep(rng.uniform(*self._poll_s))
+                continue
+            await asyncio.sleep(rng.uniform(0.05, 0.2))
+        history.unfinished += 1
+
+
+def most_at_once(bodies: Iterable[Body]) -> int:
+    """The most intervals that overlap at any moment."""
+    return max((count for _, count in _counts(bodies)), default=0)
+
+
+def longest_above(bodies: Iterable[Body], most: int) -> float:
+    """The longest time for which more than `most` overlapped without a break, in seconds."""
+    longest, since_s = 0.0, None
+    for at_s, count in _counts(bodies):
+        if count > most and since_s is None:
+            since_s = at_s
+        elif count <= most and since_s is not None:
+            longest, since_s = max(longest, at_s - since_s), None
+    return longest
+
+
+def _counts(bodies: Iterable[Body]) -> list[tuple[float, int]]:
+    events = [(one.began_s, 1) for one in bodies] + [(one.ended_s, -1) for one in bodies]
+    found, now = [], 0
+    for at_s, step in sorted(events):
+        now += step
+        found.append((at_s, now))
+    return found
+
+
+def outside(bodies: Iterable[Body], spans: dict[int, list[tuple[float, float]]]) -> list[Body]:
+    """Those that no span of their server overlaps; spans are in order and do not overlap."""
+
+    def free(one: Body) -> bool:
+        mine = spans.get(one.server, [])
+        index = bisect.bisect_right(mine, (one.ended_s, float("inf")))
+        return index == 0 or mine[index - 1][1] <= one.began_s
+
+    return [one for one in bodies if free(one)]
