@@ -103,6 +103,14 @@ class History:
     changed: int = 0
     grew: list[int] = field(default_factory=list)
     longest_s: float = 0.0
+    #: Resumes that came after their lease had idled out.
+    late: int = 0
+    #: What happened to whom, and when.
+    notes: list[str] = field(default_factory=list)
+
+    def say(self, note: str) -> None:
+        """Note what happened now."""
+        self.notes.append(f"{time.strftime('%H:%M:%S', time.gmtime())} {note}")
 
     def refuse(self, code: str) -> None:
         """A client was sent away for good."""
@@ -149,6 +157,8 @@ class Client:
     async def _download(self, client: str, end_s: float) -> None:
         history, rng = self._history, self._rng
         token, place, tag = "", 0, ""
+        # Its turn has come once: what follows is a resume, for which no place is promised.
+        begun = False
         have = bytearray()
         in_parts = rng.random() < 0.5
         while time.monotonic() < end_s:
@@ -170,6 +180,7 @@ class Client:
             if seen and seen[0].status in (200, 206):
                 answer = seen[0]
                 history.bodies.append(Body(answer.began_s, ended_s, server))
+                begun = True
                 if answer.status == 200:
                     history.begun_anew += bool(have)
                     have.clear()
@@ -187,19 +198,28 @@ class Client:
                 history.longest_s = max(history.longest_s, answer.began_s - asked_s)
                 if answer.status != 503:
                     found = _CODE.search(answer.body)
-                    history.refuse(f"{answer.status} {found[1].decode() if found else ''}")
+                    code = f"{answer.status} {found[1].decode() if found else ''}"
+                    if begun and answer.status == 403 and token:
+                        # It stayed away for longer than its lease: another ticket, then.
+                        history.late += 1
+                        token, place = "", 0
+                        continue
+                    history.refuse(code)
+                    history.say(f"{client}: {code}, ticket {token and number_of(token)}")
                     return
                 history.waits += 1
                 fresh = answer.fields.get("tidegate-ticket", "")
                 if fresh:
-                    if token and number_of(fresh) != number_of(token):
+                    if token and not begun and number_of(fresh) != number_of(token):
                         history.changed += 1
+                        history.say(f"{client}: {number_of(token)} became {number_of(fresh)}")
                     token = fresh
                     owner = history.owners.setdefault(number_of(token), client)
                     history.two_owners += owner != client
                     now = int(answer.fields.get("tidegate-place", "0"))
-                    if place and now > place:
+                    if place and now > place and not begun:
                         history.grew.append(now - place)
+                        history.say(f"{client}: ticket {number_of(fresh)}, {place} became {now}")
                     place = now
                 await asyncio.sleep(rng.uniform(*self._poll_s))
                 continue

@@ -379,6 +379,7 @@ class Harm:
     spaces: Spaces | None
     rng: random.Random
     done: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
     apart: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
     async def go_on(self, until_s: float) -> None:
@@ -399,48 +400,50 @@ class Harm:
             with contextlib.suppress(ProcessLookupError):
                 await self.rng.choice(kinds)(victim, "leader" if victim is leader else "follower")
 
-    def _note(self, what: str) -> None:
+    def _note(self, what: str, victim: Machine) -> None:
         self.done[what] += 1
+        at = time.strftime("%H:%M:%S", time.gmtime())
+        self.notes.append(f"{at} {what} ({victim.name})")
 
     async def _kill(self, victim: Machine, role: str) -> None:
-        self._note(f"{role} killed")
+        self._note(f"{role} killed", victim)
         os.kill(victim.leader_pid(), signal.SIGKILL)
 
     async def _stop(self, victim: Machine, role: str) -> None:
-        self._note(f"{role} stopped")
+        self._note(f"{role} stopped", victim)
         await self._pause([victim.leader_pid()], 5.0)
 
     async def _node(self, victim: Machine, role: str) -> None:
-        self._note("node killed")
+        self._note("node killed", victim)
         os.kill(self.rng.choice(self._nodes(victim)), signal.SIGKILL)
 
     async def _stop_node(self, victim: Machine, role: str) -> None:
-        self._note("node stopped")
+        self._note("node stopped", victim)
         began_s = time.monotonic()
         await self._pause([self.rng.choice(self._nodes(victim))], 5.0)
         self._was_apart(victim, began_s)
 
     async def _machine(self, victim: Machine, role: str) -> None:
-        self._note(f"{role}'s machine lost")
+        self._note(f"{role}'s machine lost", victim)
         victim.lose()
         await asyncio.sleep(self.rng.uniform(0.0, 3.0))
         await asyncio.to_thread(victim.start)
 
     async def _database_killed(self, victim: Machine, role: str) -> None:
-        self._note("database killed")
+        self._note("database killed", victim)
         self.postgres.kill()
         await asyncio.sleep(self.rng.uniform(0.0, 3.0))
         await asyncio.to_thread(self.postgres.start)
 
     async def _database_stopped(self, victim: Machine, role: str) -> None:
-        self._note("database stopped")
+        self._note("database stopped", victim)
         await self._pause(self.postgres.processes(), 4.0)
 
     async def _cut(self, victim: Machine, role: str) -> None:
         assert self.spaces is not None
         index = self.fleet.index(victim)
         what = self.rng.choice(("peers", "database", "both", "everything"))
-        self._note(f"{role} cut off from {what}")
+        self._note(f"{role} cut off from {what}", victim)
         began_s = time.monotonic()
         await asyncio.to_thread(self.spaces.cut, index, what)
         await asyncio.sleep(self.rng.uniform(0.5, 12.0))
@@ -607,14 +610,15 @@ def faults(
         written = _written(database, {one.folder.name: one.name for one in fleet})
         log = (root / "log").read_text("utf-8")
     if keep_log is not None:
-        keep_log.write_text(log, "utf-8")
+        notes = "\n".join(sorted([*harm.notes, *history.notes]))
+        keep_log.write_text(f"{log}\n{notes}\n", "utf-8")
     together = outside(history.bodies, harm.apart)
     click.echo(f"harm: {dict(sorted(harm.done.items()))}; epochs {written.epochs}")
     click.echo(
         f"downloads {history.whole}, wrong {history.wrong}; broken off {history.broken}, resumed "
         f"{history.resumed}, begun anew {history.begun_anew}, unfinished {history.unfinished}; "
-        f"told to wait {history.waits}, at most after {history.longest_s:.1f} s; refused "
-        f"{history.refused}"
+        f"resumed too late {history.late}; told to wait {history.waits}, at most after "
+        f"{history.longest_s:.1f} s; refused {history.refused}"
     )
     click.echo(
         f"tickets {len(history.owners)}, not in the journal "

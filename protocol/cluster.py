@@ -156,11 +156,15 @@ class Ending(msgspec.Struct, frozen=True, array_like=True, tag="ending"):
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
-    """A body that was started has ended; `complete` when every byte was handed over."""
+    """A body that was started has ended; `complete` when every byte was handed over.
+
+    `flying_bytes` were handed over and had not arrived then.
+    """
 
     number: int
     delivered_bytes: int
     complete: bool
+    flying_bytes: int = 0
 
 
 class BodyState(msgspec.Struct, frozen=True, array_like=True):
@@ -221,8 +225,10 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, tag="terms"):
     rules: bytes
     bandwidth_bytes_s: float | None
     brief_free: bool = False
-    #: Whether every request is to be judged: somebody is blocked.
+    #: Whether every request is to be judged, by a node that does not know who is blocked.
     judge_all: bool = False
+    #: The networks that are blocked: their requests are to be judged, and no others.
+    blocked: tuple[str, ...] = ()
 
 
 class Respond(msgspec.Struct, frozen=True, array_like=True, tag="respond"):

@@ -14,6 +14,7 @@ from protocol.manifest import FileDigests
 from server.admission.gate import SmallTerms
 from server.app.fleet import encode_rules
 from server.cluster.leader import Leader, Nodes
+from server.cluster.line import FleetLine
 from server.cluster.link import Link
 from server.cluster.node import RemoteAdmission
 from server.files.transfer import Admission, Representation
@@ -152,6 +153,9 @@ class FleetHouse(House):
         """A leader over this house's gate, with all nodes connected."""
         self.nodes = Nodes()
         self.home = Home(self)
+        self.lines = FleetLine(self.nodes, bandwidth_bytes_s)
+        if bandwidth_bytes_s is not None:
+            self.gate.parts.line = self.lines
         self.leader = Leader(
             self.clock,
             self.home,
@@ -159,7 +163,8 @@ class FleetHouse(House):
             TrustedProxies(),
             epoch=1,
             awaited=frozenset(f"node-{index}" for index in range(len(self.fleet))),
-            bandwidth_bytes_s=bandwidth_bytes_s,
+            machine="",
+            cap_of=self.lines.cap_of,
         )
         self.leader.start(lambda: None)
         if join_all:

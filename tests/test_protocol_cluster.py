@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from protocol import cluster
 from protocol.cluster import (
     BadFrame,
+    Ended,
     Gone,
     Hello,
     Pause,
     Progress,
     Start,
+    Terms,
     decode_from_leader,
     decode_from_node,
     encode_frame,
@@ -108,8 +110,15 @@ def test_a_newer_peer_may_add_fields_and_messages() -> None:
 
 
 def test_an_older_peer_leaves_fields_out() -> None:
-    older = [["hello", "n"], ["progress"]]
-    assert decode_from_node(msgspec.msgpack.encode(older)) == [Hello("n"), Progress()]
+    older = [["hello", "n"], ["progress"], ["ended", 3, 10, True]]
+    assert decode_from_node(msgspec.msgpack.encode(older)) == [
+        Hello("n"),
+        Progress(),
+        Ended(3, 10, True),
+    ]
+    older = [["terms", 5, True, b"[]", None, False, True]]
+    [terms] = decode_from_leader(msgspec.msgpack.encode(older))
+    assert terms == Terms(5, True, b"[]", None, judge_all=True)
 
 
 @pytest.mark.parametrize(

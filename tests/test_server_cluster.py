@@ -201,15 +201,35 @@ def test_somebody_who_is_blocked_is_turned_away_by_every_node() -> None:
     house = FleetHouse()
     QueueActions(house.gate).block("192.0.2.66")
     house.wait(0.5)
+    small = representation("/small.txt", 10)
     for node in house.fleet:
         bad, good = FakeConnection("192.0.2.66"), FakeConnection("192.0.2.1")
-        for connection in (bad, good):
-            request = Request(connection, b"GET", b"/small.txt", {})  # type: ignore[arg-type]
-            assert not admits(node, request, representation("/small.txt", 10))
-            assert node.turned_away(request, "/small.txt")
+        request = Request(bad, b"GET", b"/small.txt", {})  # type: ignore[arg-type]
+        assert not admits(node, request, small)
+        assert node.turned_away(request, "/small.txt")
+        # All others are answered as fast as ever.
+        request = Request(good, b"GET", b"/small.txt", {})  # type: ignore[arg-type]
+        assert node.is_plain(small)
+        assert admits(node, request, small)
+        assert not node.turned_away(request, "/small.txt")
         house.wait(0.25)
         assert (bad.status, good.status) == (403, 0)
-    assert len(house.begun_again) == 2
+    QueueActions(house.gate).unblock("192.0.2.66")
+    house.wait(0.5)
+    again = Request(FakeConnection("192.0.2.66"), b"GET", b"/small.txt", {})  # type: ignore[arg-type]
+    assert not any(node.turned_away(again, "/small.txt") for node in house.fleet)
+
+
+def test_a_node_that_does_not_know_who_is_blocked_has_every_request_judged() -> None:
+    house = FleetHouse()
+    blocked = QueueActions(house.gate)
+    for index in range(1_100):
+        blocked.block(f"10.{index // 250}.{index % 250}.0/24")
+    house.wait(0.5)
+    good = Request(FakeConnection("192.0.2.1"), b"GET", b"/small.txt", {})  # type: ignore[arg-type]
+    for node in house.fleet:
+        assert not node.is_plain(representation("/small.txt", 10))
+        assert node.turned_away(good, "/small.txt")
 
 
 def test_a_route_is_answered_by_the_leader_in_pieces_and_a_client_that_leaves_is_noticed() -> None:
@@ -269,6 +289,7 @@ def test_the_cap_is_divided_among_the_nodes_by_what_they_can_use() -> None:
         link.drop()
     house.wait(0.25)
     house.lead(bandwidth_bytes_s=1_000_000.0)
+    house.wait(0.5)
     assert [outlet.bandwidth_bytes_s for outlet in house.outlets] == [500_000.0, 500_000.0]
     house.ask("192.0.2.1")  # on node 1
     house.outlets[1].link_busy = True

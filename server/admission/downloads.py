@@ -26,6 +26,11 @@ STILL_S, RARELY_S = 2.0, 10.0
 _UNSENT_S, _UNSENT_BYTES = 0.25, 32 * 1024
 
 
+def unsent_most(rate_bytes_s: float) -> int:
+    """How much may lie unsent in the kernel of who takes so much a second, in bytes."""
+    return int(max(_UNSENT_BYTES, rate_bytes_s * _UNSENT_S))
+
+
 class Delivery:
     """One response body on a lease; the listener of its transfer."""
 
@@ -258,8 +263,7 @@ class Download:
             self.rate_bytes_s += (rate - self.rate_bytes_s) * min(1.0, running_s / _SMOOTHING_S)
         for delivery in self.deliveries:
             if delivery.transfer is not None:
-                most = int(max(_UNSENT_BYTES, self.rate_bytes_s * _UNSENT_S))
-                delivery.transfer.limit_unsent(most)
+                delivery.transfer.limit_unsent(unsent_most(self.rate_bytes_s))
         return left
 
     def pause(self) -> None:

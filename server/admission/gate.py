@@ -78,8 +78,8 @@ class SmallTerms:
     below_bytes: int
     free: bool
     brief: bool
-    #: Whether every request must be judged here: somebody is blocked.
-    judge_all: bool
+    #: The networks whose requests are to be judged here: the operator has blocked them.
+    blocked: tuple[str, ...] = ()
 
 
 class Gate:
@@ -211,9 +211,9 @@ class Gate:
         """What may be served elsewhere without asking here, as things are now."""
         seen = self.policy.snapshot(self.now())
         active = seen.small_active + seen.large_active
-        free = not self.draining and not self.reception.blocked and active < seen.slots
+        free = not self.draining and active < seen.slots
         brief = free and not (seen.waiting or seen.ready) and seen.large_active < seen.large_slots
-        return SmallTerms(self._small_below, free, brief, bool(self.reception.blocked))
+        return SmallTerms(self._small_below, free, brief, self.reception.blocked.networks())
 
     def served_elsewhere(self, url_path: str, times: int, size_bytes: int) -> None:
         """Count files that were served on these terms; `size_bytes` is the sum."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Set
 from typing import Protocol
 
@@ -69,55 +68,6 @@ class Line(Protocol):
     def tick(self, now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
         """Look at running downloads; so much is under way to those that stand still."""
         ...
-
-
-class Sends(Protocol):
-    """What is known of the senders of several processes."""
-
-    @property
-    def link_busy(self) -> bool:
-        """Whether the cap holds somebody back."""
-        ...
-
-    def goodput_bytes_s(self) -> float:
-        """What left lately."""
-        ...
-
-
-class ToldLine:
-    """A line as it is configured: several processes send on it, and none sees all of it."""
-
-    def __init__(self, sends: Sends, bandwidth_bytes_s: float | None) -> None:
-        self._sends = sends
-        self._bandwidth_bytes_s = bandwidth_bytes_s
-
-    @property
-    def line_bytes_s(self) -> float:
-        """See `Line`."""
-        return self._bandwidth_bytes_s or math.inf
-
-    @property
-    def busy(self) -> bool:
-        """See `Line`."""
-        return self._sends.link_busy
-
-    def goodput_bytes_s(self) -> float:
-        """See `Line`."""
-        return self._sends.goodput_bytes_s()
-
-    def set_ceiling(self, bandwidth_bytes_s: float | None) -> None:
-        """See `Line`."""
-        self._bandwidth_bytes_s = bandwidth_bytes_s
-
-    def held_back(self, download: Download) -> bool | None:
-        """See `Line`; while the cap holds somebody back it may be any of them."""
-        return self._sends.link_busy
-
-    def ended(self, transfer: Transfer, now: float) -> None:
-        """See `Line`."""
-
-    def tick(self, now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
-        """See `Line`."""
 
 
 class LineKeeper:

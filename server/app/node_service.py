@@ -116,6 +116,7 @@ class NodeService:
             proxies=trusted_proxies(config),
             access_log=open_access_log(config),
             charge=self.pacer.charge,
+            denylist=self.admission.blocked,
         )
         self._front = Front(reactor, self.factory)
         links = LinkFactory(reactor, decode_from_leader, self.admission.peer)

@@ -24,7 +24,7 @@ from server.admission.draw import ROUTE as PREQUEUE_ROUTE
 from server.admission.draw import Prequeue
 from server.admission.gate import Gate
 from server.admission.gateparts import GateParts
-from server.admission.line import Line, LineKeeper, ToldLine
+from server.admission.line import Line, LineKeeper
 from server.admission.number_allocator import Numbers
 from server.admission.passes import PassBook
 from server.admission.responses import STATUS_PREFIX, WaitingRoom
@@ -62,6 +62,7 @@ from server.app.settings import FIXED, ServerConfig
 from server.app.state_lock import lock_state
 from server.app.store_service import StoreService
 from server.cluster.leader import Leader, Nodes
+from server.cluster.line import FleetLine
 from server.files.contact import security_txt
 from server.files.digest_warmup import Survey
 from server.files.digests import Catalog
@@ -135,11 +136,8 @@ class Service:
         self.pacer = Pacer(reactor, config.bandwidth)
         #: The processes that serve, where there are several; this one then has the queue.
         self.nodes = Nodes(self.pacer.goodput_bytes_s)
-        self.line: Line = (
-            LineKeeper(self.pacer, config.bandwidth)
-            if fleet is None
-            else ToldLine(self.nodes, config.bandwidth)
-        )
+        lines = FleetLine(self.nodes, config.bandwidth)
+        self.line: Line = LineKeeper(self.pacer, config.bandwidth) if fleet is None else lines
         registry = Registry()
         followers = followers_of(config, registry, now)
         sender = self._multicast_sender(rng)
@@ -251,7 +249,8 @@ class Service:
                 self.factory.proxies,
                 epoch=fleet.epoch,
                 awaited=fleet.awaited,
-                bandwidth_bytes_s=config.bandwidth,
+                machine=cluster.machine if cluster is not None else "",
+                cap_of=lines.cap_of,
             )
         self.admin = AdminService(
             config,
@@ -388,8 +387,6 @@ class Service:
             self.keys.read()
         if new.bandwidth != old.bandwidth:
             self.line.set_ceiling(new.bandwidth)
-            if self.leader is not None:
-                self.leader.bandwidth_bytes_s = new.bandwidth
         if configured_policy(old) != configured_policy(new):
             operated.revisions.configured = configured_policy(new)
             operated.revisions.apply(

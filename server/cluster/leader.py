@@ -72,6 +72,8 @@ SILENT_S = 8.0
 #: there has its slots first.
 GATHER_S = 2.0
 _LOOK_S = 0.02
+#: Nodes are told so many networks that are blocked; of more they have every request judged.
+_MOST_BLOCKED = 1_000
 #: The nodes have at least this part of the cap, whatever the leader itself sends.
 _LEAST = 0.05
 
@@ -210,11 +212,11 @@ class RemoteConnection:
         if not self.request.finished:
             self.request.ended(gone=True)
 
-    def body_ended(self, delivered_bytes: int, complete: bool) -> None:
+    def body_ended(self, delivered_bytes: int, complete: bool, flying_bytes: int) -> None:
         """The node has sent the body, or as much of it as there was to be."""
         self.node.remote.pop(self.number, None)
         if self.transfer is not None:
-            self.transfer.ended(delivered_bytes, complete)
+            self.transfer.ended(delivered_bytes, complete, flying_bytes)
         if not self.request.finished:
             self.request.ended(gone=False)
 
@@ -238,6 +240,11 @@ class RemoteTransfer:
         self.paused = False
         self._delivered_bytes = delivered
         self._over = False
+
+    @property
+    def machine(self) -> str:
+        """Whose line it is on."""
+        return self._node.machine
 
     def pause(self) -> None:
         """See `Transfer`."""
@@ -281,11 +288,12 @@ class RemoteTransfer:
     def _let_end(self) -> None:
         self._node.send(MayEnd(self._number))
 
-    def ended(self, delivered_bytes: int, complete: bool) -> None:
+    def ended(self, delivered_bytes: int, complete: bool, flying_bytes: int = 0) -> None:
         """It is over; its listener hears of it once."""
         if not self._over:
             self._over = True
             self._delivered_bytes = delivered_bytes
+            self.sent_bytes = delivered_bytes + flying_bytes
             self._listener.transfer_done(self, complete)
 
 
@@ -306,6 +314,8 @@ class Node:
     parts: bool = False
     remote: dict[int, RemoteConnection] = field(default_factory=dict)
     told: Progress = field(default_factory=Progress)
+    #: When it told its progress last.
+    told_s: float = 0.0
     terms: Terms | None = None
 
     def send(self, message: FromLeader) -> None:
@@ -387,7 +397,10 @@ class Nodes:
 
 
 class Leader:
-    """Hears `nodes` and decides for them; `awaited` are the names of those that will be there."""
+    """Hears `nodes` and decides for them; `awaited` are the names of those that will be there.
+
+    `machine` is the one that it runs on, `cap_of` says what a machine may send.
+    """
 
     def __init__(
         self,
@@ -398,7 +411,8 @@ class Leader:
         *,
         epoch: int,
         awaited: frozenset[str],
-        bandwidth_bytes_s: float | None,
+        machine: str,
+        cap_of: Callable[[str], float | None],
     ) -> None:
         self._reactor = reactor
         self._home = home
@@ -406,7 +420,8 @@ class Leader:
         self._epoch = epoch
         self._awaited = awaited
         self._gathered: Callable[[], None] = lambda: None
-        self.bandwidth_bytes_s = bandwidth_bytes_s
+        self._machine = machine
+        self._cap_of = cap_of
         self.nodes = nodes
         self._by_link: dict[Link[FromNode], Node] = {}
         #: Requests that came before all nodes were back; None once they are.
@@ -491,7 +506,7 @@ class Leader:
         if not node.serves:
             return node
         self.nodes.add(node)
-        self._tell_node(node, None)
+        self._tell_node(node, self._parts().get(node.name))
         if self._awaited <= self.nodes.by_name.keys():
             # What it runs follows in the same frame or is there already.
             self._reactor.callLater(0, self._open)
@@ -518,7 +533,7 @@ class Leader:
         elif isinstance(message, Ended):
             remote = node.remote.get(message.number)
             if remote is not None:
-                remote.body_ended(message.delivered_bytes, message.complete)
+                remote.body_ended(message.delivered_bytes, message.complete, message.flying_bytes)
             else:
                 self._forget(node, message.number)
         elif isinstance(message, Ending):
@@ -585,7 +600,7 @@ class Leader:
             node.send(Pause(number))
 
     def _progress(self, node: Node, message: Progress) -> None:
-        node.told = message
+        node.told, node.told_s = message, self._reactor.seconds()
         for body in message.bodies:
             remote = node.remote.get(body.number)
             if remote is not None and remote.transfer is not None:
@@ -614,26 +629,37 @@ class Leader:
             if node.silent_s >= SILENT_S:
                 _log.error("Node {name} says nothing; its connection is cut.", name=node.name)
                 node.link.drop()
-        parts: dict[str, float] = {}
-        if self.bandwidth_bytes_s is not None:
-            demands = {node.name: node.demand() for node in self.nodes}
-            # What the leader sends itself (multicast) has gone first.
-            left = self.bandwidth_bytes_s - self.nodes.own_goodput_bytes_s()
-            parts = divide(max(left, self.bandwidth_bytes_s * _LEAST), demands)
+        parts = self._parts()
         for node in self.nodes:
             self._tell_node(node, parts.get(node.name))
 
+    def _parts(self) -> dict[str, float]:
+        """What each node may send of its machine's cap; nothing of those that have none."""
+        demands: dict[str, dict[str, Demand]] = {}
+        for node in self.nodes:
+            demands.setdefault(node.machine, {})[node.name] = node.demand()
+        parts: dict[str, float] = {}
+        for machine, wants in demands.items():
+            cap = left = self._cap_of(machine)
+            if cap is None or left is None:
+                continue
+            if machine == self._machine:
+                # What the leader sends itself (multicast) has gone first.
+                left = max(cap - self.nodes.own_goodput_bytes_s(), cap * _LEAST)
+            parts |= divide(left, wants)
+        return parts
+
     def _tell_node(self, node: Node, part_bytes_s: float | None) -> None:
         small = self._home.small_terms()
-        if part_bytes_s is None and self.bandwidth_bytes_s is not None:
-            part_bytes_s = self.bandwidth_bytes_s / max(len(self._awaited), len(self.nodes))
         terms = Terms(
             small.below_bytes,
             small.free,
             self._home.rules(),
             part_bytes_s,
             small.brief,
-            small.judge_all,
+            # Who does not know the list has all requests judged.
+            bool(small.blocked),
+            small.blocked if len(small.blocked) <= _MOST_BLOCKED else (),
         )
         if terms != node.terms or node.untold_s >= _AGAIN_S:
             node.terms, node.untold_s = terms, 0.0

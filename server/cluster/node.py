@@ -53,6 +53,7 @@ from protocol.cluster import (
 )
 from protocol.manifest import FileDigests
 from server.admission.client_keys import proves_something
+from server.admission.downloads import unsent_most
 from server.admission.line import Outlet
 from server.admission.rules import NOTHING, Rule, RuleBook
 from server.cluster.link import Link, Peer
@@ -61,6 +62,8 @@ from server.files.pacer import Share
 from server.files.transfer import BodyPlan, FileKey, Representation, Transfer
 from server.files.transfer import Start as StartBody
 from server.http.clock import Clock
+from server.http.denylist import BlockList
+from server.http.proxies import block_of
 from server.http.request import Request
 
 _log = Logger()
@@ -70,6 +73,8 @@ PATIENCE_S = 5.0
 _RETRY_S = 2
 #: The last bytes of a body wait no longer than this for the leader.
 END_S = 0.5
+#: What a new look counts in a rate.
+_SMOOTHING = 0.5
 #: A leader says something every second; one that has not for so long is looked for again.
 SILENT_S = 5.0
 _TICKET = b"tidegate-ticket"
@@ -101,6 +106,8 @@ class _Asked:
     #: Whether it came to an admin page.
     administers: bool = False
     seen: tuple[int, int, bool] = (0, 0, False)
+    #: What its client takes, lately.
+    rate_bytes_s: float = 0.0
     #: Whether its last bytes may leave, and who waits for that.
     may_leave: bool = True
     go_on: Callable[[], None] | None = None
@@ -170,6 +177,8 @@ class RemoteAdmission:
         #: What has been judged of requests that are not answered yet.
         self._allowed: dict[Request, set[str]] = {}
         self._judge_all = False
+        #: Who is blocked, as the leader told last.
+        self.blocked = BlockList(time.time)
         self._digests: dict[int, Deferred[FileDigests | None]] = {}
         self._numbers = 0
         self._small: dict[str, list[int]] = {}
@@ -215,7 +224,7 @@ class RemoteAdmission:
 
     def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`: on the leader's last terms."""
-        if not self.is_plain(rep):
+        if not self.is_plain(rep) or self._is_blocked(request):
             return False
         if rep.size_bytes >= self._small_below and proves_something(request):
             return False
@@ -275,12 +284,16 @@ class RemoteAdmission:
 
     def turned_away(self, request: Request, url_path: str) -> bool:
         """See `transfer.Visibility`: have the leader judge it; it begins anew if it may."""
-        if not self._judge_all and not self.secret(url_path):
+        judged = self._judge_all or self._is_blocked(request)
+        if not judged and not self.secret(url_path):
             return False
         if url_path in self._allowed.get(request, ()):
             return False
         self._put(request, judged=url_path)
         return True
+
+    def _is_blocked(self, request: Request) -> bool:
+        return bool(self.blocked) and block_of(request.client_address) in self.blocked
 
     def find_digests(self, rep: Representation) -> Deferred[FileDigests | None]:
         """What the leader knows, or has computed; None without one."""
@@ -358,7 +371,8 @@ class RemoteAdmission:
         """A body is over: tell how much of it arrived."""
         if not asked.ended:
             self._drop(asked)
-            self._send(Ended(asked.number, transfer.delivered_bytes(), complete))
+            delivered = transfer.delivered_bytes()
+            self._send(Ended(asked.number, delivered, complete, transfer.flying_bytes()))
 
     def _tick(self) -> None:
         self._tick_call = self._reactor.callLater(TICK_S, self._tick)
@@ -378,6 +392,7 @@ class RemoteAdmission:
             transfer = asked.transfer
             if transfer is not None:
                 now = (transfer.sent_bytes, transfer.delivered_bytes(), transfer.blocked)
+                self._bound(asked, transfer, now[1])
                 if now != asked.seen:
                     asked.seen = now
                     bodies.append(BodyState(asked.number, *now))
@@ -394,6 +409,14 @@ class RemoteAdmission:
                 self._outlet.sent_bytes_total,
             )
         )
+
+    def _bound(self, asked: _Asked, transfer: Transfer, delivered_bytes: int) -> None:
+        """Let no more lie unsent in the kernel than its client takes in a moment."""
+        rate = max(0, delivered_bytes - asked.seen[1]) / TICK_S
+        asked.rate_bytes_s += (rate - asked.rate_bytes_s) * _SMOOTHING
+        if not transfer.blocked or rate > 0.0:
+            most = unsent_most(asked.rate_bytes_s)
+            transfer.limit_unsent(most)
 
     # -- the link ----------------------------------------------------------------------------
 
@@ -477,7 +500,8 @@ class RemoteAdmission:
         self._small_below = terms.small_below_bytes
         self._small_free = terms.small_free
         self._brief_free = terms.brief_free
-        self._judge_all = terms.judge_all
+        self._judge_all = terms.judge_all and not terms.blocked
+        self.blocked.become(terms.blocked)
         self._outlet.set_bandwidth(terms.bandwidth_bytes_s)
         if terms.rules != self._terms_rules:
             self._terms_rules = terms.rules

@@ -7,7 +7,7 @@ blocking one IPv6 address blocks its /64.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -45,6 +45,22 @@ class BlockList:
         self._until[ipaddress.ip_network(network, strict=False)] = until_s
         for callback in self._added:
             callback()
+
+    def networks(self) -> tuple[str, ...]:
+        """All that are blocked now."""
+        now = self._now()
+        return tuple(
+            str(one) for one, until_s in self._until.items() if until_s is None or until_s > now
+        )
+
+    def become(self, networks: Iterable[str]) -> None:
+        """Block exactly these, as another list says. Raises ValueError."""
+        wanted = {ipaddress.ip_network(one, strict=False) for one in networks}
+        new = wanted - self._until.keys()
+        self._until = dict.fromkeys(wanted)
+        if new:
+            for callback in self._added:
+                callback()
 
     def discard(self, network: str) -> bool:
         """Lift a block; False when there was none of exactly this network."""

@@ -1,0 +1,128 @@
+"""The lines of a fleet: each machine has one of its own, its processes share it.
+
+What nodes tell four times a second stands in for what a single process sees of its sockets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from server.admission.downloads import Download
+from server.admission.line import LineKeeper
+from server.cluster.leader import Node, Nodes, RemoteTransfer
+from server.files.transfer import Transfer
+
+
+@dataclass(slots=True)
+class _Machine:
+    """What leaves one machine, by what its nodes tell; a `line.Outlet`."""
+
+    cap_bytes_s: float | None
+    here: list[Node] = field(default_factory=list)
+    sent_bytes_total: int = 0
+    #: When its nodes were heard, and what each had sent by then.
+    told_s: float = 0.0
+    _counted: dict[Node, int] = field(default_factory=dict)
+
+    @property
+    def link_busy(self) -> bool:
+        """See `Outlet`."""
+        return any(node.told.link_busy for node in self.here)
+
+    def goodput_bytes_s(self) -> float:
+        """See `Outlet`."""
+        return sum(node.told.goodput_bytes_s for node in self.here)
+
+    def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
+        """See `Outlet`."""
+        self.cap_bytes_s = bandwidth_bytes_s
+
+    def hear(self, nodes: list[Node]) -> bool:
+        """Take over what these have told; whether all of them have said something new."""
+        self.here = nodes
+        if any(node.told_s <= self.told_s for node in nodes):
+            return False
+        self.told_s = max(node.told_s for node in nodes)
+        for node in nodes:
+            # What a node sent before it came here is not of this time.
+            before = self._counted.get(node, node.told.sent_bytes_total)
+            self.sent_bytes_total += node.told.sent_bytes_total - before
+        self._counted = {node: node.told.sent_bytes_total for node in nodes}
+        return True
+
+
+class FleetLine:
+    """Implements `line.Line` on the machines of `nodes`; each has at most `bandwidth_bytes_s`."""
+
+    def __init__(self, nodes: Nodes, bandwidth_bytes_s: float | None) -> None:
+        self._nodes = nodes
+        self._ceiling_bytes_s = bandwidth_bytes_s
+        self._lines: dict[str, tuple[_Machine, LineKeeper]] = {}
+
+    @property
+    def line_bytes_s(self) -> float:
+        """What all lines carry; infinite while one is not known."""
+        found = [keeper.line_bytes_s for _, keeper in self._lines.values()]
+        return sum(found) if found else self._ceiling_bytes_s or float("inf")
+
+    @property
+    def busy(self) -> bool:
+        """See `Line`."""
+        return self._nodes.link_busy
+
+    def goodput_bytes_s(self) -> float:
+        """See `Line`."""
+        return self._nodes.goodput_bytes_s()
+
+    def cap_of(self, machine: str) -> float | None:
+        """What this machine may send; None: as much as it can."""
+        found = self._lines.get(machine)
+        return found[0].cap_bytes_s if found is not None else self._ceiling_bytes_s
+
+    def set_ceiling(self, bandwidth_bytes_s: float | None) -> None:
+        """See `Line`; for each machine."""
+        self._ceiling_bytes_s = bandwidth_bytes_s
+        for _, keeper in self._lines.values():
+            keeper.set_ceiling(bandwidth_bytes_s)
+
+    def held_back(self, download: Download) -> bool | None:
+        """See `Line`: by the line that it is on."""
+        found = self._lines.get(_machine_of(download))
+        return found[1].held_back(download) if found is not None else False
+
+    def ended(self, transfer: Transfer, now: float) -> None:
+        """See `Line`; nodes tell nothing more of a body that is over: its rest counts as arrived."""
+
+    def tick(self, now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
+        """Look at each line whose nodes have all told how far they are since the last time."""
+        by_machine: dict[str, list[Node]] = {}
+        for node in self._nodes:
+            by_machine.setdefault(node.machine, []).append(node)
+        for name in self._lines.keys() - by_machine.keys():
+            del self._lines[name]
+        on: dict[str, list[Download]] = {}
+        for download in downloads:
+            on.setdefault(_machine_of(download), []).append(download)
+        for name, nodes in by_machine.items():
+            if name not in self._lines:
+                machine = _Machine(self._ceiling_bytes_s)
+                self._lines[name] = machine, LineKeeper(machine, self._ceiling_bytes_s)
+            machine, keeper = self._lines[name]
+            if machine.hear(nodes):
+                # Whose these are is not known: on one machine, its own.
+                asleep = asleep_bytes // len(by_machine)
+                keeper.tick(machine.told_s, on.get(name, ()), asleep)
+
+
+def _machine_of(download: Download) -> str:
+    """Where most of its bodies are."""
+    found = Counter(_machines(download))
+    return max(found, key=lambda name: (found[name], name)) if found else ""
+
+
+def _machines(download: Download) -> Iterable[str]:
+    for delivery in download.deliveries:
+        if isinstance(delivery.transfer, RemoteTransfer):
+            yield delivery.transfer.machine

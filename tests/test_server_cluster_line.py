@@ -1,0 +1,144 @@
+"""The lines of a fleet are found by what its nodes tell, each machine's for itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from policies.contract import Admit, Job
+from protocol.cluster import Progress
+from server.admission.downloads import Delivery, Download
+from server.cluster.leader import Node, Nodes, RemoteTransfer
+from server.cluster.line import FleetLine
+from server.files.transfer import BodyPlan
+from tests.fakes import representation
+
+SIZE = 10**10
+TICK_S = 0.25
+
+
+@dataclass(eq=False)
+class Body:
+    """A body at a node: what its client can take, what was sent and what has arrived."""
+
+    most_bytes_s: float
+    transfer: RemoteTransfer
+    download: Download
+    sent: float = 0.0
+    arrived: float = 0.0
+
+
+@dataclass
+class Machine:
+    """Real messages from the nodes of one machine, in front of a line that carries so much."""
+
+    name: str
+    line_bytes_s: float
+    nodes: list[Node]
+    bodies: list[tuple[Node, Body]] = field(default_factory=list)
+    carried: float = 0.0
+
+    def pass_time(self, lines: FleetLine, now: float) -> None:
+        running = [(n, b) for n, b in self.bodies if not b.transfer.paused]
+        cap = lines.cap_of(self.name)
+        room = min(self.line_bytes_s, cap if cap is not None else self.line_bytes_s) * TICK_S
+        wishes = sorted(running, key=lambda one: one[1].most_bytes_s)
+        for left, (_, body) in zip(range(len(wishes), 0, -1), wishes, strict=True):
+            got = min(body.most_bytes_s * TICK_S, room / left)
+            room -= got
+            body.arrived += got
+            # A socket's buffer is full while more could be sent than arrives.
+            body.sent = body.arrived + 100_000
+        capped = cap is not None and cap < self.line_bytes_s and room < 1.0
+        for node in self.nodes:
+            mine = [body for other, body in self.bodies if other is node]
+            for body in mine:
+                stuck = not capped and not body.transfer.paused
+                body.transfer.moved(int(body.sent), int(body.arrived), stuck)
+            goodput = sum(min(b.most_bytes_s, self.line_bytes_s / len(mine)) for b in mine)
+            total = int(sum(body.sent for body in mine))
+            node.told = Progress((), goodput, capped, (), 0, 0, total)
+            node.told_s = now
+
+
+class Link:
+    def send(self, message: Any) -> None: ...
+
+
+def build(*machines: tuple[str, float, list[tuple[int, float]]]) -> tuple[FleetLine, list[Machine]]:
+    """Machines by name, what their line carries, and their clients: node and own speed."""
+    nodes = Nodes()
+    found = []
+    number = 0
+    for name, line, clients in machines:
+        here = [Node(f"{name}/{n}", n, Link(), name) for n in range(2)]  # type: ignore[arg-type]
+        for node in here:
+            nodes.add(node)
+        machine = Machine(name, line, here)
+        for at, speed in clients:
+            number += 1
+            job = Job(f"192.0.2.{number}#x", "/big.bin", SIZE, SIZE)
+            download = Download(Admit(number), job, representation("/big.bin", SIZE), 0.0)
+            plan = BodyPlan(200, (), ((0, SIZE),), SIZE)
+            delivery = Delivery(download, plan, lambda delivery: None)
+            transfer = RemoteTransfer(here[at], number, delivery, SIZE, 0)
+            delivery.transfer = transfer
+            download.deliveries.add(delivery)
+            machine.bodies.append((here[at], Body(speed, transfer, download)))
+        found.append(machine)
+    return FleetLine(nodes, None), found
+
+
+def run(lines: FleetLine, machines: list[Machine], seconds: float, now: float = 0.0) -> None:
+    downloads = [body.download for machine in machines for _, body in machine.bodies]
+    for turn in range(int(seconds / TICK_S)):
+        now += TICK_S
+        for machine in machines:
+            machine.pass_time(lines, now)
+        lines.tick(now + 0.05, downloads, 0)
+        if turn % 2:
+            # The gate's clock is quicker than the nodes.
+            lines.tick(now + 0.15, downloads, 0)
+
+
+def test_each_machines_line_is_found_for_itself() -> None:
+    crowd = [(n % 2, 4e6) for n in range(10)]
+    lines, machines = build(("a", 10e6, crowd), ("b", 5e6, crowd))
+    run(lines, machines, 30.0)
+    for machine in machines:
+        cap = lines.cap_of(machine.name)
+        assert cap is not None
+        assert 0.85 * machine.line_bytes_s <= cap <= 1.3 * machine.line_bytes_s
+    assert 0.85 * 15e6 <= lines.line_bytes_s <= 1.3 * 15e6
+
+
+def test_clients_that_are_slow_by_themselves_are_no_full_line() -> None:
+    lines, machines = build(("a", 100e6, [(n % 2, 1e6) for n in range(10)]))
+    run(lines, machines, 30.0)
+    assert lines.cap_of("a") is None
+    assert lines.line_bytes_s == float("inf")
+
+
+def test_a_configured_bandwidth_is_each_machines_own_and_the_fleet_has_the_sum() -> None:
+    crowd = [(n % 2, 4e6) for n in range(10)]
+    lines, machines = build(("a", 100e6, crowd), ("b", 100e6, crowd))
+    lines.set_ceiling(3e6)
+    assert (lines.cap_of("a"), lines.cap_of("c")) == (3e6, 3e6)
+    run(lines, machines, 5.0)
+    assert lines.line_bytes_s == 6e6
+    assert lines.busy
+
+
+def test_a_node_that_leaves_takes_nothing_from_what_was_sent() -> None:
+    lines, machines = build(("a", 10e6, [(n % 2, 4e6) for n in range(10)]))
+    [machine] = machines
+    run(lines, machines, 20.0)
+    before = lines.cap_of("a")
+    assert before is not None
+    gone = machine.nodes.pop()
+    lines._nodes.remove(gone, 20.0)
+    machine.bodies = [one for one in machine.bodies if one[0] is not gone]
+    run(lines, machines, 5.0, 20.0)
+    after = lines.cap_of("a")
+    assert after is not None
+    assert after > 0.7 * before
