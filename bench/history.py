@@ -15,6 +15,7 @@ import random
 import re
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -105,8 +106,17 @@ class History:
     longest_s: float = 0.0
     #: Resumes that came after their lease had idled out.
     late: int = 0
+    #: How many answers of what kind each server gave in each minute.
+    answers: Counter[tuple[str, int, str]] = field(default_factory=Counter)
     #: What happened to whom, and when.
     notes: list[str] = field(default_factory=list)
+
+    def by_server(self) -> list[str]:
+        """What each server answered, a line a minute."""
+        return [
+            f"{minute}:59 server {server} said {what} {count} times"
+            for (minute, server, what), count in sorted(self.answers.items())
+        ]
 
     def say(self, note: str) -> None:
         """Note what happened now."""
@@ -177,6 +187,12 @@ class Client:
             except _FAULTS:
                 history.broken += 1
             ended_s = time.monotonic()
+            what = "nothing" if not seen else str(seen[0].status)
+            if seen and not seen[0].ended_s:
+                what += " broken"
+            elif seen and seen[0].status == 503 and "tidegate-ticket" not in seen[0].fields:
+                what += " without ticket"
+            history.answers[(time.strftime("%H:%M", time.gmtime()), server, what)] += 1
             if seen and seen[0].status in (200, 206):
                 answer = seen[0]
                 history.bodies.append(Body(answer.began_s, ended_s, server))

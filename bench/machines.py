@@ -1,6 +1,7 @@
 """Several machines with one queue, on one PostgreSQL: fail-over, and what faults do to the queue.
 
     python -m bench.machines failover
+    python -m bench.machines decisions
     python -m bench.machines faults
 
 `failover` puts tickets into the journal, lets the leader answer for some of them, kills it (its
@@ -14,6 +15,7 @@ database, from both, from everything.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import itertools
 import os
@@ -26,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
@@ -48,6 +51,20 @@ from bench.history import (
 from bench.multicast.network import run
 from bench.postgres import Postgres, postgres_running
 from policies.contract import TicketRow, TicketState
+from protocol.cluster import (
+    Ended,
+    Enter,
+    FromNode,
+    Hello,
+    Progress,
+    Respond,
+    Start,
+    WireFile,
+    WirePlan,
+    WireRequest,
+    decode_from_leader,
+    encode_frame,
+)
 from server.cluster.leader import GATHER_S
 from server.store.cluster import read_seat
 from server.store.database import Database, StoreUnavailable
@@ -352,6 +369,175 @@ def failover(tickets: int, rounds: int, lease: float) -> None:
     click.echo(f"{kept} of {asked} places were kept.")
 
 
+# -- decisions ----------------------------------------------------------------------------------
+
+
+class Tester:
+    """A node that has no clients: it asks the leader itself, for downloads that it never sends."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Respond | Start]] = {}
+        #: Tokens in the order of their places.
+        self.line: collections.deque[tuple[str, str]] = collections.deque()
+        self.running: collections.deque[int] = collections.deque()
+        self.latencies_s: list[float] = []
+        self.cycles = 0
+
+    async def connect(self, socket: Path) -> None:
+        """Say hello, and go on telling progress as a node does."""
+        reader, self._writer = await asyncio.open_unix_connection(str(socket))
+        self._send(Hello(self._name, machine="tester"))
+        self._tasks = [asyncio.create_task(one) for one in (self._hear(reader), self._tell())]
+
+    def close(self) -> None:
+        """Leave."""
+        for task in self._tasks:
+            task.cancel()
+        self._writer.close()
+
+    def _send(self, *messages: FromNode) -> None:
+        frame = encode_frame(messages)
+        self._writer.write(len(frame).to_bytes(4, "big") + frame)
+
+    async def _tell(self) -> None:
+        while True:
+            await asyncio.sleep(0.25)
+            self._send(Progress())
+
+    async def _hear(self, reader: asyncio.StreamReader) -> None:
+        while True:
+            frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+            for message in decode_from_leader(frame):
+                if isinstance(message, Respond | Start):
+                    asked = self._waiting.pop(message.number, None)
+                    if asked is not None:
+                        asked.set_result(message)
+
+    async def _ask(self, client: str, token: str = "") -> tuple[int, Respond | Start]:
+        number = next(self._numbers)
+        headers = {b"tidegate-wait": b"ticket", b"tidegate-client": client.encode()}
+        if token:
+            headers[b"tidegate-ticket"] = token.encode()
+        request = WireRequest(b"GET", b"/big.bin", headers, b"", False, self._address(), False)
+        file = WireFile(b"big.bin", "/big.bin", 10**7, 1.0, '"tag"', 1, 10**9, 10**9)
+        asked = self._waiting[number] = asyncio.get_running_loop().create_future()
+        began = time.perf_counter()
+        self._send(Enter(number, request, file, WirePlan(200, ((0, 10**7),), 10**7)))
+        answer = await asked
+        self.latencies_s.append(time.perf_counter() - began)
+        return number, answer
+
+    def _address(self) -> str:
+        return f"10.{zlib.crc32(self._name.encode()) % 250}.1.1"
+
+    async def issue(self) -> None:
+        """A newcomer: it starts, or joins the line."""
+        client = f"{self._name}-{next(self._numbers)}"
+        number, answer = await self._ask(client)
+        if isinstance(answer, Start):
+            self.running.append(number)
+        else:
+            self.line.append((client, dict(answer.headers)[b"Tidegate-Ticket"].decode()))
+
+    async def cycle(self) -> None:
+        """One download ends, the first in the line starts, a newcomer joins the line."""
+        if self.running:
+            self._send(Ended(self.running.popleft(), 10**7, True))
+        if not self.line:
+            await self.issue()
+            return
+        client, token = self.line.popleft()
+        number, answer = await self._ask(client, token)
+        if isinstance(answer, Start):
+            self.running.append(number)
+            self.cycles += 1
+        elif answer.status == 503:
+            self.line.appendleft((client, token))
+        await self.issue()
+
+
+async def _decisions(
+    sockets: Path, testers: int, flights: int, seconds: float, rate: float
+) -> tuple[int, list[float], float]:
+    nodes = [Tester(f"tester/{n}") for n in range(testers)]
+    for one in nodes:
+        await one.connect(sockets)
+    while any(len(one.line) < 3 * flights for one in nodes):
+        await asyncio.gather(*(one.issue() for one in nodes for _ in range(flights)))
+    for one in nodes:
+        one.latencies_s.clear()
+    began_s = time.monotonic()
+    end_s = began_s + seconds
+
+    async def closed(node: Tester) -> None:
+        while time.monotonic() < end_s:
+            await node.cycle()
+
+    async def opened(node: Tester) -> None:
+        running: set[asyncio.Task[None]] = set()
+        due_s = time.monotonic()
+        while (now := time.monotonic()) < end_s:
+            while due_s <= now:
+                due_s += testers / rate
+                running.add(asyncio.create_task(node.cycle()))
+            running = {one for one in running if not one.done()}
+            await asyncio.sleep(max(0.0005, due_s - time.monotonic()))
+        await asyncio.gather(*running)
+
+    if rate:
+        await asyncio.gather(*(opened(node) for node in nodes))
+    else:
+        await asyncio.gather(*(closed(node) for node in nodes for _ in range(flights)))
+    took_s = time.monotonic() - began_s
+    cycles = sum(one.cycles for one in nodes)
+    found = [one for node in nodes for one in node.latencies_s]
+    for one in nodes:
+        one.close()
+    return cycles, found, took_s
+
+
+@main.command()
+@click.option("--seconds", default=10.0, show_default=True)
+@click.option("--testers", default=3, show_default=True, help="Nodes that ask.")
+@click.option("--flights", default=64, show_default=True, help="Cycles of each at once.")
+@click.option("--policy", default="ticket", show_default=True)
+@click.option("--tickets", default=0, show_default=True, help="That wait all the time.")
+def decisions(seconds: float, testers: int, flights: int, policy: str, tickets: int) -> None:
+    """Cycles (issue, claim, release) that a leader decides, every answer after its commit."""
+    click.echo("| asked | cycles/s | leader, us of CPU a cycle | p50, ms | p99, ms |")
+    click.echo("|---|---|---|---|---|")
+    for rate in (0.0, 500.0):
+        with tempfile.TemporaryDirectory() as folder, postgres_running(durable=True) as url:
+            root = Path(folder)
+            (root / "release").mkdir()
+            (root / "release" / "big.bin").write_bytes(b"x")
+            database = Database(url)
+            if tickets:
+                _fill(database, tickets)
+            args = ("--slots", "300", "--reserve-small", "0", "--policy", policy)
+            with machines(root, 1, url, *args, "--bandwidth", "10GB") as fleet:
+                pid = fleet[0].leader_pid()
+                before = _own_cpu_s(pid)
+                socket = fleet[0].folder / "queue.sock"
+                cycles, found, took_s = asyncio.run(
+                    _decisions(socket, testers, flights, seconds, rate)
+                )
+                spent = _own_cpu_s(pid) - before
+            database.close()
+        found.sort()
+        p50, p99 = (found[int(len(found) * part)] * 1e3 for part in (0.5, 0.99))
+        asked = f"{rate:.0f} cycles/s" if rate else f"{testers * flights} at once"
+        cpu = spent / max(1, cycles) * 1e6
+        click.echo(f"| {asked} | {cycles / took_s:.0f} | {cpu:.0f} | {p50:.1f} | {p99:.1f} |")
+
+
+def _own_cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 # -- faults -------------------------------------------------------------------------------------
 
 #: Each statement that writes tickets leaves a row: which machine, and who leads by then.
@@ -610,7 +796,7 @@ def faults(
         written = _written(database, {one.folder.name: one.name for one in fleet})
         log = (root / "log").read_text("utf-8")
     if keep_log is not None:
-        notes = "\n".join(sorted([*harm.notes, *history.notes]))
+        notes = "\n".join(sorted([*harm.notes, *history.notes, *history.by_server()]))
         keep_log.write_text(f"{log}\n{notes}\n", "utf-8")
     together = outside(history.bodies, harm.apart)
     click.echo(f"harm: {dict(sorted(harm.done.items()))}; epochs {written.epochs}")
