@@ -15,7 +15,7 @@ import random
 import re
 import ssl
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -102,7 +102,8 @@ class History:
     owners: dict[int, str] = field(default_factory=dict)
     two_owners: int = 0
     changed: int = 0
-    grew: list[int] = field(default_factory=list)
+    #: By how much a place grew, and between which times.
+    grew: list[tuple[int, float, float]] = field(default_factory=list)
     longest_s: float = 0.0
     #: Resumes that came after their lease had idled out.
     late: int = 0
@@ -169,6 +170,8 @@ class Client:
         token, place, tag = "", 0, ""
         # Its turn has come once: what follows is a resume, for which no place is promised.
         begun = False
+        recent: deque[str] = deque(maxlen=20)
+        told_s = time.monotonic()
         have = bytearray()
         in_parts = rng.random() < 0.5
         while time.monotonic() < end_s:
@@ -192,6 +195,7 @@ class Client:
                 what += " broken"
             elif seen and seen[0].status == 503 and "tidegate-ticket" not in seen[0].fields:
                 what += " without ticket"
+            recent.append(f"{time.strftime('%M:%S', time.gmtime())} server {server} {what}")
             history.answers[(time.strftime("%H:%M", time.gmtime()), server, what)] += 1
             if seen and seen[0].status in (200, 206):
                 answer = seen[0]
@@ -221,7 +225,9 @@ class Client:
                         token, place = "", 0
                         continue
                     history.refuse(code)
-                    history.say(f"{client}: {code}, ticket {token and number_of(token)}")
+                    history.say(
+                        f"{client}: {code}, ticket {token and number_of(token)}; {[*recent]}"
+                    )
                     return
                 history.waits += 1
                 fresh = answer.fields.get("tidegate-ticket", "")
@@ -234,9 +240,9 @@ class Client:
                     history.two_owners += owner != client
                     now = int(answer.fields.get("tidegate-place", "0"))
                     if place and now > place and not begun:
-                        history.grew.append(now - place)
+                        history.grew.append((now - place, told_s, time.monotonic()))
                         history.say(f"{client}: ticket {number_of(fresh)}, {place} became {now}")
-                    place = now
+                    place, told_s = now, time.monotonic()
                 await asyncio.sleep(rng.uniform(*self._poll_s))
                 continue
             await asyncio.sleep(rng.uniform(0.05, 0.2))

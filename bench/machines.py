@@ -552,7 +552,7 @@ _AUDIT = (
 )
 #: A cut-off machine's bodies are its own affair until it is back for so long.
 _BACK_S = LEASE_IDLE_S + _LEASE_S + GATHER_S
-_FINISH_S = 120.0
+_FINISH_S = 400.0
 
 
 @dataclass(slots=True)
@@ -566,6 +566,7 @@ class Harm:
     rng: random.Random
     done: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    at_s: list[float] = field(default_factory=list)
     apart: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
     async def go_on(self, until_s: float) -> None:
@@ -586,8 +587,13 @@ class Harm:
             with contextlib.suppress(ProcessLookupError):
                 await self.rng.choice(kinds)(victim, "leader" if victim is leader else "follower")
 
+    def times_between(self, since_s: float, until_s: float) -> int:
+        """How often harm was done between these times."""
+        return sum(since_s <= at_s <= until_s for at_s in self.at_s)
+
     def _note(self, what: str, victim: Machine) -> None:
         self.done[what] += 1
+        self.at_s.append(time.monotonic())
         at = time.strftime("%H:%M:%S", time.gmtime())
         self.notes.append(f"{at} {what} ({victim.name})")
 
@@ -732,14 +738,15 @@ def judge(
         "{} tickets changed their number": history.changed,
         "{} tickets that were told are not in the journal": len(lost),
         "{} places grew by more than all who can have broken off": sum(
-            one > 2 * slots for one in history.grew
+            grown > slots * (1 + harm.times_between(told_s - _BACK_S, now))
+            for grown, told_s, now in history.grew
         ),
         "{} clients were sent away for good": sum(history.refused.values()),
         "{} clients did not finish": history.unfinished,
         "{} epochs had two writers": written.two_writers,
         "{} writes of a machine that did not lead": written.foreign,
         "{} writes of an earlier epoch after a later one": written.back,
-        "{} of the slots are lost": max(0, slots - newcomers),
+        "{} of the slots are lost": 0 if history.unfinished else max(0, slots - newcomers),
         "{} newcomers more than there are slots": max(0, newcomers - slots),
         "{} faults of ours stand in the log": log.count("Traceback"),
     }
@@ -810,7 +817,7 @@ def faults(
         f"tickets {len(history.owners)}, not in the journal "
         f"{len(history.owners.keys() - written.numbers)}, with two owners {history.two_owners}, "
         f"changed {history.changed}; places that grew {len(history.grew)}, at most by "
-        f"{max(history.grew, default=0)}"
+        f"{max((one for one, _, _ in history.grew), default=0)}"
     )
     click.echo(
         f"bodies at once {most_at_once(together)} of {slots} at machines that were not cut off, "
