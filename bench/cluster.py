@@ -277,7 +277,7 @@ def faults(workers: int, clients: int, seconds: float, slots: int, policy: str, 
     click.echo(
         f"tickets {len(history.owners)}, with two owners {history.two_owners}, changed under way "
         f"{history.changed}; places that grew {len(history.grew)}, at most by "
-        f"{max((one for one, _, _ in history.grew), default=0)}; bodies at once {most} of {slots} slots"
+        f"{max((one for one, _, _ in history.grew), default=0)}; bodies at once {most} of {slots}"
     )
     click.echo(f"processes at the end: {alive} of {workers + 1}")
     bad = history.wrong or history.two_owners or alive != workers + 1 or "Traceback" in log

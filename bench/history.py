@@ -169,7 +169,7 @@ class Client:
         history, rng = self._history, self._rng
         token, place, tag = "", 0, ""
         # Its turn has come once: what follows is a resume, for which no place is promised.
-        begun = False
+        begun = unheard = False
         recent: deque[str] = deque(maxlen=20)
         told_s = time.monotonic()
         have = bytearray()
@@ -189,6 +189,8 @@ class Client:
                 await fetch(self._urls[server], "/big.bin", fields, None, _PATIENCE_S, seen.append)
             except _FAULTS:
                 history.broken += 1
+                # The answer may have been its turn, and the lease has idled out meanwhile.
+                unheard = unheard or not seen
             ended_s = time.monotonic()
             what = "nothing" if not seen else str(seen[0].status)
             if seen and not seen[0].ended_s:
@@ -219,7 +221,7 @@ class Client:
                 if answer.status != 503:
                     found = _CODE.search(answer.body)
                     code = f"{answer.status} {found[1].decode() if found else ''}"
-                    if begun and answer.status == 403 and token:
+                    if (begun or unheard) and answer.status == 403 and token:
                         # It stayed away for longer than its lease: another ticket, then.
                         history.late += 1
                         token, place = "", 0
@@ -232,6 +234,7 @@ class Client:
                 history.waits += 1
                 fresh = answer.fields.get("tidegate-ticket", "")
                 if fresh:
+                    unheard = False
                     if token and not begun and number_of(fresh) != number_of(token):
                         history.changed += 1
                         history.say(f"{client}: {number_of(token)} became {number_of(fresh)}")

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from loadtest.report import paper_report, study_report
 from loadtest.sim.arguments import read_come_back, read_rate, read_settings
 from loadtest.sim.conditions import Starved
+from loadtest.sim.fleet_cli import cluster
 from loadtest.sim.paper import LOADS, Cell, findings, order_agrees, run_paper
 from loadtest.sim.scenario import MANNERS, POLICIES, Scenario
 from loadtest.sim.study import Result, run_populations, run_seeds
@@ -355,3 +356,6 @@ def paper(
         click.echo(json.dumps(paper_object(cells, said, orders), allow_nan=False))
     else:
         click.echo(paper_table(cells, said, orders))
+
+
+simulate.add_command(cluster)
