@@ -52,7 +52,7 @@ class RunningServer:
             reader.start()
         if not ready:
             return
-        wait_for(lambda: self.urls or self.process.poll() is not None, 30)
+        wait_for(lambda: self.urls or self.process.poll() is not None, 90)
         if not self.urls:
             self.stop()
             raise AssertionError("the server did not start: " + "".join(self.errors))

@@ -50,13 +50,13 @@ class Machines:
         self.database = Database(url)
         self.digests = make_release(folder / "release", big_iso=3_000_000, small_txt=100)
 
-    def start(self, name: str) -> RunningServer:
+    def start(self, name: str, **environ: str) -> RunningServer:
         state, own = self.folder / name, self.folder / f"{name}-release"
         if not own.exists():
             # Every machine has files of its own, as `rsync -a` brought them.
             shutil.copytree(self.folder / "release", own)
         args = ("--cluster", self.url, *self.args)
-        server = RunningServer(own, state, *args, **ENVIRON)
+        server = RunningServer(own, state, *args, **ENVIRON, **environ)
         self.running[name] = server
         return server
 

@@ -80,7 +80,7 @@ def build(*machines: tuple[str, float, list[tuple[int, float]]]) -> tuple[FleetL
             job = Job(f"192.0.2.{number}#x", "/big.bin", SIZE, SIZE)
             download = Download(Admit(number), job, representation("/big.bin", SIZE), 0.0)
             plan = BodyPlan(200, (), ((0, SIZE),), SIZE)
-            delivery = Delivery(download, plan, lambda delivery: None)
+            delivery = Delivery(download, plan, lambda one, go_on: go_on(), lambda one: None)
             transfer = RemoteTransfer(here[at], number, delivery, SIZE, 0)
             delivery.transfer = transfer
             download.deliveries.add(delivery)
