@@ -93,7 +93,7 @@ class FleetLine:
         return found[1].held_back(download) if found is not None else False
 
     def ended(self, transfer: Transfer, now: float) -> None:
-        """See `Line`; nodes tell nothing more of a body that is over: its rest counts as arrived."""
+        """See `Line`; of a body that is over nodes tell nothing more: its rest has arrived."""
 
     def tick(self, now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
         """Look at each line whose nodes have all told how far they are since the last time."""
