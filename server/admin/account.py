@@ -347,16 +347,25 @@ async def account(ask: Ask) -> Answer:
     return _account(ask, said=said.get(ask.call.arg("said"), ""))
 
 
+async def _password_refused(ask: Ask, name: str) -> Answer | None:
+    """The page that says why the password given in `old` does not count; None where it does."""
+    call, admin = ask.call, ask.admin
+    if admin.brake.wait_s(call.peer, name, ask.now) > 0:
+        return _account(ask, 429, fault="Too many tries; wait a little.")
+    admin.brake.start(call.peer, name, ask.now)
+    if not await admin.accounts.check(name, call.raw("old")):
+        return _account(ask, 403, fault="The present password is wrong.")
+    admin.brake.succeeded(call.peer, name)
+    return None
+
+
 @pages.post("/account/password", scope=Scope.READ, own_account=True)
 async def password(ask: Ask) -> Answer:
     """Change one's own password; all other sessions end."""
     user, call, admin = _me(ask), ask.call, ask.admin
-    if admin.brake.wait_s(call.peer, user.name, ask.now) > 0:
-        return _account(ask, 429, fault="Too many tries; wait a little.")
-    admin.brake.start(call.peer, user.name, ask.now)
-    if not await admin.accounts.check(user.name, call.raw("old")):
-        return _account(ask, 403, fault="The present password is wrong.")
-    admin.brake.succeeded(call.peer, user.name)
+    refused = await _password_refused(ask, user.name)
+    if refused is not None:
+        return refused
     new = call.raw("password")
     if new != call.raw("again"):
         return _account(ask, 422, fault="The two new passwords differ.")
@@ -402,13 +411,10 @@ async def totp_finish(ask: Ask) -> Answer:
 @pages.post("/account/totp/off", scope=Scope.READ, own_account=True)
 async def totp_off(ask: Ask) -> Answer:
     """Turn them off; the password is asked again."""
-    user, call, admin = _me(ask), ask.call, ask.admin
-    if admin.brake.wait_s(call.peer, user.name, ask.now) > 0:
-        return _account(ask, 429, fault="Too many tries; wait a little.")
-    admin.brake.start(call.peer, user.name, ask.now)
-    if not await admin.accounts.check(user.name, call.raw("old")):
-        return _account(ask, 403, fault="The present password is wrong.")
-    admin.brake.succeeded(call.peer, user.name)
+    user, admin = _me(ask), ask.admin
+    refused = await _password_refused(ask, user.name)
+    if refused is not None:
+        return refused
     admin.accounts.clear_totp(user.name)
     ask.log("account", "turned one-time codes off")
     return redirect("/account")
