@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qs
 
 import pytest
@@ -42,20 +42,20 @@ _PATIENCE_S = 20.0
 _STEP_S = 0.005
 
 
-class TestReactor(MemoryReactorClock):  # type: ignore[misc]
-    """Time stands still until somebody turns it; threads hand over their results in `run`."""
+class TestReactor(MemoryReactorClock):
+    """Time stands still until somebody turns it; threads hand over their results in `finish`."""
 
     __test__ = False
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.rightNow = NOW
         self._calls: queue.Queue[Callable[[], None]] = queue.Queue()
 
     def callFromThread(self, call: Any, *args: Any, **named: Any) -> None:
         self._calls.put(lambda: call(*args, **named))
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """What a coroutine gives, once the threads it waits for are done."""
         running = Deferred.fromCoroutine(work)
         found: list[Any] = []
@@ -64,7 +64,7 @@ class TestReactor(MemoryReactorClock):  # type: ignore[misc]
         while True:
             self.advance(_STEP_S)
             if found and self._calls.empty():
-                return self._result(found[0])
+                return cast("T", self._result(found[0]))
             try:
                 self._calls.get(timeout=0.0 if found else 0.02)()
             except queue.Empty:
@@ -102,7 +102,7 @@ class Site:
         return found
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.reactor.run(work)
+        return self.reactor.finish(work)
 
     def wait(self, seconds: float) -> None:
         """Let time pass, at most a second at once."""
@@ -120,7 +120,7 @@ class Site:
         size = 50_000_000
         plan = BodyPlan(200, (), ((0, size),), size)
 
-        def begin(listener: TransferListener, _headers: Sequence[Header] = ()) -> Transfer:
+        def begin(listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
             transfer = FakeTransfer(listener, size)
             self.transfers.append(transfer)
             return transfer
@@ -196,7 +196,7 @@ class Browser:
         target: str,
         form: Mapping[str, str | bytes] | None = None,
         body: bytes = b"",
-        **headers: str,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         path, _, rest = target.partition("?")
         query = parse_qs(rest, keep_blank_values=True)
@@ -204,7 +204,7 @@ class Browser:
             name: [value if isinstance(value, bytes) else value.encode()]
             for name, value in (form or {}).items()
         }
-        sent = {"host": self.host, **{n.replace("_", "-"): v for n, v in headers.items()}}
+        sent = {"host": self.host, **{n.replace("_", "-"): v for n, v in (headers or {}).items()}}
         if self.cookies:
             sent["cookie"] = "; ".join(f"{n}={v}" for n, v in self.cookies.items())
         now = self.site.server.now()
@@ -224,7 +224,7 @@ class Browser:
         return answer
 
     def get(self, target: str, **headers: str) -> Answer:
-        return self.ask("GET", target, **headers)
+        return self.ask("GET", target, headers=headers)
 
     def text(self, target: str) -> str:
         answer = self.get(target)
@@ -234,7 +234,7 @@ class Browser:
     def post(
         self, target: str, form: Mapping[str, str | bytes] | None = None, **headers: str
     ) -> Answer:
-        return self.ask("POST", target, {"csrf": self.token, **(form or {})}, **headers)
+        return self.ask("POST", target, {"csrf": self.token, **(form or {})}, headers=headers)
 
     def login(self, name: str, password: str, code: str = "") -> Answer:
         self.get("/login")

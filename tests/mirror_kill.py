@@ -1,7 +1,7 @@
 """Kill `follow` or `publish` at a random point, again and again, and look at what is left.
 
-    python tests/mirror_kill.py follow 200 [seed]
-    python tests/mirror_kill.py publish 50 [seed]
+    python -m tests.mirror_kill follow 200 [seed]
+    python -m tests.mirror_kill publish 50 [seed]
 
 A point is an operation on the file system: a child process counts its audit events and kills
 itself with SIGKILL at the n-th. So every open, rename, link and unlink is equally likely to be
@@ -19,9 +19,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from mirror_site import Site, described, edit, fill
-
 from client.mirror.place import Place
+from tests.mirror_site import Site, described, edit, fill
 
 _EVENTS = ("open", "os.", "shutil.", "fcntl.", "ctypes.")
 
@@ -157,7 +156,9 @@ def kill_publish(base: Path, kills: int, rng: random.Random) -> dict[str, int]:
         follower.once()
         assert described(base / "mirror") == new, "it did not recover"
         stored = sum(1 for path in (site.publish_dir / "objects").rglob("*") if path.is_file())
-        contents = {c[3] for c in (*old.values(), *new.values()) if c[0] == "f"}
+        contents = {
+            c[3] for c in (*old.values(), *new.values()) if isinstance(c, tuple) and c[0] == "f"
+        }
         assert stored <= len(contents), "contents that nothing names were left behind"
         _restore(base, saved)
     return found

@@ -138,9 +138,9 @@ def _step(
     else:
         mirror.silent_since_s = now
     if not own.blocks or (len(own.blocks) == 1 and own.blocks[0].position >= own.blocks[0].ask_at):
-        block = board.ask(lane, now)
-        if block is not None:
-            mirror.queue.append((now + mirror.rtt_s / 2, block, block.start, block.end))
+        more = board.ask(lane, now)
+        if more is not None:
+            mirror.queue.append((now + mirror.rtt_s / 2, more, more.start, more.end))
     mirror.credit = min(mirror.credit + rate * STEP_S, rate * STEP_S + 16384)
     while mirror.queue and mirror.credit >= 1 and mirror.queue[0][0] <= now:
         at, block, position, promised = mirror.queue.popleft()

@@ -1,6 +1,6 @@
 """Dying at any point leaves the old version or the new one, and the next run puts it right.
 
-The long version is `python tests/mirror_kill.py follow 200` and `publish 50`.
+The long version is `python -m tests.mirror_kill follow 200` and `publish 50`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import random
 from pathlib import Path
 
 import pytest
-from mirror_kill import kill_follow, kill_publish
+
+from tests.mirror_kill import kill_follow, kill_publish
 
 pytestmark = pytest.mark.e2e
 

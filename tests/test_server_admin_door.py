@@ -35,7 +35,7 @@ def location(answer: Answer) -> str:
 
 def api(browser: Browser, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
     sent = {"content_type": "application/json", **headers}
-    return browser.ask(method, f"/api/v1{path}", body=body, **sent)
+    return browser.ask(method, f"/api/v1{path}", body=body, headers=sent)
 
 
 def test_a_stranger_sees_only_the_login(site: Site) -> None:

@@ -49,7 +49,7 @@ def crowd(site: Site, count: int = 8) -> None:
 def api(browser: Browser, method: str, path: str, /, **body: Any) -> Any:
     sent = {"content_type": "application/json", "x_csrf_token": browser.token, "if_match": "*"}
     given = json.dumps(body).encode() if body else b""
-    answer = browser.ask(method, f"/api/v1{path}", body=given, **sent)
+    answer = browser.ask(method, f"/api/v1{path}", body=given, headers=sent)
     assert answer.status < 400, answer.body
     return json.loads(answer.body) if answer.body else None
 
@@ -568,7 +568,7 @@ def test_rules_of_the_configuration_are_shown_with_where_they_come_from(
         assert "configuration" in page
         assert "members only" in page
         answer = browser.ask(
-            *("DELETE", "/api/v1/rules?path=/nightly/"), x_csrf_token=browser.token
+            *("DELETE", "/api/v1/rules?path=/nightly/"), headers={"x-csrf-token": browser.token}
         )
         assert answer.status == 409
         assert site.download("192.0.2.1", "/nightly/a%20b.txt").status == 403

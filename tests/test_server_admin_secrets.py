@@ -42,7 +42,9 @@ def test_a_login_that_fails_inside_logs_one_fault_and_no_secret(
         globalLogPublisher.addObserver(observer)
     try:
         answer = browser.login("admin", PASSWORD)
-        browser.ask("POST", "/login", {"csrf": browser.token}, authorization=f"Bearer {secret}")
+        browser.ask(
+            "POST", "/login", {"csrf": browser.token}, headers={"authorization": f"Bearer {secret}"}
+        )
     finally:
         for observer in observers:
             globalLogPublisher.removeObserver(observer)
