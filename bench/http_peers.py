@@ -34,6 +34,9 @@ from typing import IO
 
 import click
 
+from bench.shared import markdown, namespaces
+from bench.shared.namespaces import inside
+
 HERE = Path(__file__).parent
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 BIG_BYTES = 256 << 20
@@ -256,7 +259,7 @@ ROWS = (
 )
 
 
-class Line:
+class VethLine:
     """A veth pair into a network namespace, where the load generator runs for some rows."""
 
     def __init__(self) -> None:
@@ -264,24 +267,22 @@ class Line:
         net = f"10.{os.getpid() // 250 % 250}.{os.getpid() % 250}"
         self.host, far = f"{net}.1", f"{net}.2"
         here = f"tgb{os.getpid()}"
+        namespaces.make([self.name])
         for command in (
-            f"ip netns add {self.name}",
             f"ip link add {here} type veth peer name eth0 netns {self.name}",
             f"ip addr add {self.host}/24 dev {here}",
             f"ip link set {here} up",
-            f"ip -n {self.name} addr add {far}/24 dev eth0",
-            f"ip -n {self.name} link set eth0 up",
-            f"ip -n {self.name} link set lo up",
         ):
-            subprocess.run(command.split(), check=True)
+            namespaces.run(*command.split())
+        namespaces.address(self.name, f"{far}/24")
 
     def remove(self) -> None:
         """The pair goes with its namespace."""
-        subprocess.run(["ip", "netns", "del", self.name], check=False)
+        namespaces.remove([self.name])
 
 
 def load(
-    peer: Peer, row: Row, seconds: int, scratch: Path, line: Line | None
+    peer: Peer, row: Row, seconds: int, scratch: Path, line: VethLine | None
 ) -> tuple[float, float]:
     """Run wrk; CPU µs a request (s/GB where bytes count) and requests (GB) a second."""
     at = (peer.tls or peer) if row.tls else peer
@@ -299,7 +300,7 @@ def load(
         script.write_text(RANDOM % (row.path.strip("/"), row.files - 1))
         command += ["-s", str(script)]
     if row.veth and line is not None:
-        command = ["ip", "netns", "exec", line.name, *command]
+        command = inside(line.name, *command)
     before = at.cpu_s()
     done = subprocess.run([*command, url], check=True, capture_output=True, text=True)
     cpu_s = at.cpu_s() - before
@@ -344,7 +345,7 @@ def table(rows: Sequence[Row], peers: Sequence[Peer]) -> str:
     named = {peer.name: peer for peer in peers}
     nginx, ours = named["nginx"], named["tidegate"]
     titles = ["work", "nginx", "Tidegate", "CPU ratio", *(peer.name for peer in others)]
-    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
+    lines = []
     for row in rows:
 
         def cell(peer: Peer, row: Row = row) -> str:
@@ -357,8 +358,8 @@ def table(rows: Sequence[Row], peers: Sequence[Peer]) -> str:
 
         ratio = ours.median(row.name, 0) / nginx.median(row.name, 0)
         cells = [row.name, cell(nginx), cell(ours), f"{ratio:.2f}", *map(cell, others)]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown.table(titles, lines)
 
 
 def fill(root: Path) -> None:
@@ -373,7 +374,7 @@ def fill(root: Path) -> None:
             (root / folder / f"{number}.bin").write_bytes(os.urandom(size))
 
 
-def chosen(only: Sequence[str], line: Line | None) -> list[Row]:
+def chosen(only: Sequence[str], line: VethLine | None) -> list[Row]:
     """The rows to measure."""
     return [
         row
@@ -401,7 +402,7 @@ def main() -> None:
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise SystemExit(f"The limit on open files is {hard}; raise it to {wanted} (ulimit -n).")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-    line = Line() if os.geteuid() == 0 and shutil.which("ip") else None
+    line = VethLine() if os.geteuid() == 0 and shutil.which("ip") else None
     rows = chosen(options.only, line)
     try:
         with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
@@ -420,7 +421,7 @@ def main() -> None:
 
 
 def measure(
-    scratch: Path, rows: Sequence[Row], options: argparse.Namespace, line: Line | None
+    scratch: Path, rows: Sequence[Row], options: argparse.Namespace, line: VethLine | None
 ) -> list[Peer]:
     """Start everybody, measure row by row and round by round, stop everybody."""
     root = scratch / "root"

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.shared import markdown
 from loadtest.compare import scaled_settings, staged
 from loadtest.manners import MOST_LOST
 from loadtest.population import scaled
@@ -49,7 +50,7 @@ class Waits:
     rude_s: float
 
 
-class Attacked(Engine):
+class MannersEngine(Engine):
     """The simulator's engine with attackers beside the visitors."""
 
     def __init__(self, attackers: Sequence[str], seed: int, *world: Any) -> None:
@@ -99,7 +100,9 @@ def run(
         accept_s=0.0,
         rude_manners=replace(RUDE, own_retry_s=1.0 / time_scale),
     )
-    engine = Attacked(attackers, seed, workload, scenario.make_policy(workload, seed), conditions)
+    engine = MannersEngine(
+        attackers, seed, workload, scenario.make_policy(workload, seed), conditions
+    )
     downloads = columns(engine.run().downloads, DOWNLOAD_FIELDS)
     large = downloads["size_bytes"] >= workload.small_below_bytes
     wait = (downloads["first_byte_s"] - downloads["asked_s"]) * time_scale
@@ -130,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     seeds = range(1, given.seeds + 1)
     calm = [run(given.policy, seed, given.time_scale, rude=False, attackers=()) for seed in seeds]
-    sys.stdout.write("| | polite wait longer by | rude wait longer by |\n|---|---|---|\n")
+    sys.stdout.write(markdown.head("", "polite wait longer by", "rude wait longer by") + "\n")
     faults = []
     for title, (rude, attackers) in rows.items():
         found = [
@@ -140,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pairs = list(zip(found, calm, strict=True))
         polite, lost, error = spell([now.polite_s / was.polite_s - 1.0 for now, was in pairs])
         rudely, gained, rude_error = spell([now.rude_s / was.rude_s - 1.0 for now, was in pairs])
-        sys.stdout.write(f"| {title} | {polite} | {rudely if rude else '–'} |\n")
+        sys.stdout.write(markdown.row(title, polite, rudely if rude else "–") + "\n")
         sys.stdout.flush()
         if lost - 2.0 * error > MOST_LOST:
             faults.append(f"{title}: the polite lose {polite}")

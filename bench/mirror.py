@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.mirror_pair import described, fetch_pair
+from bench.shared import markdown
 
 ROOT = Path(__file__).parent.parent
 TIDEGATE = [sys.executable, "-m", "tidegate"]
@@ -37,7 +38,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class RunCost:
     """Seconds of CPU and of wall clock, and what was printed."""
 
     cpu_s: float
@@ -45,7 +46,7 @@ class Cost:
     output: str
 
 
-def timed(command: Sequence[object]) -> Cost:
+def timed(command: Sequence[object]) -> RunCost:
     """Run a command and count the CPU of it and its children."""
     started = time.monotonic()
     before = os.times()
@@ -60,11 +61,11 @@ def timed(command: Sequence[object]) -> Cost:
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, command))}:\n{done.stdout}{done.stderr}")
     cpu_s = sum(after[2:4]) - sum(before[2:4])
-    return Cost(cpu_s, time.monotonic() - started, done.stdout)
+    return RunCost(cpu_s, time.monotonic() - started, done.stdout)
 
 
 def row(*cells: object) -> None:
-    sys.stdout.write("| " + " | ".join(map(str, cells)) + " |\n")
+    sys.stdout.write(markdown.row(*cells) + "\n")
     sys.stdout.flush()
 
 
@@ -90,7 +91,9 @@ sys.exit(status)
 """
 
 
-def rsync(work: Path, old: Path, new: Path, *options: str) -> tuple[float, float, float, str, Cost]:
+def rsync(
+    work: Path, old: Path, new: Path, *options: str
+) -> tuple[float, float, float, str, RunCost]:
     """rsync to one mirror: (master CPU, MB on the wire, mirror CPU, result, the master's cost)."""
     mirror, out, shell = work / "rsync-mirror", work / "rsync-cpu", work / "rsync-shell"
     copy(old, mirror)
@@ -161,17 +164,17 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
+class MirrorRounds:
     """Rounds of publishing and following; `quiet_bytes` cross the wire when nothing changed."""
 
-    generated: list[Cost]
-    applied: list[Cost]
+    generated: list[RunCost]
+    applied: list[RunCost]
     update_mb: float
     verdict: str
     quiet_bytes: int
 
 
-def ours(work: Path, old: Path, new: Path, rounds: int) -> Ours:
+def ours(work: Path, old: Path, new: Path, rounds: int) -> MirrorRounds:
     """Publish the new tree over the old, and follow it, some times from the start."""
     tree, keys = work / "tree", work / "keys"
     copy(old, tree)
@@ -207,7 +210,7 @@ def ours(work: Path, old: Path, new: Path, rounds: int) -> Ours:
             verdict = same(tree, mirror)
         finally:
             origin.stop()
-    return Ours(generated, applied, size, verdict, quiet)
+    return MirrorRounds(generated, applied, size, verdict, quiet)
 
 
 class Relay:

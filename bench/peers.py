@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from bench.multicast.network import SENDER_ADDRESS, LabFailed, Network
+from bench.multicast.network import SENDER_ADDRESS, MulticastLab
+from bench.shared.namespaces import LabFailed, inside
 
 ROOT = Path(__file__).parent.parent
 _PORT = 8080
@@ -30,7 +31,7 @@ _SHORTEST_TURN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PeerRound:
     """One round: seconds until each client was done, by whether it exchanged; the server's bytes
     in files' sizes."""
 
@@ -44,7 +45,7 @@ class Outcome:
         return self.alone_s + self.sharing_s
 
 
-def _serve(network: Network, folder: Path, env: dict[str, str]) -> None:
+def _serve(network: MulticastLab, folder: Path, env: dict[str, str]) -> None:
     config = folder / "tidegate.toml"
     config.write_text(
         f'listen = ["{SENDER_ADDRESS}:{_PORT}"]\nadmin = "off"\n\n[torrent]\nenabled = true\n'
@@ -60,7 +61,9 @@ def _serve(network: Network, folder: Path, env: dict[str, str]) -> None:
         time.sleep(0.1)
 
 
-def play(network: Network, size_bytes: int, clients: int, sharing: int, seed: int) -> Outcome:
+def play(
+    network: MulticastLab, size_bytes: int, clients: int, sharing: int, seed: int
+) -> PeerRound:
     """One crowd; the first `sharing` of it exchange."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -72,8 +75,8 @@ def play(network: Network, size_bytes: int, clients: int, sharing: int, seed: in
         _serve(network, folder, env)
         url = f"http://{SENDER_ADDRESS}:{_PORT}/big.iso"
         # The torrent is made when the release is, not when the crowd stands at the door.
-        inside = ["ip", "netns", "exec", network.sender(), "curl", "-sf", "--retry", "5"]
-        subprocess.run([*inside, "-o", "/dev/null", url + ".torrent"], check=True)
+        ask = inside(network.sender(), "curl", "-sf", "--retry", "5")
+        subprocess.run([*ask, "-o", "/dev/null", url + ".torrent"], check=True)
         before, _ = network.wire()
         began_s = time.monotonic()
         running: dict[int, subprocess.Popen[bytes]] = {}
@@ -104,14 +107,14 @@ def play(network: Network, size_bytes: int, clients: int, sharing: int, seed: in
             time.sleep(_SHORTEST_TURN_S)
         sent = network.wire()[0] - before
         network.stop()
-    return Outcome(
+    return PeerRound(
         tuple(s for number, s in done_s.items() if number >= sharing),
         tuple(s for number, s in done_s.items() if number < sharing),
         sent / size_bytes,
     )
 
 
-def row(name: str, outcome: Outcome) -> str:
+def row(name: str, outcome: PeerRound) -> str:
     """One line of the table."""
     parts = [f"{name:<16}{max(outcome.all_s):>8.1f}{mean(outcome.all_s):>8.1f}"]
     for group in (outcome.sharing_s, outcome.alone_s):
@@ -134,7 +137,7 @@ def main(given: Sequence[str] | None = None) -> int:
     print(f"{'':<16}{'last s':>8}{'mean s':>8}{'sharing':>9}{'others':>9}{'origin':>9}")
     found = []
     for name, count in (("without peers", 0), ("with peers", sharing)):
-        with Network(
+        with MulticastLab(
             options.clients, rate_mbit=options.line, prefix="tgp", upload_mbit=options.up
         ) as network:
             found.append(play(network, size_bytes, options.clients, count, options.seed))

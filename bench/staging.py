@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 START_S = 60.0
 
 
-class Failed(Exception):
+class NotStarted(Exception):
     """Something did not start; the text says what."""
 
 
@@ -72,7 +72,7 @@ def wait_for(name: str, log: Path, text: str, running: subprocess.Popen[bytes]) 
                 return line
         time.sleep(0.05)
     tail = "\n".join(log.read_text("utf-8", "replace").splitlines()[-5:])
-    raise Failed(f"{name} did not start; its last words:\n{tail}")
+    raise NotStarted(f"{name} did not start; its last words:\n{tail}")
 
 
 @contextlib.contextmanager
@@ -81,7 +81,7 @@ def postgres(folder: Path) -> Iterator[str]:
     found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"))
     where = shutil.which("initdb") or (found[-1] if found else None)
     if where is None:
-        raise Failed("PostgreSQL is not installed. Try: apt-get install postgresql")
+        raise NotStarted("PostgreSQL is not installed. Try: apt-get install postgresql")
     data, programs = folder / "postgres", Path(where).parent
     data.mkdir(parents=True, exist_ok=True)
     options: dict[str, Any] = {}
@@ -115,7 +115,9 @@ def alone_in(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Failed(f"Another bench.staging runs in {folder}; name another folder") from None
+            raise NotStarted(
+                f"Another bench.staging runs in {folder}; name another folder"
+            ) from None
         yield
 
 
@@ -126,10 +128,10 @@ def profile_of(name: str | None) -> Path | None:
     for candidate in (Path.cwd() / name, ROOT / name):
         if candidate.is_file():
             return candidate
-    raise Failed(f"There is no profile {name}; they are in {ROOT / 'loadtest'}")
+    raise NotStarted(f"There is no profile {name}; they are in {ROOT / 'loadtest'}")
 
 
-class Meter(threading.Thread):
+class ProcessMeter(threading.Thread):
     """Samples a process once a second (seconds, resident bytes, processor seconds)."""
 
     def __init__(self, pid: int, table: Path) -> None:
@@ -184,7 +186,7 @@ def server(name: str, folder: Path, *options: str, metered: bool = False) -> Ite
         if not metered:
             yield url
             return
-        meter = Meter(running.pid, folder / f"{name}.csv")
+        meter = ProcessMeter(running.pid, folder / f"{name}.csv")
         meter.start()
         try:
             yield url
@@ -248,7 +250,7 @@ def main() -> int:
                     return load.wait()
                 finally:
                     load.terminate()
-    except Failed as error:
+    except NotStarted as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

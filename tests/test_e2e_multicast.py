@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from bench.multicast.bench import Bench, NotReady
-from bench.multicast.network import LabFailed, Network
+from bench.multicast.network import MulticastLab
+from bench.shared.namespaces import LabFailed
 from tests.running import ROOT, RunningServer, make_release, serving, sha256, wait_for
 
 pytestmark = pytest.mark.e2e
@@ -214,7 +215,7 @@ def test_any_network_gives_everybody_the_right_file(name: str, options: dict[str
     (loopback) elsewhere."""
     bench = Bench(2.0, rate_mbit=60)
     try:
-        network = Network(3, rate_mbit=100, prefix=f"tge{os.getpid() % 10_000}", **options)
+        network = MulticastLab(3, rate_mbit=100, prefix=f"tge{os.getpid() % 10_000}", **options)
         try:
             row = bench.run("ours", network, late_s={2: 0.15})
         except (LabFailed, NotReady, FileNotFoundError):

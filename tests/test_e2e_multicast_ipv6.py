@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.multicast.network import LabFailed, Network, run
+from bench.multicast.network import MulticastLab
+from bench.shared.namespaces import LabFailed, run
 from tests.running import ROOT, make_release, serving, sha256, wait_for
 from tests.test_e2e_multicast import Get, states
 
@@ -21,7 +22,7 @@ def _address(number: int) -> str:
     return f"fd77::{number:x}"
 
 
-def _build(network: Network) -> None:
+def _build(network: MulticastLab) -> None:
     """An address for the sender (1) and each receiver (2 and on); raises LabFailed."""
     network.__enter__()
     names = [network.sender(), *map(network.receiver, range(RECEIVERS))]
@@ -37,7 +38,7 @@ def _build(network: Network) -> None:
 @pytest.mark.parametrize("named", [False, True], ids=["by route", "by name"])
 def test_ipv6_receivers_get_one_transmission_through_loss(tmp_path: Path, named: bool) -> None:
     digest = make_release(tmp_path / "release", obj_bin=3_000_000)["obj.bin"]
-    network = Network(RECEIVERS, 3.0, 100, f"tgv{os.getpid() % 10_000}")
+    network = MulticastLab(RECEIVERS, 3.0, 100, f"tgv{os.getpid() % 10_000}")
     try:
         _build(network)
     except (LabFailed, FileNotFoundError):

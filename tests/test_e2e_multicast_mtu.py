@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from bench.multicast.network import SENDER_ADDRESS, LabFailed, Network, run
+from bench.multicast.network import SENDER_ADDRESS, MulticastLab
+from bench.shared.namespaces import LabFailed, run
 from tests.running import ROOT, make_release, sha256, wait_for
 from tests.test_e2e_multicast import states
 
@@ -23,7 +24,7 @@ RECEIVERS = 3
 class House:
     """A server and its receivers, each in a namespace; the sender's interface can change."""
 
-    def __init__(self, network: Network, folder: Path) -> None:
+    def __init__(self, network: MulticastLab, folder: Path) -> None:
         self.network, self.folder = network, folder
         self.env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder)}
         self.log = folder / "server.log"
@@ -58,7 +59,7 @@ class House:
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
     try:
-        network = Network(RECEIVERS, 0.0, 100, f"tgw{os.getpid() % 10_000}").__enter__()
+        network = MulticastLab(RECEIVERS, 0.0, 100, f"tgw{os.getpid() % 10_000}").__enter__()
     except (LabFailed, FileNotFoundError) as error:
         pytest.skip(f"no namespaces here: {error}")
     try:

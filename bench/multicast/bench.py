@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.multicast.network import SENDER_ADDRESS, Network
+from bench.multicast.network import SENDER_ADDRESS, MulticastLab
 from bench.multicast.peers import PEERS
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ class NotReady(Exception):
 
 
 @dataclass(frozen=True)
-class Row:
+class TrialRow:
     """One run: `good` of `receivers` ended with the right file."""
 
     tool: str
@@ -44,7 +44,7 @@ class Row:
 class Ours:
     """A run of our own server and receivers, for a trial to act upon."""
 
-    network: Network
+    network: MulticastLab
     scratch: Path
     outs: list[Path]
     begun: float
@@ -79,14 +79,14 @@ class Bench:
     def run(
         self,
         tool: str,
-        network: Network,
+        network: MulticastLab,
         *,
         timeout_s: float = 90.0,
         urls: Sequence[str] = (),
         late_s: dict[int, float] | None = None,
         act: Callable[[Ours], None] | None = None,
         expected: Sequence[int] | None = None,
-    ) -> Row:
+    ) -> TrialRow:
         """`tool` once in `network`, which is built and removed here.
 
         `act` may disturb a run of ours; `late_s` lets some receivers ask later; `expected` are the
@@ -122,7 +122,9 @@ class Bench:
         ratio = sent / max(1, self.file.stat().st_size)
         note = _note(results, cpu_s) if tool == "ours" else ""
         loss = network.loss_percent
-        return Row(tool, loss, good, len(waited), ratio, whole - begun, note, results, cpu_s, sent)
+        return TrialRow(
+            tool, loss, good, len(waited), ratio, whole - begun, note, results, cpu_s, sent
+        )
 
     def serve_words(self, receivers: int, state: Path) -> list[str]:
         """The command line of our server."""
@@ -135,7 +137,7 @@ class Bench:
 
     def _ours(
         self,
-        network: Network,
+        network: MulticastLab,
         scratch: Path,
         outs: list[Path],
         urls: Sequence[str],

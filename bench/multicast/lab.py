@@ -14,16 +14,18 @@ import sys
 
 import click
 
-from bench.multicast.bench import Bench, NotReady, Row
-from bench.multicast.network import LabFailed, Network
+from bench.multicast.bench import Bench, NotReady, TrialRow
+from bench.multicast.network import MulticastLab
 from bench.multicast.peers import PEERS, available
+from bench.shared import markdown
+from bench.shared.namespaces import LabFailed
 
 
-def table(rows: list[Row], losses: list[float], tools: list[str]) -> str:
+def table(rows: list[TrialRow], losses: list[float], tools: list[str]) -> str:
     """Medians, as Markdown."""
-    lines = [f"| loss | {' | '.join(tools)} |", "|---" * (len(tools) + 1) + "|"]
+    lines = []
     for loss in losses:
-        cells = []
+        cells = [f"{loss:g} %"]
         for tool in tools:
             mine = [row for row in rows if row.tool == tool and row.loss == loss]
             good = [row for row in mine if row.good == row.receivers]
@@ -34,8 +36,8 @@ def table(rows: list[Row], losses: list[float], tools: list[str]) -> str:
             seconds = statistics.median(row.seconds for row in good)
             failed = f" ({len(mine) - len(good)} of {len(mine)} failed)" if good != mine else ""
             cells.append(f"{ratio:.3f}, {seconds:.2f} s{failed}")
-        lines.append(f"| {loss:g} % | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown.table(["loss", *tools], lines)
 
 
 def _losses(ctx: click.Context, param: click.Parameter, text: str) -> list[float]:
@@ -111,7 +113,7 @@ def lab(
         for _ in range(rounds):
             for loss in losses:
                 for name in names:
-                    network = Network(receivers, loss, line, prefix)
+                    network = MulticastLab(receivers, loss, line, prefix)
                     row = bench.run(name, network)
                     rows.append(row)
                     click.echo(

@@ -1,8 +1,7 @@
 """A sender, a bridge and N receivers as network namespaces; cleans up after itself. Needs root.
 
 Losses are independent per receiver (nft on its input hook, UDP only unless asked otherwise), the
-rate is a token bucket on the sender's interface that counts Ethernet frames. `gso_max_segs 1`
-everywhere: a segmented batch would cross a veth as one packet, and a loss rule would drop it whole.
+rate is a token bucket on the sender's interface that counts Ethernet frames.
 """
 
 from __future__ import annotations
@@ -13,24 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.shared import namespaces
+from bench.shared.namespaces import inside, run, shape
+
 SENDER_ADDRESS = "10.77.0.1"
-
-
-class LabFailed(Exception):
-    """A command of the lab did not work; the message is its own."""
-
-
-def run(*words: str, check: bool = True) -> str:
-    """Output of a command; raises LabFailed with what it said."""
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if check and done.returncode:
-        raise LabFailed(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
+_QUEUE = "burst 32kb latency 50ms"
 
 
 @dataclass
-class Network:
-    """`with Network(...) as network:` builds and removes it."""
+class MulticastLab:
+    """`with MulticastLab(...) as network:` builds and removes it."""
 
     receivers: int = 8
     loss_percent: float = 0.0
@@ -79,7 +70,7 @@ class Network:
             names.append(self.second_sender())
         return [*names, *(self.receiver(i) for i in range(self.receivers))]
 
-    def __enter__(self) -> Network:
+    def __enter__(self) -> MulticastLab:
         try:
             self._build()
         except BaseException:
@@ -89,24 +80,17 @@ class Network:
 
     def _build(self) -> None:
         bridge = f"{self.prefix}-b"
-        for name in self._names():
-            run("ip", "netns", "del", name, check=False)
-            run("ip", "netns", "add", name)
-            run("ip", "-n", name, "link", "set", "lo", "up")
-        run("ip", "-n", bridge, *["link", "add", "br0", "type", "bridge", "mcast_snooping", "0"])
-        run("ip", "-n", bridge, "link", "set", "br0", "up")
+        namespaces.make(self._names(), bridge)
         self._port(self.sender(), SENDER_ADDRESS)
-        shape = f"root tbf rate {self.rate_mbit}mbit burst 32kb latency 50ms"
-        self._shape(self.sender(), "eth0", shape)
+        shape(self.sender(), "eth0", self.rate_mbit, _QUEUE)
         if self.second:
             self._port(self.second_sender(), self.second_address)
-            self._shape(self.second_sender(), "eth0", shape)
+            shape(self.second_sender(), "eth0", self.rate_mbit, _QUEUE)
         for number in range(self.receivers):
             name = self.receiver(number)
             self._port(name, self.address(number))
             if self.upload_mbit is not None:
-                up = f"root tbf rate {self.upload_mbit}mbit burst 16kb latency 50ms"
-                self._shape(name, "eth0", up)
+                shape(name, "eth0", self.upload_mbit, "burst 16kb latency 50ms")
             loss = self.losses[number] if self.losses else self.loss_percent
             if loss:
                 self.set_loss(number, loss)
@@ -116,22 +100,15 @@ class Network:
                 # The checksum follows the change, so the datagram is delivered.
                 self._rule(number, "udp length > 1000 numgen random mod 50 == 0 @th,4000,8 set 90")
             if number in self.receiver_rates_mbit:
-                rate = self.receiver_rates_mbit[number]
-                self._shape(bridge, name, f"root tbf rate {rate}mbit burst 32kb latency 50ms")
+                shape(bridge, name, self.receiver_rates_mbit[number], _QUEUE)
         time.sleep(0.5)
 
     def _port(self, name: str, address: str) -> None:
         bridge = f"{self.prefix}-b"
-        ends = ["ip", "link", "add", "eth0", "netns", name, "gso_max_segs", "1", "type", "veth"]
-        run(*ends, "peer", "name", name, "netns", bridge, "gso_max_segs", "1")
-        run("ip", "-n", bridge, "link", "set", name, "master", "br0", "up")
-        run("ip", "-n", name, "addr", "add", f"{address}/24", "brd", "+", "dev", "eth0")
-        run("ip", "-n", name, "link", "set", "eth0", "up")
+        namespaces.connect(name, bridge, name)
+        namespaces.join_bridge(bridge, name)
+        namespaces.address(name, f"{address}/24")
         run("ip", "-n", name, "route", "add", "224.0.0.0/4", "dev", "eth0")
-
-    @staticmethod
-    def _shape(name: str, device: str, words: str) -> None:
-        run("ip", "netns", "exec", name, *f"tc qdisc add dev {device} {words}".split())
 
     def set_loss(self, number: int, percent: float) -> None:
         """Independent loss of what arrives at one receiver."""
@@ -143,7 +120,7 @@ class Network:
             "add table inet lab; add chain inet lab in { type filter hook input priority 0; }; "
             f"add rule inet lab in meta l4proto {what} {rule}"
         )
-        run("ip", "netns", "exec", self.receiver(number), "nft", rules)
+        run(*inside(self.receiver(number), "nft", rules))
 
     def start(
         self,
@@ -156,7 +133,7 @@ class Network:
         """Start a program in a namespace."""
         with log.open("wb") as output:
             process = subprocess.Popen(
-                ["ip", "netns", "exec", name, *words],
+                inside(name, *words),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=cwd,
@@ -168,9 +145,7 @@ class Network:
     def wire(self) -> tuple[int, int]:
         """Bytes and packets the sender has put on its interface."""
         base = "/sys/class/net/eth0/statistics/"
-        text = run(
-            "ip", "netns", "exec", self.sender(), "cat", f"{base}tx_bytes", f"{base}tx_packets"
-        )
+        text = run(*inside(self.sender(), "cat", f"{base}tx_bytes", f"{base}tx_packets"))
         sent, packets = text.split()
         return int(sent), int(packets)
 
@@ -190,7 +165,4 @@ class Network:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        for name in self._names():
-            for pid in run("ip", "netns", "pids", name, check=False).split():
-                run("kill", "-KILL", pid, check=False)
-            run("ip", "netns", "del", name, check=False)
+        namespaces.remove(self._names())

@@ -34,7 +34,7 @@ SIGNATURES = {
 }
 
 
-class Event(ctypes.Structure):
+class NormEvent(ctypes.Structure):
     """What NormGetNextEvent fills in."""
 
     _fields_ = (
@@ -63,7 +63,7 @@ def receive(out: str, node: int) -> None:
     norm.NormSetMulticastInterface(session, INTERFACE)
     norm.NormStartReceiver(session, 16 << 20)
     norm.NormSetRxSocketBuffer(session, 4 << 20)
-    event = Event()
+    event = NormEvent()
     while norm.NormGetNextEvent(instance, ctypes.byref(event), True):
         if event.type == RX_OBJECT_COMPLETED:
             norm.NormFileRename(event.object, out.encode())
@@ -86,7 +86,7 @@ def send(file: str, bits_s: float, nodes: list[int]) -> None:
     norm.NormSetAutoParity(session, 8)
     item = norm.NormFileEnqueue(session, file.encode(), b"obj", 3)
     norm.NormSetWatermark(session, item, False)
-    event = Event()
+    event = NormEvent()
     while norm.NormGetNextEvent(instance, ctypes.byref(event), True):
         if event.type == TX_WATERMARK_COMPLETED:
             if norm.NormGetAckingStatus(session, ANY_NODE) == ACK_SUCCESS:

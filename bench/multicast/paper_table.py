@@ -17,6 +17,7 @@ import itertools
 import random
 from dataclasses import dataclass
 
+from bench.shared import markdown
 from protocol.fec import BlockLayout
 from protocol.paper_mode import DEFAULT_K, HEADER_BYTES, PaperOrder
 from server.multicast.demand import Hold, Hot, HotSettings, Join, Start
@@ -119,13 +120,12 @@ def tables() -> str:
     lines = []
     for kind in SIZES:
         lines.append(f"\n{kind} files: PA / PB / PC by number of clients\n")
-        lines.append(f"| rules, threshold | {' | '.join(str(n) for n in CLIENTS)} |")
-        lines.append("|---" * (len(CLIENTS) + 1) + "|")
+        lines.append(markdown.head("rules, threshold", *CLIENTS))
         for paper in (True, False):
             for threshold in THRESHOLDS:
                 cells = [mean(n, threshold, kind, paper=paper) for n in CLIENTS]
-                row = " | ".join(f"{c.pa_s:.1f} s / {c.pb:.2f} / {c.pc:.2f}" for c in cells)
-                lines.append(f"| {'paper' if paper else 'ours'}, {threshold} | {row} |")
+                texts = [f"{c.pa_s:.1f} s / {c.pb:.2f} / {c.pc:.2f}" for c in cells]
+                lines.append(markdown.row(f"{'paper' if paper else 'ours'}, {threshold}", *texts))
     return "\n".join(lines)
 
 

@@ -14,21 +14,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.multicast.network import SENDER_ADDRESS, Network
+from bench.multicast.network import SENDER_ADDRESS, MulticastLab
 
 Begun = tuple[tuple[int, int], float]
-Peer = Callable[[Network, Path, Path, list[Path], float], Begun]
+Peer = Callable[[MulticastLab, Path, Path, list[Path], float], Begun]
 HERE = Path(__file__).parent
 
 
-def _begin(network: Network, words: list[str], scratch: Path) -> Begun:
+def _begin(network: MulticastLab, words: list[str], scratch: Path) -> Begun:
     time.sleep(1)
     before, begun = network.wire(), time.monotonic()
     network.start(network.sender(), words, scratch / "sender.log", scratch)
     return before, begun
 
 
-def uftp(network: Network, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
+def uftp(network: MulticastLab, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
     """NACK-based file transfer; the rate is that of the payload."""
     ids = [f"0x{0x0A4D000B + number:08X}" for number in range(len(outs))]
     for number, out in enumerate(outs):
@@ -39,7 +39,9 @@ def uftp(network: Network, file: Path, scratch: Path, outs: list[Path], kbit: fl
     return _begin(network, [*words, "-R", str(int(kbit)), str(file)], scratch)
 
 
-def udpcast(network: Network, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
+def udpcast(
+    network: MulticastLab, file: Path, scratch: Path, outs: list[Path], kbit: float
+) -> Begun:
     """Slices with retransmission; the hello interval is needed or it stalls when losses hit."""
     for number, out in enumerate(outs):
         words = ["udp-receiver", "--file", str(out), "--interface", "eth0", "--nokbd"]
@@ -51,7 +53,7 @@ def udpcast(network: Network, file: Path, scratch: Path, outs: list[Path], kbit:
     return _begin(network, words, scratch)
 
 
-def norm(network: Network, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
+def norm(network: MulticastLab, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
     """NACK-oriented reliable multicast (RFC 5740) with 8 proactive parities, GRTT 20 ms."""
     tool = [sys.executable, str(HERE / "norm_peer.py")]
     for number, out in enumerate(outs):
@@ -61,7 +63,7 @@ def norm(network: Network, file: Path, scratch: Path, outs: list[Path], kbit: fl
     return _begin(network, [*tool, "send", str(file), str(int(kbit * 1000)), nodes], scratch)
 
 
-def tcp(network: Network, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
+def tcp(network: MulticastLab, file: Path, scratch: Path, outs: list[Path], kbit: float) -> Begun:
     """One nginx, one curl a receiver: what multicast is measured against."""
     del kbit
     temporary = "".join(

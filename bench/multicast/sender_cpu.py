@@ -15,6 +15,7 @@ from typing import ParamSpec, TypeVar
 
 import numpy as np
 
+from bench.shared import markdown
 from protocol.fec import BlockLayout, FecParameters, block_symbols_for, scheme_for
 from protocol.marks import MarkSigner
 from protocol.session_report import Report, decode_report, encode_report
@@ -30,7 +31,7 @@ RATE_SYMBOLS_S = 8400.0
 
 
 @dataclass(frozen=True)
-class Cost:
+class SenderCost:
     """CPU seconds of the sender for each GB of file, and what it sent and read."""
 
     receivers: int
@@ -39,7 +40,7 @@ class Cost:
     reports: int
 
 
-def measure(receivers: int, mib: int = 32, loss: float = 0.05, seed: int = 1) -> Cost:
+def measure(receivers: int, mib: int = 32, loss: float = 0.05, seed: int = 1) -> SenderCost:
     """One session to its end."""
     rng = np.random.default_rng(seed)
     data = os.urandom(mib << 20)
@@ -108,7 +109,7 @@ def measure(receivers: int, mib: int = 32, loss: float = 0.05, seed: int = 1) ->
             timed(_read, carousel, body, now)
             reports += 1
     sent = seen_symbols * (SYMBOL_BYTES + 90) / len(data)
-    return Cost(receivers, spent / len(data) * 1e9, sent, reports)
+    return SenderCost(receivers, spent / len(data) * 1e9, sent, reports)
 
 
 def _read(carousel: Carousel, body: bytes, now: float) -> None:
@@ -117,14 +118,13 @@ def _read(carousel: Carousel, body: bytes, now: float) -> None:
 
 def table() -> str:
     """For 2, 8, 32 and 1000 receivers."""
-    lines = ["| receivers | sender CPU s/GB | bytes | reports |", "|---|---|---|---|"]
+    lines = []
     measure(2, mib=4)  # what is loaded and compiled at the first use is not counted
     for receivers in (2, 8, 32, 1000):
         cost = measure(receivers)
-        lines.append(
-            f"| {cost.receivers} | {cost.cpu_s_gb:.1f} | {cost.sent_ratio:.3f} | {cost.reports} |"
-        )
-    return "\n".join(lines)
+        figures = f"{cost.cpu_s_gb:.1f}", f"{cost.sent_ratio:.3f}"
+        lines.append([cost.receivers, *figures, cost.reports])
+    return markdown.table(("receivers", "sender CPU s/GB", "bytes", "reports"), lines)
 
 
 if __name__ == "__main__":

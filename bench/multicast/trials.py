@@ -18,7 +18,8 @@ from pathlib import Path
 import click
 
 from bench.multicast.bench import PORT, ROOT, Bench, Ours
-from bench.multicast.network import SENDER_ADDRESS, Network
+from bench.multicast.network import SENDER_ADDRESS, MulticastLab
+from bench.shared import markdown
 
 Act = Callable[[Ours], None]
 
@@ -77,9 +78,9 @@ TRIALS = (
 )
 
 
-def build(trial: Trial, line_mbit: float, prefix: str) -> Network:
+def build(trial: Trial, line_mbit: float, prefix: str) -> MulticastLab:
     """The network of a trial."""
-    return Network(
+    return MulticastLab(
         trial.receivers,
         trial.loss,
         line_mbit,
@@ -95,7 +96,7 @@ def build(trial: Trial, line_mbit: float, prefix: str) -> Network:
 def run_trials(bench: Bench, line_mbit: float, prefix: str, only: str, rounds: int) -> int:
     """Run and print all whose name contains `only`; the number that failed."""
     failed = 0
-    click.echo("| trial | right files | bytes | time | by TCP |\n|---|---|---|---|---|")
+    click.echo(markdown.head("trial", "right files", "bytes", "time", "by TCP"))
     for trial in TRIALS:
         if only not in trial.name:
             continue
@@ -121,10 +122,9 @@ def run_trials(bench: Bench, line_mbit: float, prefix: str, only: str, rounds: i
             for result in row.results:
                 brought = result.get("bytes")
                 tcp += int(brought.get("http", 0)) if isinstance(brought, dict) else 0
-            click.echo(
-                f"| {trial.name} | {row.good} of {row.receivers} | {row.ratio:.3f} | "
-                f"{row.seconds:.2f} s | {tcp / 1e6:.2f} MB |"
-            )
+            figures = f"{row.ratio:.3f}", f"{row.seconds:.2f} s", f"{tcp / 1e6:.2f} MB"
+            right = f"{row.good} of {row.receivers}"
+            click.echo(markdown.row(trial.name, right, *figures))
             if row.good != row.receivers:
                 click.echo(json.dumps(row.results, indent=1), err=True)
     return 1 if failed else 0

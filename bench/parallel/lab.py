@@ -29,6 +29,7 @@ from pathlib import Path
 
 from bench.parallel.mirrors import Mirrors, payload_rate
 from bench.parallel.table import table
+from bench.shared.namespaces import inside
 
 ROOT = Path(__file__).resolve().parents[2]
 TIDEGATE = f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'tidegate.py'))} get -q"
@@ -49,7 +50,7 @@ TOOLS = {
 
 
 @dataclass(frozen=True)
-class Scenario:
+class Situation:
     """One situation; `bad` is the mirror that it befalls, `at_s` when."""
 
     name: str
@@ -67,23 +68,25 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario("static", bar=1.05),
-    Scenario("static, slow URL first", "reverse", bar=1.05),
-    Scenario("swap", "swap", bar=1.08),
-    Scenario("stall", "stall", bar=1.12),
-    Scenario("503 for ever", "503", bar=1.04),
-    Scenario("503 until 2 s", "busy", bar=1.04),
-    Scenario("corrupt, pieces known", "corrupt", tools=("tidegate-meta", "aria2-meta"), bar=1.08),
-    Scenario("corrupt, digest known", "corrupt", tools=("tidegate-sum",), bar=1.08),
-    Scenario("corrupt, nothing known", "corrupt", tools=("tidegate", "aria2"), bar=1.08),
-    Scenario("client link 30 Mb/s", "bottleneck", bar=1.01),
-    Scenario("client link 56 kb/s", "bottleneck", 100.0, bar=1.05, client_mbit=0.056, size_kib=128),
-    Scenario("killed", "killed", bar=1.06),
-    Scenario("static, RTT 40 ms", "static", 40.0, bar=1.10),
-    Scenario("no mirror has ranges", "norange", directive="max_ranges 0;", bar=1.03),
-    Scenario("the fastest has no ranges", directive="max_ranges 0;", first_only=True, bar=1.10),
-    Scenario("closes after each answer", directive="keepalive_timeout 0;", bar=1.15),
-    Scenario(
+    Situation("static", bar=1.05),
+    Situation("static, slow URL first", "reverse", bar=1.05),
+    Situation("swap", "swap", bar=1.08),
+    Situation("stall", "stall", bar=1.12),
+    Situation("503 for ever", "503", bar=1.04),
+    Situation("503 until 2 s", "busy", bar=1.04),
+    Situation("corrupt, pieces known", "corrupt", tools=("tidegate-meta", "aria2-meta"), bar=1.08),
+    Situation("corrupt, digest known", "corrupt", tools=("tidegate-sum",), bar=1.08),
+    Situation("corrupt, nothing known", "corrupt", tools=("tidegate", "aria2"), bar=1.08),
+    Situation("client link 30 Mb/s", "bottleneck", bar=1.01),
+    Situation(
+        "client link 56 kb/s", "bottleneck", 100.0, bar=1.05, client_mbit=0.056, size_kib=128
+    ),
+    Situation("killed", "killed", bar=1.06),
+    Situation("static, RTT 40 ms", "static", 40.0, bar=1.10),
+    Situation("no mirror has ranges", "norange", directive="max_ranges 0;", bar=1.03),
+    Situation("the fastest has no ranges", directive="max_ranges 0;", first_only=True, bar=1.10),
+    Situation("closes after each answer", directive="keepalive_timeout 0;", bar=1.15),
+    Situation(
         "200 KiB/s a connection",
         tools=("tidegate", "tidegate-one", "aria2", "aria2-x4", "axel"),
         limit_kib=200,
@@ -92,7 +95,7 @@ SCENARIOS = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LabRun:
     """One run."""
 
     seconds: float
@@ -126,7 +129,7 @@ def optimum_s(
     return size / total
 
 
-def one_run(given: argparse.Namespace, scenario: Scenario, tool: str, data: bytes) -> Outcome:
+def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: bytes) -> LabRun:
     """Build the lab, run one tool in it, take it down."""
     rates = tuple(float(word) for word in given.rates.split(","))
     bad = given.bad - 1
@@ -178,7 +181,7 @@ def one_run(given: argparse.Namespace, scenario: Scenario, tool: str, data: byte
         # Modules are compiled once, as on an installed machine.
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
         status = subprocess.run(
-            ["ip", "netns", "exec", lab.client, "timeout", "120", *shlex.split(command)],
+            inside(lab.client, "timeout", "120", *shlex.split(command)),
             cwd=folder,
             env=environ,
             stdout=subprocess.DEVNULL,
@@ -200,7 +203,7 @@ def one_run(given: argparse.Namespace, scenario: Scenario, tool: str, data: byte
         len(data),
         payload_rate(link),
     )
-    return Outcome(seconds, best, (payload - len(data)) / len(data), right, status)
+    return LabRun(seconds, best, (payload - len(data)) / len(data), right, status)
 
 
 def main() -> None:
@@ -245,7 +248,7 @@ def main() -> None:
         print("\n".join(table(rows)))
 
 
-def summed(scenario: Scenario, tool: str, runs: Sequence[Outcome]) -> dict[str, object]:
+def summed(scenario: Situation, tool: str, runs: Sequence[LabRun]) -> dict[str, object]:
     """One tool's runs in one scenario, as a row of `bench.parallel.table`."""
     ratios = [round(run.ratio, 4) for run in runs]
     return {

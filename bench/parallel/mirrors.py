@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.multicast.network import LabFailed, run
+from bench.shared import namespaces
+from bench.shared.namespaces import LabFailed, inside, run, shape
 
 CLIENT = "10.78.0.100"
 PIECE_BYTES = 256 << 10
@@ -79,10 +80,7 @@ class Mirrors:
     def __exit__(self, *_: object) -> None:
         for number in range(len(self.rates_mbit)):
             self.kill(number)
-        for name in self._names():
-            for pid in run("ip", "netns", "pids", name, check=False).split():
-                run("kill", "-KILL", pid, check=False)
-            run("ip", "netns", "del", name, check=False)
+        namespaces.remove(self._names())
         if self._relay is not None:
             self._relay.kill()
             self._relay.wait()
@@ -116,14 +114,10 @@ class Mirrors:
 
     def _build(self) -> None:
         bridge = f"{self.prefix}-b"
+        namespaces.make(self._names(), bridge)
         for name in self._names():
-            run("ip", "netns", "del", name, check=False)
-            run("ip", "netns", "add", name)
-            run("ip", "-n", name, "link", "set", "lo", "up")
             for setting in ("ipv4.tcp_no_metrics_save=1", "ipv6.conf.all.disable_ipv6=1"):
-                run("ip", "netns", "exec", name, "sysctl", "-qw", f"net.{setting}", check=False)
-        run("ip", "-n", bridge, "link", "add", "br0", "type", "bridge", "mcast_snooping", "0")
-        run("ip", "-n", bridge, "link", "set", "br0", "up")
+                run(*inside(name, "sysctl", "-qw", f"net.{setting}"), check=False)
         self._client_port(bridge)
         self._files()
         for number, rate in enumerate(self.rates_mbit):
@@ -135,7 +129,7 @@ class Mirrors:
             for n in range(len(self.rates_mbit))
         )
         chain = "add chain ip count in { type filter hook input priority 0; }; "
-        run("ip", "netns", "exec", self.client, "nft", f"add table ip count; {chain}{rules}")
+        run(*inside(self.client, "nft", f"add table ip count; {chain}{rules}"))
         for number in range(len(self.rates_mbit)):
             self._wait_for(number)
 
@@ -150,25 +144,19 @@ class Mirrors:
                 raise LabFailed("the relay does not start")
             for name, device in ((self.client, "eth0"), (bridge, "pc")):
                 run("ip", "-n", name, "link", "set", device, "gso_max_segs", "1", check=False)
-            run("ip", "-n", bridge, "link", "set", "pc", "master", "br0", "up")
-            run("ip", "-n", self.client, "addr", "add", f"{CLIENT}/24", "dev", "eth0")
-            run("ip", "-n", self.client, "link", "set", "eth0", "up")
+            namespaces.join_bridge(bridge, "pc")
+            namespaces.address(self.client, f"{CLIENT}/24")
         else:
             self._cable(self.client, bridge, "pc", CLIENT)
         if self.client_mbit is not None:
             rest = "burst 32kb latency 50ms" if self.client_mbit >= 1 else "burst 2kb latency 2s"
-            shape = f"root tbf rate {self.client_mbit * 1e6:.0f}bit {rest}"
-            words = ["tc", "qdisc", "add", "dev", "pc", *shape.split()]
-            run("ip", "netns", "exec", bridge, *words)
+            shape(bridge, "pc", self.client_mbit, rest)
 
     @staticmethod
     def _cable(name: str, bridge: str, port: str, address: str) -> None:
-        # A segmented batch would pass the token bucket as one packet.
-        ends = ["ip", "link", "add", "eth0", "netns", name, "gso_max_segs", "1", "type", "veth"]
-        run(*ends, "peer", "name", port, "netns", bridge, "gso_max_segs", "1")
-        run("ip", "-n", bridge, "link", "set", port, "master", "br0", "up")
-        run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
-        run("ip", "-n", name, "link", "set", "eth0", "up")
+        namespaces.connect(name, bridge, port)
+        namespaces.join_bridge(bridge, port)
+        namespaces.address(name, f"{address}/24")
 
     def _files(self) -> None:
         (self.root / "file.bin").write_bytes(self.data)
@@ -203,12 +191,12 @@ class Mirrors:
         words |= {"limit": self.limit_kib, "directives": self.directives.get(number, "")}
         config.write_text(_NGINX.format(**words))
         nginx = shutil.which("nginx") or "/usr/sbin/nginx"
-        run("ip", "netns", "exec", self.space(number), nginx, "-c", str(config))
+        run(*inside(self.space(number), nginx, "-c", str(config)))
 
     def _wait_for(self, number: int) -> None:
         for _ in range(50):
             words = ["curl", "-s", "-o", "/dev/null", "-m", "1", f"http://{self.address(number)}/"]
-            done = subprocess.run(["ip", "netns", "exec", self.client, *words], check=False)
+            done = subprocess.run(inside(self.client, *words), check=False)
             if done.returncode == 0:
                 return
             time.sleep(0.05)
@@ -219,9 +207,7 @@ class Mirrors:
     def _rate(self, verb: str, number: int, mbit: float) -> None:
         # A slow line must hold a few packets, and not give much away at once.
         rest = "burst 16kb latency 50ms" if mbit >= 1 else "burst 2kb latency 1s"
-        shape = f"root tbf rate {mbit * 1e6:.0f}bit {rest}"
-        words = ["tc", "qdisc", verb, "dev", "eth0", *shape.split()]
-        run("ip", "netns", "exec", self.space(number), *words)
+        shape(self.space(number), "eth0", mbit, rest, verb)
 
     def set_rate(self, number: int, mbit: float) -> None:
         """From now on the mirror sends at this rate."""
@@ -233,7 +219,7 @@ class Mirrors:
             f"add chain ip quiet {hook} {{ type filter hook {hook} priority 0; policy drop; }}; "
             for hook in ("input", "output")
         )
-        run("ip", "netns", "exec", self.space(number), "nft", f"add table ip quiet; {hooks}")
+        run(*inside(self.space(number), "nft", f"add table ip quiet; {hooks}"))
 
     def ready(self, number: int) -> None:
         """The mirror is not busy any more."""
@@ -249,7 +235,7 @@ class Mirrors:
 
     def received(self) -> list[int]:
         """TCP payload from each mirror so far, in bytes."""
-        text = run("ip", "netns", "exec", self.client, "nft", "-j", "list", "table", "ip", "count")
+        text = run(*inside(self.client, *["nft", "-j", "list", "table", "ip", "count"]))
         counts = []
         for row in json.loads(text)["nftables"]:
             for part in row.get("rule", {}).get("expr", []):

@@ -21,6 +21,8 @@ from pathlib import Path
 
 from bench.parallel.lab import ROOT, TIDEGATE
 from bench.parallel.mirrors import PAYLOAD, Mirrors
+from bench.shared import markdown
+from bench.shared.namespaces import inside
 
 RTT_MS = 100.0
 
@@ -62,9 +64,7 @@ def one_run(lab: Mirrors, folder: str, options: str, count: int, data: bytes) ->
     words = shlex.split(f"{TIDEGATE} {options} -o {out} {urls}")
     environ = {**os.environ, "HOME": folder, "PYTHONPATH": str(ROOT)}
     began = time.monotonic()
-    subprocess.run(
-        ["ip", "netns", "exec", lab.client, "timeout", "240", *words], env=environ, check=True
-    )
+    subprocess.run(inside(lab.client, "timeout", "240", *words), env=environ, check=True)
     seconds = time.monotonic() - began
     if out.read_bytes() != data:
         raise SystemExit("the file is wrong")
@@ -75,8 +75,7 @@ def main() -> None:
     """All experiments, a line each."""
     if os.geteuid() != 0:
         sys.exit("This lab builds network namespaces: run it as root.")
-    print("| experiment | optimum, s | strategy | seconds | over the optimum |")
-    print("|---|---|---|---|---|")
+    print(markdown.head("experiment", "optimum, s", "strategy", "seconds", "over the optimum"))
     for one in EXPERIMENTS:
         data = random.Random(5).randbytes(one.size)
         link = one.link_kbit / 1000 if one.link_kbit is not None else None
@@ -103,10 +102,8 @@ def main() -> None:
                 runs.append((text, f"--connections {number}" if number > 1 else ""))
             for text, options in runs:
                 seconds = one_run(lab, folder, options, len(one.rates), data)
-                print(
-                    f"| {one.name} | {best:.2f} | {text} | {seconds:.2f} | {seconds / best:.2f} |",
-                    flush=True,
-                )
+                figures = f"{seconds:.2f}", f"{seconds / best:.2f}"
+                print(markdown.row(one.name, f"{best:.2f}", text, *figures), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from bench.shared import markdown
+
 PEERS = ("aria2", "axel", "curl")
 HEAD = ("scenario", "tidegate (each run)", "waste", *PEERS, "bar")
 Row = Mapping[str, Any]
@@ -16,8 +18,7 @@ def table(rows: Iterable[Row]) -> Iterator[str]:
     scenarios: dict[str, list[Row]] = {}
     for row in rows:
         scenarios.setdefault(row["scenario"], []).append(row)
-    yield "| " + " | ".join(HEAD) + " |"
-    yield "|" + "---|" * len(HEAD)
+    yield from markdown.head(*HEAD).splitlines()
     for name, tools in scenarios.items():
         peers = [_peer(tools, peer) for peer in PEERS]
         for row in tools:
@@ -25,7 +26,7 @@ def table(rows: Iterable[Row]) -> Iterator[str]:
             if kind == "tidegate":
                 label = f"{name}, {wish} connection" if wish == "one" else name
                 cells = [label, _ours(row), f"{100 * row['waste']:.1f} %", *peers, _bar(row)]
-                yield "| " + " | ".join(cells) + " |"
+                yield markdown.row(*cells)
 
 
 def _ours(row: Row) -> str:

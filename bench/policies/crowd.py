@@ -26,7 +26,7 @@ _GIVE_UP_S = 600.0
 
 
 @dataclass
-class Outcome:
+class ClientOutcome:
     """What came of one client; times are seconds from the start of the replay."""
 
     client: str
@@ -39,7 +39,7 @@ class Outcome:
     fault: str = ""
 
 
-class Crowd:
+class TraceReplay:
     """Replays a trace."""
 
     def __init__(self, url: str, poll: bool, bind: str) -> None:
@@ -53,7 +53,7 @@ class Crowd:
         """Seconds from the start."""
         return time.monotonic() - self.began_s
 
-    async def run(self, rows: list[dict[str, object]]) -> list[Outcome]:
+    async def run(self, rows: list[dict[str, object]]) -> list[ClientOutcome]:
         """Everybody, each at its time."""
         self.began_s = time.monotonic()
         return list(await asyncio.gather(*(self.client(n, row) for n, row in enumerate(rows))))
@@ -63,9 +63,11 @@ class Crowd:
         first, second, _, _ = self.bind.split(".")
         return f"{first}.{second}.{1 + number // 200}.{1 + number % 200}"
 
-    async def client(self, number: int, row: dict[str, object]) -> Outcome:
+    async def client(self, number: int, row: dict[str, object]) -> ClientOutcome:
         """One download from its arrival to its end."""
-        outcome = Outcome(str(row["client"]), int(str(row["size_bytes"])), float(str(row["t_s"])))
+        outcome = ClientOutcome(
+            str(row["client"]), int(str(row["size_bytes"])), float(str(row["t_s"]))
+        )
         await asyncio.sleep(max(0.0, outcome.came_s - self.now()))
         rate = row.get("rate_bytes_s")
         ticket = ""
@@ -81,7 +83,7 @@ class Crowd:
         return outcome
 
     async def ask(
-        self, outcome: Outcome, number: int, file: str, rate: float | None, ticket: str
+        self, outcome: ClientOutcome, number: int, file: str, rate: float | None, ticket: str
     ) -> tuple[float, str]:
         """One request; returns when to ask again and with which ticket."""
         loop = asyncio.get_running_loop()
@@ -118,7 +120,7 @@ class Crowd:
             sock.close()
 
     async def read(
-        self, outcome: Outcome, sock: socket.socket, got: int, rate: float | None
+        self, outcome: ClientOutcome, sock: socket.socket, got: int, rate: float | None
     ) -> None:
         """The body, no faster than the client's own line."""
         loop = asyncio.get_running_loop()
@@ -152,7 +154,7 @@ def main() -> int:
     parser.add_argument("--bind", default="127.0.0.0", help="network whose hosts the clients are")
     given = parser.parse_args()
     rows = [json.loads(line) for line in given.trace.read_text("utf-8").splitlines() if line]
-    for outcome in asyncio.run(Crowd(given.url, given.poll, given.bind).run(rows)):
+    for outcome in asyncio.run(TraceReplay(given.url, given.poll, given.bind).run(rows)):
         sys.stdout.write(json.dumps(asdict(outcome)) + "\n")
     return 0
 

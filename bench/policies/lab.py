@@ -26,6 +26,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.shared import markdown, namespaces
+from bench.shared.namespaces import inside, run, shape
 from loadtest.sim.engine import Engine
 from loadtest.sim.metrics import measure
 from loadtest.sim.scenario import Scenario
@@ -83,61 +85,35 @@ def _trace(
     return Workload(name, seed, tuple(visitors), LINE_BYTES_S, SMALL_BELOW_BYTES)
 
 
-def run(*words: str) -> None:
-    """A command that must work."""
-    subprocess.run(words, check=True, capture_output=True)
-
-
 @contextmanager
 def line(rate_mbit: float = RATE_MBIT) -> Iterator[None]:
     """Two namespaces and the line between them."""
     server, clients = f"{PREFIX}-s", f"{PREFIX}-c"
     try:
-        for name in (server, clients):
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-            run("ip", "netns", "add", name)
-            run("ip", "-n", name, "link", "set", "lo", "up")
-        run(
-            "ip",
-            "-n",
-            server,
-            *["link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns"],
-            clients,
-        )
-        for name in (server, clients):
-            run("ip", "-n", name, "link", "set", "eth0", "up", "gso_max_segs", "1")
-        run("ip", "-n", server, "addr", "add", f"{SERVER}/16", "dev", "eth0")
-        run("ip", "-n", clients, "addr", "add", "10.91.0.2/16", "dev", "eth0")
+        namespaces.make((server, clients))
+        namespaces.connect(server, clients)
+        namespaces.address(server, f"{SERVER}/16")
+        namespaces.address(clients, "10.91.0.2/16")
         # Every host of the network is a client.
         run("ip", "-n", clients, *["route", "add", "local", "10.91.0.0/17", "dev", "eth0"])
         run("ip", "-n", clients, *f"route add {SERVER}/32 dev eth0 table 99".split())
         run("ip", "-n", clients, *f"rule add to {SERVER} lookup 99 priority 0".split())
-        run(
-            "ip", "-n", clients, *["rule", "del", "priority", "0", "from", "all", "lookup", "local"]
-        )
-        run(
-            "ip",
-            "-n",
-            clients,
-            *["rule", "add", "priority", "10", "from", "all", "lookup", "local"],
-        )
+        for rule in ("del priority 0", "add priority 10"):
+            run("ip", "-n", clients, "rule", *rule.split(), "from", "all", "lookup", "local")
         set_rate(rate_mbit)
         yield
     finally:
-        for name in (server, clients):
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+        namespaces.remove((server, clients))
 
 
 def set_rate(rate_mbit: float) -> None:
     """What the line carries from now on."""
-    shape = f"root tbf rate {rate_mbit}mbit burst 32k latency 60ms"
-    run("ip", "netns", "exec", f"{PREFIX}-s", *f"tc qdisc replace dev eth0 {shape}".split())
+    shape(f"{PREFIX}-s", "eth0", rate_mbit, "burst 32k latency 60ms")
 
 
 @contextmanager
 def serving(folder: Path, policy: str, told_bytes_s: float | None) -> Iterator[None]:
     """nginx, or our server under a policy, in the server's namespace."""
-    inside = ["ip", "netns", "exec", f"{PREFIX}-s"]
     files = folder / "files"
     if policy == "nginx":
         config = folder / "nginx.conf"
@@ -156,7 +132,7 @@ def serving(folder: Path, policy: str, told_bytes_s: float | None) -> Iterator[N
         if told_bytes_s is not None:
             command += ["--bandwidth", f"{int(told_bytes_s * 8)}bit"]
     with (folder / "server.log").open("ab") as log:
-        server = subprocess.Popen([*inside, *command], cwd=ROOT, stdout=log, stderr=log)
+        server = subprocess.Popen(inside(f"{PREFIX}-s", *command), cwd=ROOT, stdout=log, stderr=log)
         try:
             _await(server)
             yield
@@ -168,8 +144,8 @@ def serving(folder: Path, policy: str, told_bytes_s: float | None) -> Iterator[N
 def _await(server: subprocess.Popen[bytes]) -> None:
     probe = f"import socket; socket.create_connection(('{SERVER}', 8080), 1)"
     for _ in range(200):
-        inside = ["ip", "netns", "exec", f"{PREFIX}-s", sys.executable, "-c", probe]
-        if subprocess.run(inside, capture_output=True, check=False).returncode == 0:
+        command = inside(f"{PREFIX}-s", sys.executable, "-c", probe)
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
             return
         if server.poll() is not None:
             break
@@ -181,7 +157,7 @@ def replay(folder: Path, workload: Workload, *, poll: bool) -> list[dict[str, fl
     """The crowd against whatever serves; one dict a client."""
     trace = folder / "trace.jsonl"
     trace.write_text("\n".join(to_trace(workload)), "utf-8")
-    command = ["ip", "netns", "exec", f"{PREFIX}-c", sys.executable, "-m", "bench.policies.crowd"]
+    command = inside(f"{PREFIX}-c", sys.executable, "-m", "bench.policies.crowd")
     command += [f"http://{SERVER}:8080", str(trace), "--bind", "10.91.0.0"]
     done = subprocess.run(
         [*command, *(["--poll"] if poll else [])],
@@ -231,7 +207,7 @@ def simulated(policy: str, workload: Workload, told_bytes_s: float | None, seeds
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TraceRow:
     """One server on one trace."""
 
     trace: str
@@ -259,7 +235,7 @@ def main() -> int:
     given = parser.parse_args()
     if os.getuid():
         parser.error("network namespaces need root")
-    rows: list[Row] = []
+    rows: list[TraceRow] = []
     for trace in given.trace or TRACES:
         workload = TRACES[trace](given.seed)
         with tempfile.TemporaryDirectory(prefix="tidegate-policies-") as name, line():
@@ -279,7 +255,7 @@ def main() -> int:
                 if policy == "nginx":
                     nginx_s = live
                 rows.append(
-                    Row(
+                    TraceRow(
                         trace,
                         policy,
                         told,
@@ -295,20 +271,17 @@ def main() -> int:
     return 0
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[TraceRow]) -> str:
     """Markdown."""
-    lines = [
-        "| trace | server | told | live mean s | simulated | live ÷ simulated | ÷ nginx "
-        "| longest silence s | not done |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
+    columns = "trace|server|told|live mean s|simulated|live ÷ simulated|÷ nginx"
+    columns += "|longest silence s|not done"
+    lines = []
     for row in rows:
-        lines.append(
-            f"| {row.trace} | {row.policy} | {row.told} | {row.live_s:.2f} "
-            f"| {row.simulated_s:.2f} | {row.live_s / row.simulated_s:.2f} "
-            f"| {row.live_s / row.nginx_s:.2f} | {row.silence_s:.1f} | {row.faults} |"
-        )
-    return "\n".join(lines)
+        live_s = row.live_s
+        ratios = f"{live_s / row.simulated_s:.2f}", f"{live_s / row.nginx_s:.2f}"
+        figures = f"{live_s:.2f}", f"{row.simulated_s:.2f}", *ratios, f"{row.silence_s:.1f}"
+        lines.append([row.trace, row.policy, row.told, *figures, row.faults])
+    return markdown.table(columns.split("|"), lines)
 
 
 if __name__ == "__main__":

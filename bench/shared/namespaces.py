@@ -1,0 +1,71 @@
+"""Network namespaces and the lines between them, for labs. Needs root.
+
+`gso_max_segs 1` everywhere: a segmented batch would pass a token bucket or a loss rule as one
+packet.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable
+
+_UNBATCHED = ("gso_max_segs", "1")
+
+
+class LabFailed(Exception):
+    """A command of the lab did not work; the message is its own."""
+
+
+def run(*words: str, check: bool = True) -> str:
+    """Output of a command; raises LabFailed with what it said."""
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if check and done.returncode:
+        raise LabFailed(f"{' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def inside(name: str, *words: str) -> list[str]:
+    """The command that runs `words` in a namespace."""
+    return ["ip", "netns", "exec", name, *words]
+
+
+def make(names: Iterable[str], bridge: str | None = None) -> None:
+    """Namespaces with a loopback; `bridge` is one of them that gets a bridge, `br0`."""
+    for name in names:
+        run("ip", "netns", "del", name, check=False)
+        run("ip", "netns", "add", name)
+        run("ip", "-n", name, "link", "set", "lo", "up")
+    if bridge is not None:
+        run("ip", "-n", bridge, *["link", "add", "br0", "type", "bridge", "mcast_snooping", "0"])
+        run("ip", "-n", bridge, "link", "set", "br0", "up")
+
+
+def remove(names: Iterable[str]) -> None:
+    """The namespaces, and what still runs in them."""
+    for name in names:
+        for pid in run("ip", "netns", "pids", name, check=False).split():
+            run("kill", "-KILL", pid, check=False)
+        run("ip", "netns", "del", name, check=False)
+
+
+def connect(name: str, other: str, device: str = "eth0") -> None:
+    """A line from `eth0` of one namespace to `device` of another, without addresses."""
+    ends = ["ip", "link", "add", "eth0", "netns", name, *_UNBATCHED, "type", "veth"]
+    run(*ends, "peer", "name", device, "netns", other, *_UNBATCHED)
+
+
+def join_bridge(bridge: str, device: str) -> None:
+    """Plug a device of the bridge's namespace into its bridge."""
+    run("ip", "-n", bridge, "link", "set", device, "master", "br0", "up")
+
+
+def address(name: str, network: str) -> None:
+    """Give `eth0` its address, as `10.0.0.1/24`, and start it."""
+    run("ip", "-n", name, "addr", "add", network, "brd", "+", "dev", "eth0")
+    run("ip", "-n", name, "link", "set", "eth0", "up")
+
+
+def shape(name: str, device: str, rate_mbit: float, queue: str, verb: str = "replace") -> None:
+    """A token bucket on what leaves a device; `queue` has its burst and latency."""
+    words = f"tc qdisc {verb} dev {device} root tbf rate {rate_mbit * 1e6:.0f}bit {queue}"
+    run(*inside(name, *words.split()))
