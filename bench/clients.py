@@ -29,6 +29,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.shared import markdown
+
 #: Ways to be kept waiting: (seconds of silence, header lines after it, answers with 503).
 WAYS = {
     "silent 12": (12.0, 0, 0),
@@ -56,7 +58,7 @@ DIGEST = hashlib.sha256(PAYLOAD).hexdigest()
 
 
 @dataclass(eq=False)
-class Seen:
+class SeenTries:
     """What the server saw of one trial."""
 
     way: tuple[float, int, int]
@@ -168,7 +170,7 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: SeenTries) -> None:
         self.seen = seen
         super().__init__(("127.0.0.1", 0), _Handler)
 
@@ -256,7 +258,7 @@ TOOLS: dict[str, tuple[str, Callable[[str, Path], list[str]]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ProgramTrial:
     """How a program fared in one way of waiting; `patient`: it waited until it was answered."""
 
     got: bool
@@ -266,9 +268,9 @@ class Trial:
     pauses_s: tuple[float, ...]
 
 
-def trial(tool: str, way: str) -> Trial:
+def trial(tool: str, way: str) -> ProgramTrial:
     """One program, one way."""
-    seen = Seen(WAYS[way])
+    seen = SeenTries(WAYS[way])
     with _Server(seen) as server, tempfile.TemporaryDirectory() as name:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         folder = Path(name)
@@ -288,10 +290,10 @@ def trial(tool: str, way: str) -> Trial:
     got = well and seen.whole > 0
     # Several connections, or ranges, after the first answer are no impatience.
     patient = got and (not apart or apart[0] >= waits_s - 0.5)
-    return Trial(got, patient, len(seen.asked), seen.agent, apart)
+    return ProgramTrial(got, patient, len(seen.asked), seen.agent, apart)
 
 
-def row(tool: str, found: dict[str, Trial]) -> str:
+def row(tool: str, found: dict[str, ProgramTrial]) -> str:
     """A line of the table."""
     silent = [way for way in WAYS if way.startswith("silent")]
     borne = [way.split()[1] for way in silent if found[way].patient]
@@ -307,7 +309,7 @@ def row(tool: str, found: dict[str, Trial]) -> str:
         f"tries {refused.tries} times" if refused.tries > 1 else "gives up"
     )  # fmt: skip
     taken = "yes" if lines.patient else "no"
-    return f"| {tool} | `{found['503'].agent}` | {patience} | {taken} | {came_back} |"
+    return markdown.row(tool, f"`{refused.agent}`", patience, taken, came_back)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -320,8 +322,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["GIT_TERMINAL_PROMPT"] = "0"
     with ThreadPoolExecutor(len(jobs) or 1) as pool:
         found = dict(zip(jobs, pool.map(lambda job: trial(*job), jobs), strict=True))
-    sys.stdout.write("| program | User-Agent | silence it bears | header lines | 503 |\n")
-    sys.stdout.write("|---|---|---|---|---|\n")
+    columns = "program", "User-Agent", "silence it bears", "header lines", "503"
+    sys.stdout.write(markdown.head(*columns) + "\n")
     for tool in tools:
         sys.stdout.write(row(tool, {way: found[tool, way] for way in WAYS}) + "\n")
     return 0

@@ -28,7 +28,8 @@ from pathlib import Path
 
 import click
 
-from bench.history import MIB, Client, History, fetch, most_at_once
+from bench.history import MIB, CrowdHistory, TicketClient, fetch, most_at_once
+from bench.shared import markdown
 
 #: What a lease may idle before its slot is another's, in seconds; as the fault run sets it.
 LEASE_IDLE_S = 2.0
@@ -176,11 +177,12 @@ async def _torment(parent: int, state: Path, until_s: float, rng: random.Random)
 
 async def _faults(
     parent: int, url: str, state: Path, body: bytes, seconds: float, clients: int, seed: int
-) -> tuple[History, dict[str, int]]:
-    history, rng = History(), random.Random(seed)
+) -> tuple[CrowdHistory, dict[str, int]]:
+    history, rng = CrowdHistory(), random.Random(seed)
     until_s = time.monotonic() + seconds
     crowd = [
-        Client([url], f"c{n}", body, history, random.Random(f"{seed} {n}")) for n in range(clients)
+        TicketClient([url], f"c{n}", body, history, random.Random(f"{seed} {n}"))
+        for n in range(clients)
     ]
     tasks = [asyncio.create_task(one.run(until_s, until_s + 60.0)) for one in crowd]
     done = await _torment(parent, state, until_s, rng)
@@ -223,10 +225,11 @@ def speed(workers: int, streams: int, mib: int, rounds: int) -> None:
                     rows[count].append((size / took_s / 1e6, spent / size * 1e9, p99 * 1e3))
                     if count > 1:
                         memory = max(private_kb(pid) for pid in children(process.pid))
-    click.echo("| processes | MB/s | CPU s/GB | small file p99, ms |\n|---|---|---|---|")
+    lines = []
     for count, found in rows.items():
         cells = [statistics.median(column) for column in zip(*found, strict=True)]
-        click.echo(f"| {count} | {cells[0]:.0f} | {cells[1]:.2f} | {cells[2]:.1f} |")
+        lines.append((count, f"{cells[0]:.0f}", f"{cells[1]:.2f}", f"{cells[2]:.1f}"))
+    click.echo(markdown.table(("processes", "MB/s", "CPU s/GB", "small file p99, ms"), lines))
     click.echo(f"Private memory of the largest process with workers: {memory / 1024:.0f} MiB.")
 
 

@@ -28,7 +28,7 @@ _CODE = re.compile(rb'"(?:code|type)": ?"[^"]*?([a-z-]+)"')
 
 
 @dataclass(slots=True)
-class Answer:
+class ClientAnswer:
     """What a client was answered; `body` as far as it came."""
 
     status: int
@@ -44,8 +44,8 @@ async def fetch(
     fields: dict[str, str],
     context: ssl.SSLContext | None = None,
     limit_s: float = 60.0,
-    begun: Callable[[Answer], None] = lambda answer: None,
-) -> Answer:
+    begun: Callable[[ClientAnswer], None] = lambda answer: None,
+) -> ClientAnswer:
     """One request on a connection of its own; `begun` hears of its header.
 
     Raises OSError or EOFError if it breaks off.
@@ -60,7 +60,7 @@ async def fetch(
             writer.write(f"GET {file} HTTP/1.1\r\nHost: x\r\n{head}\r\n".encode())
             lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             pairs = [line.partition(": ") for line in lines[1:] if line]
-            answer = Answer(int(lines[0].split()[1]), {n.lower(): v for n, _, v in pairs})
+            answer = ClientAnswer(int(lines[0].split()[1]), {n.lower(): v for n, _, v in pairs})
             answer.began_s = time.monotonic()
             begun(answer)
             left = int(answer.fields["content-length"])
@@ -77,7 +77,7 @@ async def fetch(
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class ReceivedBody:
     """A body that a client received, until it was whole or broke off; `server` is an index."""
 
     began_s: float
@@ -86,10 +86,10 @@ class Body:
 
 
 @dataclass(slots=True)
-class History:
+class CrowdHistory:
     """What all clients saw."""
 
-    bodies: list[Body] = field(default_factory=list)
+    bodies: list[ReceivedBody] = field(default_factory=list)
     whole: int = 0
     wrong: int = 0
     broken: int = 0
@@ -134,7 +134,7 @@ def number_of(token: str) -> int:
     return int.from_bytes(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))[:8], "big")
 
 
-class Client:
+class TicketClient:
     """Downloads again and again, with its ticket, and writes down what it is told.
 
     Each request goes to one of `urls`; half of the downloads fetch their file in two parts.
@@ -146,7 +146,7 @@ class Client:
         urls: Sequence[str],
         name: str,
         content: bytes,
-        history: History,
+        history: CrowdHistory,
         rng: random.Random,
         poll_s: tuple[float, float] = (0.2, 0.6),
     ):
@@ -184,7 +184,7 @@ class Client:
                 fields["Range"] = f"bytes=0-{self._size // 2}"
             server = rng.randrange(len(self._urls))
             asked_s = time.monotonic()
-            seen: list[Answer] = []
+            seen: list[ClientAnswer] = []
             try:
                 await fetch(self._urls[server], "/big.bin", fields, None, _PATIENCE_S, seen.append)
             except _FAULTS:
@@ -201,7 +201,7 @@ class Client:
             history.answers[(time.strftime("%H:%M", time.gmtime()), server, what)] += 1
             if seen and seen[0].status in (200, 206):
                 answer = seen[0]
-                history.bodies.append(Body(answer.began_s, ended_s, server))
+                history.bodies.append(ReceivedBody(answer.began_s, ended_s, server))
                 begun = True
                 if answer.status == 200:
                     history.begun_anew += bool(have)
@@ -252,12 +252,12 @@ class Client:
         history.unfinished += 1
 
 
-def most_at_once(bodies: Iterable[Body]) -> int:
+def most_at_once(bodies: Iterable[ReceivedBody]) -> int:
     """The most intervals that overlap at any moment."""
     return max((count for _, count in _counts(bodies)), default=0)
 
 
-def longest_above(bodies: Iterable[Body], most: int) -> float:
+def longest_above(bodies: Iterable[ReceivedBody], most: int) -> float:
     """The longest time for which more than `most` overlapped without a break, in seconds."""
     longest, since_s = 0.0, None
     for at_s, count in _counts(bodies):
@@ -268,7 +268,7 @@ def longest_above(bodies: Iterable[Body], most: int) -> float:
     return longest
 
 
-def _counts(bodies: Iterable[Body]) -> list[tuple[float, int]]:
+def _counts(bodies: Iterable[ReceivedBody]) -> list[tuple[float, int]]:
     events = [(one.began_s, 1) for one in bodies] + [(one.ended_s, -1) for one in bodies]
     found, now = [], 0
     for at_s, step in sorted(events):
@@ -277,10 +277,12 @@ def _counts(bodies: Iterable[Body]) -> list[tuple[float, int]]:
     return found
 
 
-def outside(bodies: Iterable[Body], spans: dict[int, list[tuple[float, float]]]) -> list[Body]:
+def outside(
+    bodies: Iterable[ReceivedBody], spans: dict[int, list[tuple[float, float]]]
+) -> list[ReceivedBody]:
     """Those that no span of their server overlaps; spans are in order and do not overlap."""
 
-    def free(one: Body) -> bool:
+    def free(one: ReceivedBody) -> bool:
         mine = spans.get(one.server, [])
         index = bisect.bisect_right(mine, (one.ended_s, float("inf")))
         return index == 0 or mine[index - 1][1] <= one.began_s

@@ -68,14 +68,14 @@ connections_per_lease = 1024
 
 
 @dataclass
-class Peer:
+class BenchedServer:
     """One running server and what was measured of it; `tls` is where it speaks TLS."""
 
     name: str
     host: str
     port: int
     process: subprocess.Popen[bytes]
-    tls: Peer | None = None
+    tls: BenchedServer | None = None
     results: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def pids(self) -> list[int]:
@@ -120,7 +120,7 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def start_all(root: Path, scratch: Path, host: str) -> list[Peer]:
+def start_all(root: Path, scratch: Path, host: str) -> list[BenchedServer]:
     """Start every server, at an address that the load generator reaches, until each answers."""
     config = scratch / "tidegate.toml"
     config.write_text(TIDEGATE)
@@ -168,12 +168,12 @@ def start_all(root: Path, scratch: Path, host: str) -> list[Peer]:
         ],
     }
     log: IO[bytes] = (scratch / "peers.log").open("wb")
-    peers: dict[str, Peer] = {}
+    peers: dict[str, BenchedServer] = {}
     for name, command in commands.items():
         process = subprocess.Popen(
             command, stdout=log, stderr=log, cwd=HERE.parent, start_new_session=True
         )
-        peers[name] = Peer(name, host, {**ports, **others}[name], process)
+        peers[name] = BenchedServer(name, host, {**ports, **others}[name], process)
     for peer in peers.values():
         deadline = time.monotonic() + 60
         while True:
@@ -188,7 +188,7 @@ def start_all(root: Path, scratch: Path, host: str) -> list[Peer]:
                     ) from error
                 time.sleep(0.1)
     master = peers["nginx"]
-    master.tls = Peer("nginx-tls", host, ports["nginx-tls"], master.process)
+    master.tls = BenchedServer("nginx-tls", host, ports["nginx-tls"], master.process)
     peers["tidegate"].tls = peers.pop("tidegate-tls")
     return list(peers.values())
 
@@ -282,7 +282,7 @@ class VethLine:
 
 
 def load(
-    peer: Peer, row: Row, seconds: int, scratch: Path, line: VethLine | None
+    peer: BenchedServer, row: Row, seconds: int, scratch: Path, line: VethLine | None
 ) -> tuple[float, float]:
     """Run wrk; CPU µs a request (s/GB where bytes count) and requests (GB) a second."""
     at = (peer.tls or peer) if row.tls else peer
@@ -313,7 +313,7 @@ def load(
     return cpu_s / int(match[1]) * 1e6, int(match[1]) / seconds
 
 
-def stalled_bytes(peer: Peer, count: int) -> float:
+def stalled_bytes(peer: BenchedServer, count: int) -> float:
     """Resident memory that each of `count` downloads costs that begin and are not read on."""
 
     def begin(number: int) -> socket.socket:
@@ -339,7 +339,7 @@ def stalled_bytes(peer: Peer, count: int) -> float:
     return each
 
 
-def table(rows: Sequence[Row], peers: Sequence[Peer]) -> str:
+def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
     """The medians as a Markdown table: CPU, what one core gave, and the ratio to nginx's CPU."""
     others = [peer for peer in peers if peer.name not in ("nginx", "tidegate")]
     named = {peer.name: peer for peer in peers}
@@ -348,7 +348,7 @@ def table(rows: Sequence[Row], peers: Sequence[Peer]) -> str:
     lines = []
     for row in rows:
 
-        def cell(peer: Peer, row: Row = row) -> str:
+        def cell(peer: BenchedServer, row: Row = row) -> str:
             cost, rate = peer.median(row.name, 0), peer.median(row.name, 1)
             if math.isnan(cost):
                 return "–"
@@ -422,7 +422,7 @@ def main() -> None:
 
 def measure(
     scratch: Path, rows: Sequence[Row], options: argparse.Namespace, line: VethLine | None
-) -> list[Peer]:
+) -> list[BenchedServer]:
     """Start everybody, measure row by row and round by round, stop everybody."""
     root = scratch / "root"
     root.mkdir()

@@ -40,16 +40,17 @@ from sqlalchemy import text
 
 from bench.cluster import LEASE_IDLE_S, children
 from bench.history import (
-    Answer,
-    Client,
-    History,
+    ClientAnswer,
+    CrowdHistory,
+    TicketClient,
     fetch,
     longest_above,
     most_at_once,
     outside,
 )
-from bench.multicast.network import run
 from bench.postgres import Postgres, postgres_running
+from bench.shared import markdown
+from bench.shared.namespaces import run
 from policies.contract import TicketRow, TicketState
 from protocol.cluster import (
     Ended,
@@ -82,7 +83,7 @@ _LEASE_S = 1.5
 
 
 @dataclass(slots=True)
-class Machine:
+class BenchMachine:
     """One server of the cluster; its port stays its own over restarts.
 
     `within` is the command that runs another one at its place, `host` where it listens.
@@ -174,12 +175,12 @@ def machines(
     *args: str,
     lease_s: float = _LEASE_S,
     spaces: Spaces | None = None,
-) -> Iterator[list[Machine]]:
+) -> Iterator[list[BenchMachine]]:
     """`count` servers with one queue."""
     found = []
     try:
         for index in range(count):
-            one = Machine(root / f"m{index}", ["--cluster", url, *args])
+            one = BenchMachine(root / f"m{index}", ["--cluster", url, *args])
             if spaces is not None:
                 one.within, one.host = spaces.within(index), spaces.address(index)
             one.environ["TIDEGATE_CLUSTER_LEASE_S"] = f"{lease_s}"
@@ -270,7 +271,7 @@ class Spaces:
         run(*self.within(index), "nft", "delete", "table", "ip", "cut", check=False)
 
 
-def leading(database: Database, all_of_them: list[Machine]) -> Machine | None:
+def leading(database: Database, all_of_them: list[BenchMachine]) -> BenchMachine | None:
     """Who leads by what the database says."""
     with database.begin() as session:
         holder = read_seat(session).holder
@@ -361,11 +362,12 @@ def failover(tickets: int, rounds: int, lease: float) -> None:
                     leader.start()
                 time.sleep(1.0)
         database.close()
-    click.echo(
-        f"| lost ({tickets} tickets) | first answer after, s: median | worst |\n|---|---|---|"
-    )
-    for what, found in times.items():
-        click.echo(f"| {what} | {statistics.median(found):.2f} | {max(found):.2f} |")
+    lost = f"lost ({tickets} tickets)"
+    lines = [
+        (what, f"{statistics.median(found):.2f}", f"{max(found):.2f}")
+        for what, found in times.items()
+    ]
+    click.echo(markdown.table((lost, "first answer after, s: median", "worst"), lines))
     click.echo(f"{kept} of {asked} places were kept.")
 
 
@@ -506,8 +508,8 @@ async def _decisions(
 @click.option("--tickets", default=0, show_default=True, help="That wait all the time.")
 def decisions(seconds: float, testers: int, flights: int, policy: str, tickets: int) -> None:
     """Cycles (issue, claim, release) that a leader decides, every answer after its commit."""
-    click.echo("| asked | cycles/s | leader, us of CPU a cycle | p50, ms | p99, ms |")
-    click.echo("|---|---|---|---|---|")
+    columns = "asked", "cycles/s", "leader, us of CPU a cycle", "p50, ms", "p99, ms"
+    click.echo(markdown.head(*columns))
     for rate in (0.0, 500.0):
         with tempfile.TemporaryDirectory() as folder, postgres_running(durable=True) as url:
             root = Path(folder)
@@ -530,7 +532,8 @@ def decisions(seconds: float, testers: int, flights: int, policy: str, tickets: 
         p50, p99 = (found[int(len(found) * part)] * 1e3 for part in (0.5, 0.99))
         asked = f"{rate:.0f} cycles/s" if rate else f"{testers * flights} at once"
         cpu = spent / max(1, cycles) * 1e6
-        click.echo(f"| {asked} | {cycles / took_s:.0f} | {cpu:.0f} | {p50:.1f} | {p99:.1f} |")
+        figures = f"{cycles / took_s:.0f}", f"{cpu:.0f}", f"{p50:.1f}", f"{p99:.1f}"
+        click.echo(markdown.row(asked, *figures))
 
 
 def _own_cpu_s(pid: int) -> float:
@@ -559,7 +562,7 @@ _FINISH_S = 400.0
 class Harm:
     """What is done to a fleet, at random; `apart` are the times in which machines were cut off."""
 
-    fleet: list[Machine]
+    fleet: list[BenchMachine]
     postgres: Postgres
     database: Database
     spaces: Spaces | None
@@ -571,7 +574,7 @@ class Harm:
 
     async def go_on(self, until_s: float) -> None:
         """Do harm, one thing after the other."""
-        kinds: list[Callable[[Machine, str], Awaitable[None]]] = [
+        kinds: list[Callable[[BenchMachine, str], Awaitable[None]]] = [
             *(self._kill, self._kill, self._stop, self._node, self._stop_node),
             *(self._machine, self._database_killed, self._database_stopped),
             *([self._cut] * 4 if self.spaces is not None else []),
@@ -591,47 +594,47 @@ class Harm:
         """How often harm was done between these times."""
         return sum(since_s <= at_s <= until_s for at_s in self.at_s)
 
-    def _note(self, what: str, victim: Machine) -> None:
+    def _note(self, what: str, victim: BenchMachine) -> None:
         self.done[what] += 1
         self.at_s.append(time.monotonic())
         at = time.strftime("%H:%M:%S", time.gmtime())
         self.notes.append(f"{at} {what} ({victim.name})")
 
-    async def _kill(self, victim: Machine, role: str) -> None:
+    async def _kill(self, victim: BenchMachine, role: str) -> None:
         self._note(f"{role} killed", victim)
         os.kill(victim.leader_pid(), signal.SIGKILL)
 
-    async def _stop(self, victim: Machine, role: str) -> None:
+    async def _stop(self, victim: BenchMachine, role: str) -> None:
         self._note(f"{role} stopped", victim)
         await self._pause([victim.leader_pid()], 5.0)
 
-    async def _node(self, victim: Machine, role: str) -> None:
+    async def _node(self, victim: BenchMachine, role: str) -> None:
         self._note("node killed", victim)
         os.kill(self.rng.choice(self._nodes(victim)), signal.SIGKILL)
 
-    async def _stop_node(self, victim: Machine, role: str) -> None:
+    async def _stop_node(self, victim: BenchMachine, role: str) -> None:
         self._note("node stopped", victim)
         began_s = time.monotonic()
         await self._pause([self.rng.choice(self._nodes(victim))], 5.0)
         self._was_apart(victim, began_s)
 
-    async def _machine(self, victim: Machine, role: str) -> None:
+    async def _machine(self, victim: BenchMachine, role: str) -> None:
         self._note(f"{role}'s machine lost", victim)
         victim.lose()
         await asyncio.sleep(self.rng.uniform(0.0, 3.0))
         await asyncio.to_thread(victim.start)
 
-    async def _database_killed(self, victim: Machine, role: str) -> None:
+    async def _database_killed(self, victim: BenchMachine, role: str) -> None:
         self._note("database killed", victim)
         self.postgres.kill()
         await asyncio.sleep(self.rng.uniform(0.0, 3.0))
         await asyncio.to_thread(self.postgres.start)
 
-    async def _database_stopped(self, victim: Machine, role: str) -> None:
+    async def _database_stopped(self, victim: BenchMachine, role: str) -> None:
         self._note("database stopped", victim)
         await self._pause(self.postgres.processes(), 4.0)
 
-    async def _cut(self, victim: Machine, role: str) -> None:
+    async def _cut(self, victim: BenchMachine, role: str) -> None:
         assert self.spaces is not None
         index = self.fleet.index(victim)
         what = self.rng.choice(("peers", "database", "both", "everything"))
@@ -645,13 +648,13 @@ class Harm:
             for one in self.fleet if role == "leader" else [victim]:
                 self._was_apart(one, began_s)
 
-    def _was_apart(self, victim: Machine, began_s: float) -> None:
+    def _was_apart(self, victim: BenchMachine, began_s: float) -> None:
         spans = self.apart.setdefault(self.fleet.index(victim), [])
         if spans and spans[-1][1] >= began_s:
             began_s = spans.pop()[0]
         spans.append((began_s, time.monotonic() + _BACK_S))
 
-    def _nodes(self, victim: Machine) -> list[int]:
+    def _nodes(self, victim: BenchMachine) -> list[int]:
         found = [pid for pid in victim.pids()[1:] if pid != victim.leader_pid()]
         if not found:
             raise ProcessLookupError
@@ -669,15 +672,15 @@ class Harm:
 
 async def _torment(
     harm: Harm, body: bytes, seconds: float, clients: int, seed: int, slots: int
-) -> tuple[History, int]:
+) -> tuple[CrowdHistory, int]:
     """What the clients saw, and how many newcomers of `slots` + 1 started at once at the end."""
-    history = History()
+    history = CrowdHistory()
     until_s = time.monotonic() + seconds
     urls = [one.url for one in harm.fleet]
     # All together ask a hundred times a second or so.
     poll_s = (max(0.2, clients / 200), max(0.6, clients / 60))
     crowd = [
-        Client(urls, f"c{n}", body, history, random.Random(f"{seed} {n}"), poll_s)
+        TicketClient(urls, f"c{n}", body, history, random.Random(f"{seed} {n}"), poll_s)
         for n in range(clients)
     ]
     tasks = [asyncio.create_task(one.run(until_s, until_s + _FINISH_S)) for one in crowd]
@@ -689,7 +692,7 @@ async def _torment(
 
 async def _newcomers(url: str, count: int) -> int:
     """How many of so many newcomers start a long download at once."""
-    began: list[Answer] = []
+    began: list[ClientAnswer] = []
 
     async def one(index: int) -> None:
         fields = {"Tidegate-Wait": "ticket", "Tidegate-Client": f"newcomer-{index}"}
@@ -726,7 +729,7 @@ def _written(database: Database, names: dict[str, str]) -> Written:
 
 
 def judge(
-    history: History, written: Written, harm: Harm, slots: int, newcomers: int, log: str
+    history: CrowdHistory, written: Written, harm: Harm, slots: int, newcomers: int, log: str
 ) -> list[str]:
     """What was broken of the promises."""
     together = outside(history.bodies, harm.apart)

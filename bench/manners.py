@@ -31,7 +31,7 @@ from loadtest.population import scaled
 from loadtest.sim.conditions import RUDE
 from loadtest.sim.engine import Engine
 from loadtest.sim.metrics import columns
-from loadtest.sim.outcome import DOWNLOAD_FIELDS, Client
+from loadtest.sim.outcome import DOWNLOAD_FIELDS, SimClient
 from loadtest.workloads import make_workload, with_rude
 from policies.contract import Admit, Job, Wait
 
@@ -59,11 +59,11 @@ class MannersEngine(Engine):
         self._draw = random.Random(f"attack/{seed}")
         files = (file for visitor in self.workload.visitors for file in visitor.files)
         self._prey = max(files, key=lambda file: file.size_bytes)
-        self._nobody = Client(-1, self.workload.visitors[0])
+        self._nobody = SimClient(-1, self.workload.visitors[0])
         for attacker in attackers:
             self._at(0.0, self._striking(attacker), self._nobody)
 
-    def _striking(self, attacker: str) -> Callable[[Client], None]:
+    def _striking(self, attacker: str) -> Callable[[SimClient], None]:
         return lambda client: self._strike(attacker)
 
     def _strike(self, attacker: str) -> None:

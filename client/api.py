@@ -23,7 +23,7 @@ from client.fetch.metalink import LIMIT_BYTES, Metalink, read_metalink
 from client.fetch.options import Emit, Options, Result
 from client.net.errors import UsageProblem
 from client.net.network import Network
-from client.net.sockets import AsyncioNetwork, Trust, run_blocking
+from client.net.sockets import AsyncioNetwork, CertificateTrust, run_blocking
 from client.net.urls import BadUrl, Url, parse
 from client.storage.output import FileTarget, MemoryTarget, StreamTarget, Target
 
@@ -56,7 +56,7 @@ def read_urls(urls: Sequence[str]) -> list[Url]:
 
 def open_network(options: Options) -> AsyncioNetwork:
     """The network of one or more downloads, in the running event loop; to be closed by `close`."""
-    return AsyncioNetwork(Trust(options.ca_file, options.insecure))
+    return AsyncioNetwork(CertificateTrust(options.ca_file, options.insecure))
 
 
 def build(

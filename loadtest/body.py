@@ -21,7 +21,7 @@ _LEAST_READ_BYTES = 1024
 _BEAT_S = 0.1
 
 
-class Readable(Protocol):
+class ReadableBody(Protocol):
     """A body that gives at most so many bytes, none at its end."""
 
     def read(self, length: int) -> bytes: ...
@@ -71,7 +71,7 @@ class PieceCheck:
 
 
 def receive(
-    body: Readable,
+    body: ReadableBody,
     expected_bytes: int | None,
     rate_bytes_s: float,
     check: PieceCheck | None = None,

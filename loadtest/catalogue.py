@@ -25,7 +25,7 @@ _TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueFile:
     """Where a file is, the digest its server states, and whether it counts as small or large."""
 
     path: str
@@ -42,13 +42,13 @@ class Catalogue:
         self._pieces: dict[str, Pieces | None] = {}
         self._lock = gevent.lock.Semaphore()
 
-    def find(self, host: str, file: File) -> Entry:
+    def find(self, host: str, file: File) -> CatalogueFile:
         """The entry of `file`; a server without SHA256SUMS leaves its digest unchecked."""
         with self._lock:
             if host not in self._sums:
                 self._sums[host] = _fetch_sums(host)
         kind = "small" if file.size_bytes < self.small_below_bytes else "large"
-        return Entry("/" + quote(file.name), self._sums[host].get(file.name), kind)
+        return CatalogueFile("/" + quote(file.name), self._sums[host].get(file.name), kind)
 
     def pieces(self, host: str, path: str, size_bytes: int) -> Pieces | None:
         """The digests of a file's parts; None from a server that names none that fit."""

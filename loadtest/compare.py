@@ -45,7 +45,7 @@ _LIMIT_S = 900
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedPolicy:
     """One policy: mean session time in the paper's seconds, three times."""
 
     policy: str
@@ -146,10 +146,12 @@ def figures_of(
     return found
 
 
-def replay(policy: str, seed: int, time_scale: float, settings: Mapping[str, Any]) -> Row:
+def replay(
+    policy: str, seed: int, time_scale: float, settings: Mapping[str, Any]
+) -> ComparedPolicy:
     """One policy, live and simulated."""
     found = figures_of(policy, seed, time_scale, settings)
-    return Row(
+    return ComparedPolicy(
         policy,
         PAPER.get(policy),
         simulate(policy, seed, time_scale, settings),
@@ -158,7 +160,7 @@ def replay(policy: str, seed: int, time_scale: float, settings: Mapping[str, Any
     )
 
 
-def faults(rows: Sequence[Row]) -> list[str]:
+def faults(rows: Sequence[ComparedPolicy]) -> list[str]:
     """What speaks against "the policy you run is the policy you simulated", in words."""
     found = [
         f"{row.policy}: the live mean is {100 * row.gap:+.0f} % off the simulator's"
@@ -174,7 +176,7 @@ def faults(rows: Sequence[Row]) -> list[str]:
     return found
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[ComparedPolicy]) -> str:
     """A Markdown table."""
     lines = [
         "| policy | paper, s | simulated, s | live, s | live ÷ simulated |",

@@ -21,12 +21,12 @@ from loadtest.recorder import tally
 from loadtest.replay import ARRIVALS, Replay, population
 from loadtest.users import address_of
 
-__all__ = ["HotObject", "Receiver", "options"]
+__all__ = ["HotObject", "ReceiverUser", "options"]
 
 _LIMIT_S = 600.0
 
 
-class Receiver(User):
+class ReceiverUser(User):
     """One receiver process an arrival; it verifies the file itself, and its exit code tells."""
 
     @task

@@ -12,11 +12,11 @@ import gevent.event
 from gevent.pool import Group
 
 from client.net.answers import Body, Fields, read
-from client.net.retry import Action, Ask, GiveUp, Reason, Visit, WaitUntil
+from client.net.retry import Action, FailureReason, GiveUp, SendNow, Visit, WaitUntil
 from client.storage.piece_writer import Pieces
 from loadtest import options
 from loadtest.body import NarrowPool, PieceCheck, receive
-from loadtest.catalogue import CATALOGUE, Entry
+from loadtest.catalogue import CATALOGUE, CatalogueFile
 from loadtest.recorder import tally
 from loadtest.replay import Replay
 from loadtest.users import Downloader
@@ -81,8 +81,8 @@ class Ranged(Downloader):
                     gevent.sleep(max(0.0, action.at - time.monotonic()))
                     action = visit.due(time.monotonic())
                 if isinstance(action, GiveUp):
-                    wish.gave_up = action.reason is Reason.WAITED_TOO_LONG
-                if not isinstance(action, Ask):
+                    wish.gave_up = action.reason is FailureReason.WAITED_TOO_LONG
+                if not isinstance(action, SendNow):
                     return 0
                 headers = self.headers() | dict(visit.headers())
                 headers["Range"] = f"bytes={first}-{end - 1}"
@@ -132,7 +132,7 @@ class _Wish:
     """One download, whatever part of it; `whole` when there is only one."""
 
     visitor: Visitor
-    entry: Entry
+    entry: CatalogueFile
     visit: Visit
     pieces: Pieces | None
     whole: bool

@@ -2,14 +2,10 @@
 
 from loadtest import options
 from loadtest.replay import Replay
-from loadtest.users import Downloader
+from loadtest.users import Visitors
 
-__all__ = ["ReleaseDay", "Visitors", "options"]
-
-
-class Visitors(Downloader):
-    """Whoever wants the release."""
+__all__ = ["ReleaseDayReplay", "Visitors", "options"]
 
 
-class ReleaseDay(Replay):
+class ReleaseDayReplay(Replay):
     """The population of `--workload`, at its own pace."""

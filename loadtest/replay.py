@@ -29,7 +29,7 @@ _LEAD_S = 1.5
 _AHEAD_S, _EVERY_S = 1.0, 0.25
 
 
-class Arrivals:
+class ArrivalFeed:
     """The arrivals that were handed to this process, taken one by one at their moments."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Arrivals:
         return number, self._workload.visitors[number]
 
 
-ARRIVALS = Arrivals()
+ARRIVALS = ArrivalFeed()
 
 
 def population(options: Any) -> Workload:

@@ -15,7 +15,7 @@ from loadtest.sim.chronology import draw, natural_end
 from loadtest.sim.metrics import MEANING
 from loadtest.sim.paper import Cell, Finding
 from loadtest.sim.scenario import Scenario
-from loadtest.sim.study import Result
+from loadtest.sim.study import StudyResult
 from loadtest.sim.tables import comparison_rows, paper_rows
 from loadtest.trace import from_trace
 from loadtest.workloads import Workload, make_workload, with_rude
@@ -71,7 +71,7 @@ def chronologies(workload: Workload, scenarios: Sequence[tuple[str, Scenario]]) 
     ]
 
 
-def study_report(results: Sequence[Result], trace: Path | None = None) -> str:
+def study_report(results: Sequence[StudyResult], trace: Path | None = None) -> str:
     """The page of `simulate run` and `simulate compare`."""
     first = results[0]
     if trace is None:

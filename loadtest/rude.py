@@ -17,7 +17,7 @@ from loadtest import options
 from loadtest.content import files_of
 from loadtest.recorder import tally
 from loadtest.replay import Replay, population
-from loadtest.users import Downloader, address_of
+from loadtest.users import Visitors, address_of
 from loadtest.workloads import File
 
 __all__ = ["Forger", "Ghost", "Hoarder", "Rude", "Visitors", "options"]
@@ -25,10 +25,6 @@ __all__ = ["Forger", "Ghost", "Hoarder", "Rude", "Visitors", "options"]
 #: Attackers' addresses lie above all visitors'.
 _FIRST_ADDRESS = 1 << 23
 _PROBLEMS = (403, 429, 503)
-
-
-class Visitors(Downloader):
-    """Polite clients, and as many rapid pollers as `--rude-fraction` says."""
 
 
 class _Attacker(FastHttpUser):

@@ -2,13 +2,9 @@
 
 from loadtest import options
 from loadtest.replay import Replay
-from loadtest.users import Downloader
+from loadtest.users import Visitors
 
 __all__ = ["Steady", "Visitors", "options"]
-
-
-class Visitors(Downloader):
-    """Whoever wants the release."""
 
 
 class Steady(Replay):

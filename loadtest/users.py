@@ -18,14 +18,14 @@ from client.net.answers import Body, Fields, Redirect, read
 from client.net.retry import (
     POLITE,
     Action,
-    Ask,
     ComeBack,
     Failed,
+    FailureReason,
     GiveUp,
     HoldOn,
     Manners,
-    Reason,
     Refused,
+    SendNow,
     Visit,
     WaitUntil,
 )
@@ -116,7 +116,7 @@ class Downloader(FastHttpUser):
         action: Action = visit.begin(began_s)
         while True:
             match action:
-                case Ask():
+                case SendNow():
                     action = self._ask(visitor, entry.path, entry.sha256_hex, download)
                 case WaitUntil(at):
                     if at - time.monotonic() > 2.0:
@@ -126,7 +126,7 @@ class Downloader(FastHttpUser):
                 case HoldOn():
                     return
                 case GiveUp(reason, _):
-                    gone = reason is Reason.WAITED_TOO_LONG
+                    gone = reason is FailureReason.WAITED_TOO_LONG
                     tally().count("gave_up" if gone else "failed")
                     return
 
@@ -208,7 +208,7 @@ class _Download:
                 expected_s = answer.p90_s if answer.expected_s is None else answer.expected_s
                 self._promise = (now, expected_s, answer.p90_s)
             return answer.retry_after_s is not None
-        if isinstance(answer, Refused) and answer.reason is Reason.NOT_FOUND:
+        if isinstance(answer, Refused) and answer.reason is FailureReason.NOT_FOUND:
             tally().count("not_found")
         elif isinstance(answer, Refused):
             tally().count("refused")
@@ -237,3 +237,7 @@ class _Download:
         tally().count("verified_bytes", count_bytes)
         tally().observe("session", now - self._began_s)
         tally().observe("attempts", float(self.visit.attempts))
+
+
+class Visitors(Downloader):
+    """Those who want the release."""

@@ -83,7 +83,7 @@ LONGEST = 20.0
 
 
 @dataclass(slots=True)
-class Tally:
+class AdmissionCounts:
     """Counts since the first policy of this server was built; they survive a switch."""
 
     offers: int = 0
@@ -101,7 +101,7 @@ class AdmissionState:
     """All state that outlives the policy that made it."""
 
     pool: LeasePool = field(default_factory=LeasePool)
-    tally: Tally = field(default_factory=Tally)
+    tally: AdmissionCounts = field(default_factory=AdmissionCounts)
     queue: TicketQueue = field(default_factory=TicketQueue)
     estimator: Estimator = field(default_factory=Estimator)
     newcomers: Newcomers = field(default_factory=Newcomers)
@@ -113,7 +113,7 @@ class AdmissionState:
     closed: bool = False
 
 
-class Admission:
+class HookedAdmission:
     """Implements `AdmissionPolicy` with the hooks of one policy."""
 
     def __init__(

@@ -128,7 +128,7 @@ class _Look:
 
 
 @dataclass(slots=True)
-class _Trial:
+class _LevelTrial:
     began_s: float
     #: Rates before it, of those held back and of the others.
     held: dict[int, float]
@@ -189,7 +189,7 @@ class Bottleneck:
         #: Lease -> since when it has been stuck although the line limited nobody.
         self._stuck: dict[int, float] = {}
         self._murky_until_s = -math.inf
-        self._trial: _Trial | None = None
+        self._trial: _LevelTrial | None = None
         #: Whom the latest trial held back, while that can be seen in a rate, and until when.
         self._tried: frozenset[int] = frozenset()
         self._tried_s = -math.inf
@@ -461,10 +461,10 @@ class Bottleneck:
             self._next_trial_s = now + _AGAIN_S
             return
         kept = {s.lease: rates[s.lease] for s in crowd if s.lease not in held}
-        self._trial = _Trial(now, held, kept, goodput)
+        self._trial = _LevelTrial(now, held, kept, goodput)
         self._tried = frozenset(held)
 
-    def _judge(self, trial: _Trial, now: float) -> None:
+    def _judge(self, trial: _LevelTrial, now: float) -> None:
         """Whether the others took over what was set free; see the module's head."""
         self._tried_s = now
         lasted_s = now - trial.began_s

@@ -60,7 +60,7 @@ class Flow:
 _Heap = list[tuple[float, int, Flow]]
 
 
-class Link:
+class SharedLink:
     """The shared link. Time only moves forward, through `run_to`."""
 
     def __init__(self, capacity_bytes_s: float, now: float = 0.0) -> None:

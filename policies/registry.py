@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from policies.adaptive import AdaptivePolicy
-from policies.admission import Admission
+from policies.admission import HookedAdmission
 from policies.contract import AdmissionPolicy
 from policies.fair import FairPolicy
 from policies.fcfs import FcfsPolicy
@@ -34,14 +34,14 @@ _OURS: tuple[type[Policy], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPolicies:
     """Policies by name, and what is wrong with those that cannot be used."""
 
     policies: Mapping[str, type[Policy]]
     faults: Mapping[str, str]
 
 
-def find_policies(points: Iterable[EntryPoint] | None = None) -> Found:
+def find_policies(points: Iterable[EntryPoint] | None = None) -> FoundPolicies:
     """All policies, ours first, then those of other distributions by name.
 
     A foreign policy that does not load, or breaks the rules of a name, is a fault of its own and
@@ -64,7 +64,7 @@ def find_policies(points: Iterable[EntryPoint] | None = None) -> Found:
             found[point.name] = kind
         else:
             faults[point.name] = wrong
-    return Found(MappingProxyType(found), MappingProxyType(faults))
+    return FoundPolicies(MappingProxyType(found), MappingProxyType(faults))
 
 
 def _wrong_with(kind: Any, point: EntryPoint, found: Mapping[str, type[Policy]]) -> str | None:
@@ -114,5 +114,5 @@ def make_policy(
     """
     if name not in POLICIES:
         raise KeyError(unknown_policy(name))
-    state = previous.state if isinstance(previous, Admission) else None
-    return Admission(POLICIES[name], settings, rng, state)
+    state = previous.state if isinstance(previous, HookedAdmission) else None
+    return HookedAdmission(POLICIES[name], settings, rng, state)

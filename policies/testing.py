@@ -18,7 +18,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from policies.admission import LONGEST, Admission
+from policies.admission import LONGEST, HookedAdmission
 from policies.contract import Admit, Job, Reason, Refuse, TicketState, Wait
 from policies.registry import POLICIES, make_policy
 from policies.settings import SMALL_BELOW_BYTES as SMALL
@@ -258,7 +258,7 @@ class Laws(RuleBasedStateMachine):
         assert self.policy.anybody_waits() == bool(rows)
         states = [row.state for row in rows]
         assert states == sorted(states, key=[TicketState.READY, TicketState.WAITING].index)
-        assert isinstance(self.policy, Admission)
+        assert isinstance(self.policy, HookedAdmission)
         queue = self.policy.queue
         for place, row in enumerate(rows, start=1):
             assert queue.place(queue.table.rows[row.number]) == place

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from policies.max_min import Flow, Link
+from policies.max_min import Flow, SharedLink
 
 
 class VirtualSharing:
@@ -20,7 +20,7 @@ class VirtualSharing:
     __slots__ = ("_asked", "_clients", "_flows", "_link", "_open", "_share")
 
     def __init__(self) -> None:
-        self._link: Link | None = None
+        self._link: SharedLink | None = None
         self._flows: dict[str, Flow] = {}
         #: Bytes each share has asked for in all, and its downloads that are not over in truth;
         #: forgotten once it has neither a flow nor such a download.
@@ -39,7 +39,7 @@ class VirtualSharing:
         """Let time pass, and the link carry so much from now on (finite, above 0)."""
         link = self._link
         if link is None:
-            self._link = Link(capacity_bytes_s, now)
+            self._link = SharedLink(capacity_bytes_s, now)
             return
         while link.next_end() <= now:
             link.run_to(link.next_end())

@@ -19,7 +19,7 @@ ReadContent = Callable[[Entry, int, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
+class GeneratedUpdate:
     """What went into an update; sizes in bytes, `content_bytes` before encoding.
 
     `window_bytes` is the most that one of its groups asks for, at most what the header allows.
@@ -45,7 +45,7 @@ def generate(
     *,
     delta: bool = True,
     progress: Callable[[int, int], object] = lambda done, total: None,
-) -> Generated:
+) -> GeneratedUpdate:
     """Write the update from `old` to `new` (both iterable repeatedly, in manifest order).
 
     `progress` hears (content bytes encoded, content bytes in all). Errors of the readers pass
@@ -67,7 +67,7 @@ def generate(
         window = max(window, len(before) + len(after))
         progress(done, total)
     writer.close()
-    return Generated(
+    return GeneratedUpdate(
         length_bytes=writer.length_bytes,
         sha256=writer.sha256,
         changes=difference.changed,

@@ -29,7 +29,7 @@ _WORTH = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """A stretch of one file: `[offset, offset + length)` of the file at `path`, in bytes."""
 
     path: str
@@ -41,8 +41,8 @@ class Part:
 class Group:
     """Parts of the new tree (`outs`), and parts of the old one to encode them against (`refs`)."""
 
-    outs: tuple[Part, ...]
-    refs: tuple[Part, ...]
+    outs: tuple[FilePart, ...]
+    refs: tuple[FilePart, ...]
     codec: Codec = "zstd"
 
     @property
@@ -58,8 +58,8 @@ class Group:
 class PlannedGroup:
     """A group with the digests of the whole files behind its parts, for whoever reads them."""
 
-    outs: tuple[tuple[Part, Entry], ...]
-    refs: tuple[tuple[Part, Entry], ...]
+    outs: tuple[tuple[FilePart, Entry], ...]
+    refs: tuple[tuple[FilePart, Entry], ...]
 
 
 def plan_groups(
@@ -70,8 +70,8 @@ def plan_groups(
     The groups carry the contents in the order given: who applies them counts on it.
     """
     half = max(1, window_bytes // 2)
-    outs: list[tuple[Part, Entry]] = []
-    refs: dict[str, tuple[Part, Entry]] = {}
+    outs: list[tuple[FilePart, Entry]] = []
+    refs: dict[str, tuple[FilePart, Entry]] = {}
     filled = referred = named = 0
     for content in contents:
         entry = content.entry
@@ -85,11 +85,11 @@ def plan_groups(
         if large:
             yield from _cut(entry, reference, window_bytes)
             continue
-        outs.append((Part(entry.path, 0, entry.size_bytes), entry))
+        outs.append((FilePart(entry.path, 0, entry.size_bytes), entry))
         filled += entry.size_bytes
         named += _name_bytes(entry.path)
         if reference is not None and wanted and reference.path not in refs:
-            refs[reference.path] = (Part(reference.path, 0, wanted), reference)
+            refs[reference.path] = (FilePart(reference.path, 0, wanted), reference)
             referred += wanted
             named += _name_bytes(reference.path)
     if outs:
@@ -107,17 +107,19 @@ def _cut(entry: Entry, reference: Entry | None, window_bytes: int) -> Iterator[P
     offset = 0
     while offset < entry.size_bytes or offset == 0:
         length = min(step, entry.size_bytes - offset)
-        refs: tuple[tuple[Part, Entry], ...] = ()
+        refs: tuple[tuple[FilePart, Entry], ...] = ()
         if reference is not None and reference.size_bytes:
             middle = (offset + length / 2) / max(1, entry.size_bytes) * reference.size_bytes
             start = int(min(max(0, middle - reach / 2), max(0, reference.size_bytes - reach)))
-            stretch = Part(reference.path, start, min(reach, reference.size_bytes - start))
+            stretch = FilePart(reference.path, start, min(reach, reference.size_bytes - start))
             refs = ((stretch, reference),)
-        yield PlannedGroup(((Part(entry.path, offset, length), entry),), refs)
+        yield PlannedGroup(((FilePart(entry.path, offset, length), entry),), refs)
         offset += step
 
 
-def encode_group(outs: tuple[Part, ...], refs: tuple[Part, ...], old: bytes, new: bytes) -> bytes:
+def encode_group(
+    outs: tuple[FilePart, ...], refs: tuple[FilePart, ...], old: bytes, new: bytes
+) -> bytes:
     """Encode `new` (the outs joined) against `old` (the refs joined), or alone where as small."""
     codec: Codec = "zstd"
     payload = pack_against(old, new, DELTA_LEVEL) if old else b""
@@ -134,7 +136,7 @@ def encode_group(outs: tuple[Part, ...], refs: tuple[Part, ...], old: bytes, new
 
 
 def decode_group(
-    data: bytes, window_bytes: int, read_old: Callable[[Part, memoryview], bool]
+    data: bytes, window_bytes: int, read_old: Callable[[FilePart, memoryview], bool]
 ) -> tuple[Group, bytes | None]:
     """Read a group back: its parts and their joined bytes.
 
@@ -176,13 +178,13 @@ def _decode_head(data: bytes, window_bytes: int) -> tuple[Group, bytes]:
     return group, data[_HEAD.size + packed :]
 
 
-def _row(part: Part) -> list[object]:
+def _row(part: FilePart) -> list[object]:
     # Almost every part is a whole file from its start: spell only what is not.
     return [part.path, part.length] if not part.offset else [part.path, part.length, part.offset]
 
 
-def _part(row: object) -> Part:
+def _part(row: object) -> FilePart:
     if not isinstance(row, list) or len(row) not in (2, 3):
         raise BadManifest("A part of a group cannot be read.")
     offset = check_number(row[2], "offset") if len(row) == 3 else 0
-    return Part(check_path(row[0]), offset, check_number(row[1], "length"))
+    return FilePart(check_path(row[0]), offset, check_number(row[1], "length"))

@@ -181,7 +181,7 @@ def parse_want_digest(text: str) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class WebLink:
     """One link of a Link field (RFC 8288); parameter names in lower case."""
 
     target: str
@@ -210,7 +210,7 @@ def format_link(target: str, **parameters: str) -> str:
     return "; ".join(out)
 
 
-def parse_links(text: str) -> list[Link]:
+def parse_links(text: str) -> list[WebLink]:
     """All links of a field value, up to the first that cannot be read."""
     links = []
     position = 0
@@ -223,7 +223,7 @@ def parse_links(text: str) -> list[Link]:
             if value.startswith('"'):
                 value = re.sub(r"\\(.)", r"\1", value[1:-1])
             parameters.setdefault(part[1].lower(), value)
-        links.append(Link(match[1], parameters))
+        links.append(WebLink(match[1], parameters))
         rest = text[position:].lstrip(" \t")
         if rest and not rest.startswith(","):
             break

@@ -23,7 +23,7 @@ LIMIT_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MirrorReport:
     """One mirror's word: `version` is live at `channel`; `trouble` is empty when all is well.
 
     `free`: whether a download would start there at once; None when the mirror cannot tell.
@@ -48,7 +48,7 @@ def _signature(body: bytes, secret: str) -> str:
     return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
-def encode_report(report: Report, secret: str) -> tuple[bytes, str]:
+def encode_report(report: MirrorReport, secret: str) -> tuple[bytes, str]:
     """The body and the value of its signature field."""
     body = json.dumps(asdict(report), separators=(",", ":")).encode("ascii")
     return body, _signature(body, secret)
@@ -56,12 +56,12 @@ def encode_report(report: Report, secret: str) -> tuple[bytes, str]:
 
 def decode_report(
     body: bytes, signature: str, secret_of: Callable[[str], str | None], now: float
-) -> Report:
+) -> MirrorReport:
     """Read and believe a report, or raise `BadToken` (not that mirror) or `BadManifest`."""
     if len(body) > LIMIT_BYTES:
         raise BadManifest("A mirror report is at most 4 KiB.")
     try:
-        report = Report(**json.loads(body))
+        report = MirrorReport(**json.loads(body))
         name, trouble, free = report.mirror, report.trouble, report.free
         shaped = isinstance(name, str) and isinstance(trouble, str) and free in (True, False, None)
         sent_at = _time(report.sent_at)

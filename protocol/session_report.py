@@ -26,7 +26,7 @@ from protocol.strict_json import (
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReceiverReport:
     """What one receiver tells the sender.
 
     `state` is joined, receiving, done or left. `sequence` is the last datagram seen: the wants are
@@ -58,7 +58,7 @@ class Report:
 _STATES = ("joined", "receiving", "done", "left")
 
 
-def encode_report(report: Report) -> bytes:
+def encode_report(report: ReceiverReport) -> bytes:
     """The report as compact JSON; runs of blocks with equal wants are joined."""
     document: dict[str, Any] = {
         "member": report.member,
@@ -83,7 +83,7 @@ def encode_report(report: Report) -> bytes:
 
 def decode_report(
     body: bytes, blocks: int = MAX_ROWS, is_member: Callable[[str], bool] = lambda name: True
-) -> Report:
+) -> ReceiverReport:
     """Read a report about a file of so many blocks. Raises `ProtocolError`.
 
     Of who is no member nothing but name and state is read: reading must not cost the sender more
@@ -95,7 +95,7 @@ def decode_report(
         raise ProtocolError(f"the multicast report's state is none of {', '.join(_STATES)}")
     member = get_text(document, "member", 64)
     if not is_member(member):
-        return Report(member, state)
+        return ReceiverReport(member, state)
     counts: dict[int, int] = {}
     wanted = 0
     for run in get_rows(document, "counts", 3):
@@ -109,7 +109,7 @@ def decode_report(
         if not isinstance(bits, str) or not re.fullmatch(r"[0-9a-f]{1,1024}", bits):
             raise ProtocolError("the multicast report has a bit set that is not hexadecimal")
         symbols[plain_int(block, 1 << 32)] = int(bits, 16)
-    return Report(
+    return ReceiverReport(
         member,
         state,
         get_int(document, "pass", 0, 255),

@@ -91,7 +91,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class ReturningVisitor:
     """A browser that was here before: `ident` (8 random bytes), first seen at `issued_s`."""
 
     ident: bytes
@@ -203,13 +203,13 @@ class KeyRing:
             priority_class,
         )
 
-    def write_visitor(self, visitor: Visitor) -> str:
+    def write_visitor(self, visitor: ReturningVisitor) -> str:
         """The token for a visitor. Raises ValueError for fields out of bounds."""
         if len(visitor.ident) != 8 or not math.isfinite(visitor.issued_s):
             raise ValueError("a visitor has 8 bytes of ident and a finite time")
         return self._sign("v1", _VISITOR.pack(visitor.issued_s, visitor.ident))
 
-    def read_visitor(self, token: str) -> Visitor:
+    def read_visitor(self, token: str) -> ReturningVisitor:
         """The visitor that `token` proves. Raises BadToken with visitor-forged."""
         body = self._unsign("v1", token, VISITOR_FORGED)
         if len(body) != _VISITOR.size:
@@ -217,7 +217,7 @@ class KeyRing:
         issued_s, ident = _VISITOR.unpack(body)
         if not math.isfinite(issued_s):
             raise _forged(VISITOR_FORGED)
-        return Visitor(ident, issued_s)
+        return ReturningVisitor(ident, issued_s)
 
     def is_newest(self, token: str) -> bool:
         """Whether a token was signed with the newest key; others die with theirs."""

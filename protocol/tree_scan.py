@@ -1,7 +1,7 @@
 """Turn a tree on disk into its manifest, reading only what can have changed.
 
-The walk is pure: a `Disk` lists directories and digests files. A cache remembers, for each file,
-the stamp (size, mtime, ctime, inode, device) it had when its content was read; an equal stamp
+The walk is pure: a `FileSystem` lists directories and digests files. A cache remembers, for each
+file, the stamp (size, mtime, ctime, inode, device) it had when its content was read; an equal stamp
 spares the reading. Size and mtime alone lie (reproducible builds set both), ctime does not: no
 ordinary call sets it. A stamp younger than the clock's grain when read is not remembered.
 """
@@ -42,7 +42,7 @@ class Found:
     target: str = ""
 
 
-class Disk(Protocol):
+class FileSystem(Protocol):
     """What the walk asks of the file system; paths are relative to the tree's root."""
 
     def root(self) -> Found: ...
@@ -85,7 +85,7 @@ def decode_cached(data: bytes) -> Cached:
 
 
 def scan(
-    disk: Disk,
+    disk: FileSystem,
     cache: Iterable[Cached],
     remember: Callable[[Cached], object],
     now_ns: int,
@@ -146,7 +146,7 @@ def scan(
             yield Entry("f", path, found.mode, stamp.mtime_ns, stamp.size_bytes, digest)
 
 
-def _sorted(disk: Disk, path: str) -> Iterator[Found]:
+def _sorted(disk: FileSystem, path: str) -> Iterator[Found]:
     return iter(sorted(disk.list(path), key=lambda found: found.name))
 
 

@@ -22,7 +22,7 @@ LIFETIMES = Lifetimes()
 
 @dataclass
 class FileTransport:
-    """A `client.mirror.transport.Transport` that reads the publish directory itself."""
+    """A `client.mirror.transport.ChannelTransport` that reads the publish directory itself."""
 
     publish: Path
     asked: list[str] = field(default_factory=list)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from protocol.batch import Header, Update
 from protocol.batch_apply import Application
-from protocol.batch_generate import Generated, generate
-from protocol.batch_group import Part
+from protocol.batch_generate import GeneratedUpdate, generate
+from protocol.batch_group import FilePart
 from protocol.tree import EMPTY_DIGEST, Entry, encode_entry, order_key, parent_of
 
 
@@ -105,7 +105,7 @@ class MemoryStage:
         inode = self.new.files[path]
         inode.content = inode.content[:offset] + bytes(data) + inode.content[offset + len(data) :]
 
-    def read_old(self, part: Part, into: memoryview) -> bool:
+    def read_old(self, part: FilePart, into: memoryview) -> bool:
         if part.path in self._gone:
             return False
         content = self.old.files[part.path].content[part.offset : part.offset + part.length]
@@ -132,7 +132,7 @@ def digest_of(entries: Iterable[Entry]) -> str:
 
 def make_update(
     old: Tree | None, new: Tree, *, window_bytes: int = 1 << 20, delta: bool = True
-) -> tuple[bytes, Generated]:
+) -> tuple[bytes, GeneratedUpdate]:
     """The update file between two trees in memory (`old` None: a snapshot)."""
     out = bytearray()
     before = old.entries() if old is not None else []

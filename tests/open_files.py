@@ -12,7 +12,7 @@ from server.files.transfer import (
     BodyPlan,
     FileKey,
     Representation,
-    Start,
+    StartBody,
     Transfer,
     TransferListener,
 )
@@ -55,7 +55,9 @@ class AdmitAll:
     def count_again(self, rep: Representation, body_bytes: int, times: int) -> None:
         """Nobody counts."""
 
-    def enter(self, request: Request, rep: Representation, plan: BodyPlan, start: Start) -> None:
+    def enter(
+        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
+    ) -> None:
         """Start at once."""
         transfer = start(SILENT)
         if self._started is not None:

@@ -53,7 +53,7 @@ from client.fetch.findings import Findings
 from client.fetch.options import Options
 from client.fetch.state import DownloadPhase, Mirror, MirrorState, Serves, State
 from client.net.answers import Body
-from client.net.retry import ComeBack, Failed, Granted, Reason, Refused
+from client.net.retry import ComeBack, Failed, FailureReason, Granted, Refused
 from client.net.urls import parse
 from client.schedule.model import Path
 from client.schedule.segments import UNKNOWN_SIZE
@@ -206,8 +206,8 @@ class Downloads(RuleBasedStateMachine):
                 ComeBack(0.0),
                 ComeBack(None),
                 Failed("broke"),
-                Refused(Reason.NOT_FOUND, "gone"),
-                Refused(Reason.REFUSED, "ticket", ticket_fault=True),
+                Refused(FailureReason.NOT_FOUND, "gone"),
+                Refused(FailureReason.REFUSED, "ticket", ticket_fault=True),
             ]
         ),
     )

@@ -21,7 +21,7 @@ from client.mirror.stage import DiskStage
 from client.net.answers import Reply
 from protocol.batch import Header, Update, UpdateWriter
 from protocol.batch_apply import Application
-from protocol.batch_group import Part, encode_group
+from protocol.batch_group import FilePart, encode_group
 from protocol.compress import pack
 from protocol.errors import BadManifest
 from protocol.tree import EMPTY_DIGEST, encode_row
@@ -91,7 +91,7 @@ def file(path: str, *source: object, size: int = len(SECRET), sha256: str = SHA)
 )
 def test_no_name_leads_out_of_the_tree(tmp_path: Path, rows: list[list[object]]) -> None:
     (tmp_path / "secret").write_bytes(SECRET)
-    group = encode_group((Part(str(rows[-1][1]), 0, len(SECRET)),), (), b"", SECRET)
+    group = encode_group((FilePart(str(rows[-1][1]), 0, len(SECRET)),), (), b"", SECRET)
     with pytest.raises((BadManifest, FileNotFoundError)):
         applied(tmp_path, update_of([ROOT, *rows], [group]))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["secret", "trees"]
@@ -104,10 +104,10 @@ def test_contents_that_were_not_announced_are_refused(tmp_path: Path) -> None:
     rows = [ROOT, file("a", "group")]
     for number, parts in enumerate(
         [
-            (Part("b", 0, len(SECRET)),),
-            (Part("a", 5, len(SECRET)),),
-            (Part("a", 0, len(SECRET)), Part("a", 0, len(SECRET))),
-            (Part("a", 0, 3),),
+            (FilePart("b", 0, len(SECRET)),),
+            (FilePart("a", 5, len(SECRET)),),
+            (FilePart("a", 0, len(SECRET)), FilePart("a", 0, len(SECRET))),
+            (FilePart("a", 0, 3),),
             (),
         ]
     ):
@@ -131,7 +131,7 @@ def test_a_bomb_does_not_go_off(tmp_path: Path) -> None:
 
 def test_a_window_larger_than_the_index_promised_is_refused(tmp_path: Path) -> None:
     content = bytes(2 << 20)
-    group = encode_group((Part("a", 0, len(content)),), (), b"", content)
+    group = encode_group((FilePart("a", 0, len(content)),), (), b"", content)
     sha256 = hashlib.sha256(content).hexdigest()
     data = update_of([ROOT, file("a", "group", size=len(content), sha256=sha256)], [group], 1 << 40)
     with pytest.raises(BadManifest, match="larger than its header promised"):

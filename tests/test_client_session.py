@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.net.answers import Body, Fields, OutOfRange, Redirect, read
-from client.net.retry import ComeBack, Failed, Granted, Reason, Refused
+from client.net.retry import ComeBack, Failed, FailureReason, Granted, Refused
 
 WAITING = {
     "Retry-After": "12",
@@ -52,15 +52,15 @@ def test_a_wait_carries_everything_the_server_told() -> None:
 def test_a_bad_ticket_is_the_tickets_fault(kind: str) -> None:
     fields = Fields.of({"Content-Type": "application/problem+json"})
     meaning = read(403, fields, problem(kind, "Bad ticket."))
-    assert meaning == Refused(Reason.REFUSED, "Bad ticket", ticket_fault=True)
+    assert meaning == Refused(FailureReason.REFUSED, "Bad ticket", ticket_fault=True)
 
 
 def test_plain_refusals() -> None:
     none = Fields([])
     assert isinstance(missing := read(404, none), Refused)
-    assert missing.reason is Reason.NOT_FOUND
+    assert missing.reason is FailureReason.NOT_FOUND
     assert isinstance(denied := read(403, none), Refused)
-    assert denied.reason is Reason.REFUSED
+    assert denied.reason is FailureReason.REFUSED
     assert isinstance(read(500, none), Failed)
     assert isinstance(read(429, none), ComeBack)
 

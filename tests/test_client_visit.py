@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from client.net.retry import (
     POLITE,
     Answer,
-    Ask,
     ComeBack,
     Failed,
+    FailureReason,
     GiveUp,
     Granted,
     HoldOn,
     Manners,
-    Reason,
     Refused,
+    SendNow,
     Visit,
     WaitUntil,
 )
@@ -24,7 +24,7 @@ from client.net.retry import (
 
 def visit(manners: Manners = POLITE) -> Visit:
     found = Visit(manners, Random(1), 0.0)
-    assert found.begin(0.0) == Ask()
+    assert found.begin(0.0) == SendNow()
     return found
 
 
@@ -48,18 +48,18 @@ def test_a_client_without_tickets_sends_and_keeps_none() -> None:
 def test_a_refused_ticket_is_dropped_and_asked_for_afresh_once() -> None:
     one = visit()
     one.answered(0.0, ComeBack(1, ticket="old"))
-    bad = Refused(Reason.REFUSED, "the ticket has expired", ticket_fault=True)
-    assert one.answered(1.0, bad) == Ask()
+    bad = Refused(FailureReason.REFUSED, "the ticket has expired", ticket_fault=True)
+    assert one.answered(1.0, bad) == SendNow()
     assert one.ticket is None
     assert isinstance(one.answered(1.0, bad), GiveUp)
 
 
 def test_a_new_ticket_may_be_lost_as_well() -> None:
     one = visit()
-    bad = Refused(Reason.REFUSED, "the ticket is of no use", ticket_fault=True)
+    bad = Refused(FailureReason.REFUSED, "the ticket is of no use", ticket_fault=True)
     for number in range(5):
         one.answered(float(number), ComeBack(1, ticket=f"ticket {number}"))
-        assert one.answered(number + 0.5, bad) == Ask()
+        assert one.answered(number + 0.5, bad) == SendNow()
 
 
 def test_admitted_clients_hold_on_within_the_lease() -> None:
@@ -76,7 +76,7 @@ def test_failures_back_off_and_end() -> None:
         waits.append(action.at - now)
         now = action.at
     assert waits == [1.0, 2.0, 4.0]
-    assert one.answered(now, Failed("reset")) == GiveUp(Reason.NETWORK, "reset")
+    assert one.answered(now, Failed("reset")) == GiveUp(FailureReason.NETWORK, "reset")
 
 
 def test_busy_without_a_time_never_ends_the_visit() -> None:
@@ -112,7 +112,7 @@ def test_at_once_again_and_again_is_not_a_loop() -> None:
 def test_a_client_that_will_not_wait_says_so_at_once() -> None:
     action = visit(Manners(max_wait_s=20, jitter=0)).answered(0.0, ComeBack(30))
     assert isinstance(action, GiveUp)
-    assert action.reason is Reason.WAITED_TOO_LONG
+    assert action.reason is FailureReason.WAITED_TOO_LONG
 
 
 def test_the_impolite_come_back_when_they_please() -> None:
@@ -124,7 +124,7 @@ answers: st.SearchStrategy[Answer] = st.one_of(
     st.builds(Granted, st.none() | st.text(max_size=3), st.none() | st.integers(1, 9)),
     st.builds(ComeBack, st.none() | st.floats(0, 1e4), st.none() | st.text(max_size=3)),
     st.builds(Failed, st.just("x")),
-    st.builds(Refused, st.sampled_from(Reason), st.just("no"), st.booleans()),
+    st.builds(Refused, st.sampled_from(FailureReason), st.just("no"), st.booleans()),
 )
 
 

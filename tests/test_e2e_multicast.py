@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bench.multicast.bench import Bench, NotReady
+from bench.multicast.bench import MulticastBench, NotReady
 from bench.multicast.network import MulticastLab
 from bench.shared.namespaces import LabFailed
 from tests.running import ROOT, RunningServer, make_release, serving, sha256, wait_for
@@ -213,7 +213,7 @@ def test_the_sender_dies_and_another_mirror_gives_the_rest(
 def test_any_network_gives_everybody_the_right_file(name: str, options: dict[str, Any]) -> None:
     """Through namespaces where this host lets us build some, through a network without losses
     (loopback) elsewhere."""
-    bench = Bench(2.0, rate_mbit=60)
+    bench = MulticastBench(2.0, rate_mbit=60)
     try:
         network = MulticastLab(3, rate_mbit=100, prefix=f"tge{os.getpid() % 10_000}", **options)
         try:
@@ -230,7 +230,7 @@ def test_any_network_gives_everybody_the_right_file(name: str, options: dict[str
         bench.close()
 
 
-def _over_loopback(bench: Bench) -> None:
+def _over_loopback(bench: MulticastBench) -> None:
     with serving(bench.release, bench.folder / "state", *LOOPBACK) as server:
         url = f"{server.url}/obj.bin"
         gets = [Get(bench.folder / f"{i}.bin", url, home=bench.folder) for i in range(3)]

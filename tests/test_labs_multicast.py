@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.multicast.bench import Row
+from bench.multicast.bench import TrialRow
 from bench.multicast.lab import table
 from bench.multicast.paper_table import CLIENTS, mean, multicast_bytes
 from bench.multicast.sender_cpu import measure
@@ -43,6 +43,6 @@ def test_more_receivers_send_more_reports_but_hardly_more_bytes() -> None:
 
 
 def test_a_run_that_failed_is_said_in_the_table() -> None:
-    rows = [Row("ours", 0, 8, 8, 1.06, 3.0), Row("ours", 0, 7, 8, 1.06, 90.0)]
+    rows = [TrialRow("ours", 0, 8, 8, 1.06, 3.0), TrialRow("ours", 0, 7, 8, 1.06, 90.0)]
     assert "1.060, 3.00 s (1 of 2 failed)" in table(rows, [0], ["ours"])
     assert "failed" in table(rows[1:], [0], ["ours"])

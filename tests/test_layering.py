@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import graphlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
@@ -45,6 +47,53 @@ def test_no_modules_import_each_other_in_a_circle(imports: dict[str, set[str]]) 
         graphlib.TopologicalSorter(imports).prepare()
     except graphlib.CycleError as error:
         pytest.fail(" -> ".join(reversed(error.args[1])))
+
+
+def classes() -> Iterator[tuple[str, ast.ClassDef, dict[str, str]]]:
+    """Each class of the product: its module, itself, and where the names of the module are from."""
+    for package in PRODUCT:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            tree = ast.parse(path.read_text())
+            found = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+            names = {node.name: f"{module}.{node.name}" for node in found}
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ImportFrom):
+                    for alias in node.names:
+                        names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+            for node in found:
+                yield module, node, names
+
+
+def test_no_class_has_a_grandparent_of_ours() -> None:
+    """What a framework gives (and an interface asks for) does not count."""
+    parents: dict[str, list[str]] = {}
+    for module, node, names in classes():
+        bases = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+        words = [ast.unparse(base).split(".") for base in bases]
+        known = [".".join([names.get(first, first), *rest]) for first, *rest in words]
+        if "typing.Protocol" not in known:
+            parents[f"{module}.{node.name}"] = known
+    assert len(parents) > 700
+    deep = [
+        f"{name} -> {parent} -> {grandparent}"
+        for name, known in parents.items()
+        for parent in known
+        for grandparent in parents.get(parent, ())
+        if grandparent in parents
+    ]
+    assert deep == [
+        "client.multicast.paper.PaperReceiver -> client.multicast.receiver.MulticastReceiver -> "
+        "client.multicast.blocks.BlockCollector"
+    ]
+
+
+def test_a_class_name_means_one_thing() -> None:
+    """Two classes of one name are either one concept with two homes, or hard to tell apart."""
+    homes: dict[str, set[str]] = {}
+    for module, node, _ in classes():
+        homes.setdefault(node.name, set()).add(module)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
 
 
 def test_the_command_line_loads_only_the_room_it_needs() -> None:

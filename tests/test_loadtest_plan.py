@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.sim import plan as plan_module
 from loadtest.sim.engine import Engine
-from loadtest.sim.outcome import Tally
+from loadtest.sim.outcome import RunRecord
 from loadtest.sim.plan import (
     MOST_CLIENTS,
     Crowd,
@@ -81,7 +81,7 @@ def test_a_crowd_for_days_costs_no_more_than_one_for_minutes(
     played: list[float] = []
 
     class Watched(Engine):
-        def run(self) -> Tally:
+        def run(self) -> RunRecord:
             tally = super().run()
             played.append(tally.ended_s)
             return tally

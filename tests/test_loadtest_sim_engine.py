@@ -11,7 +11,7 @@ from loadtest.sim.conditions import PUNCTUAL, Conditions, Starved
 from loadtest.sim.controls import ProcessorSharing
 from loadtest.sim.engine import Engine
 from loadtest.sim.metrics import columns
-from loadtest.sim.outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, Tally
+from loadtest.sim.outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, RunRecord
 from loadtest.sim.scenario import POLICIES, Scenario
 from loadtest.workloads import File, Visitor, Workload, exp2, release_artefacts
 from policies.contract import Decision, Job, Wait
@@ -27,11 +27,11 @@ def visitor(key: str, at: float, rate: float, *sizes: int, patience: float = mat
     return Visitor(key, at, rate, files, patience)
 
 
-def play(workload: Workload, scenario: Scenario) -> Tally:
+def play(workload: Workload, scenario: Scenario) -> RunRecord:
     return replace(scenario, manners="punctual").simulate(workload)
 
 
-def ends(tally: Tally) -> dict[int, float]:
+def ends(tally: RunRecord) -> dict[int, float]:
     rows = columns(tally.sessions, SESSION_FIELDS)
     return {int(c): round(e, 6) for c, e in zip(rows["client"], rows["ended_s"], strict=True)}
 

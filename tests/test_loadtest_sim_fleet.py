@@ -8,17 +8,17 @@ import pytest
 from click.testing import CliRunner
 
 from loadtest.sim.cli import simulate
-from loadtest.sim.fleet import Failure, Fleet, FleetPlan
+from loadtest.sim.fleet import Failure, Fleet, SimFleetPlan
 from loadtest.sim.fluid import ceiling_per_s
 from loadtest.sim.fluid import simulate as flow
 
 MB = 1e6
 
 
-def plan(nodes: int, **more: object) -> FleetPlan:
+def plan(nodes: int, **more: object) -> SimFleetPlan:
     """Nodes that together carry 100 MB/s, under a crowd that asks for most of it."""
     given: dict[str, object] = {"policy": "ticket", "slots": 60 // nodes} | more
-    return FleetPlan(nodes, 100 * MB / nodes, 400, 240.0, 50 * MB, 2 * MB, **given)  # type: ignore[arg-type]
+    return SimFleetPlan(nodes, 100 * MB / nodes, 400, 240.0, 50 * MB, 2 * MB, **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("policy", ["ticket", "fair"])
@@ -55,20 +55,20 @@ def test_who_polls_costs_decisions() -> None:
 
 
 def test_the_fluid_agrees_with_the_clients_one_by_one() -> None:
-    crowded = FleetPlan(4, 25 * MB, 600, 180.0, 50 * MB, 2 * MB, policy="ticket", slots=15)
+    crowded = SimFleetPlan(4, 25 * MB, 600, 180.0, 50 * MB, 2 * MB, policy="ticket", slots=15)
     played, streamed = Fleet(crowded).run(), flow(crowded)
     assert streamed.mean_session_s == pytest.approx(played.mean_session_s, rel=0.10)
 
 
 def test_ten_million_clients_at_two_hundred_nodes_show_the_ceiling_of_one_leader() -> None:
-    fleet = FleetPlan(200, 1250 * MB, 10_000_000, 21_600.0, 500 * MB, 12.5 * MB)
+    fleet = SimFleetPlan(200, 1250 * MB, 10_000_000, 21_600.0, 500 * MB, 12.5 * MB)
     found = flow(fleet)
     assert found.leader_peak > 1.0
     assert found.partitions > 1
     assert ceiling_per_s(fleet) < 10_000_000 / 21_600
     # Each part has its own leader: all is well.
     n = found.partitions
-    part = FleetPlan(200 // n, 1250 * MB, 10_000_000 // n, 21_600.0, 500 * MB, 12.5 * MB)
+    part = SimFleetPlan(200 // n, 1250 * MB, 10_000_000 // n, 21_600.0, 500 * MB, 12.5 * MB)
     assert flow(part).partitions == 1
     assert flow(part).mean_wait_s < 0.1 * found.mean_wait_s
 

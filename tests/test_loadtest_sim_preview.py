@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadtest.sim import preview
-from loadtest.sim.chronicle import Bar, Doing
+from loadtest.sim.chronicle import Doing, Lifeline
 from policies.settings import PolicySettings
 
 
@@ -21,9 +21,9 @@ def test_pauses_are_summed_to_the_end_of_the_visit() -> None:
         (7.0, Doing.CONNECTED),
         (8.0, Doing.PAUSED),
     ]
-    assert Bar(0.0, 10.0, states).paused_s(99.0) == 6.0
-    assert Bar(0.0, None, states).paused_s(99.0) == 95.0
-    assert Bar(0.0, 10.0, states[:2]).paused_s(99.0) == 0.0
+    assert Lifeline(0.0, 10.0, states).paused_s(99.0) == 6.0
+    assert Lifeline(0.0, None, states).paused_s(99.0) == 95.0
+    assert Lifeline(0.0, 10.0, states[:2]).paused_s(99.0) == 0.0
 
 
 def test_both_sides_are_played_and_only_fair_pauses(

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from loadtest.sim.outcome import SESSION_FIELDS, Client, Tally
+from loadtest.sim.outcome import SESSION_FIELDS, RunRecord, SimClient
 from loadtest.sim.scenario import Scenario
-from loadtest.sim.swarm import Swarm
+from loadtest.sim.swarm import PeerCrowds
 from loadtest.workloads import File, Visitor, Workload
 
 MB = 1_000_000
@@ -31,7 +31,7 @@ def release_day(clients: int, seed: int = 3) -> Workload:
     return Workload("release-day", seed, visitors, bandwidth)
 
 
-def sessions(tally: Tally) -> dict[int, float]:
+def sessions(tally: RunRecord) -> dict[int, float]:
     """How long each client's session was, in seconds."""
     width = len(SESSION_FIELDS)
     rows = [tally.sessions[at : at + width] for at in range(0, len(tally.sessions), width)]
@@ -43,8 +43,8 @@ def mean(values: list[float]) -> float:
 
 
 def taking_part(day: Workload, share: float) -> set[int]:
-    swarm = Swarm(share, f"peers/{day.seed}/0", lambda client: 0.0, lambda client, gain: None)
-    clients = (Client(number, visitor) for number, visitor in enumerate(day.visitors))
+    swarm = PeerCrowds(share, f"peers/{day.seed}/0", lambda client: 0.0, lambda client, gain: None)
+    clients = (SimClient(number, visitor) for number, visitor in enumerate(day.visitors))
     return {client.number for client in clients if swarm.takes_part(client)}
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.max_min import Flow, Link
+from policies.max_min import Flow, SharedLink
 
 
-def drain(link: Link) -> list[tuple[float, Flow]]:
+def drain(link: SharedLink) -> list[tuple[float, Flow]]:
     ended: list[tuple[float, Flow]] = []
     while (at := link.next_end()) < math.inf:
         link.run_to(at)
@@ -23,7 +23,7 @@ def drain(link: Link) -> list[tuple[float, Flow]]:
 
 
 def test_two_equal_clients_share_the_link_evenly() -> None:
-    link = Link(100.0)
+    link = SharedLink(100.0)
     short, long = Flow(1_000.0, 100.0, "short"), Flow(1_000.0, 300.0, "long")
     link.start(short)
     link.start(long)
@@ -33,7 +33,7 @@ def test_two_equal_clients_share_the_link_evenly() -> None:
 
 
 def test_what_a_slow_client_leaves_goes_to_the_fast_one() -> None:
-    link = Link(100.0)
+    link = SharedLink(100.0)
     slow, fast = Flow(10.0, 100.0, "slow"), Flow(1_000.0, 900.0, "fast")
     link.start(slow)
     link.start(fast)
@@ -42,7 +42,7 @@ def test_what_a_slow_client_leaves_goes_to_the_fast_one() -> None:
 
 
 def test_a_stopped_transfer_gets_nothing_and_keeps_what_is_left() -> None:
-    link = Link(100.0)
+    link = SharedLink(100.0)
     one, two = Flow(1_000.0, 100.0), Flow(1_000.0, 100.0)
     link.start(one)
     link.start(two)
@@ -58,7 +58,7 @@ def test_a_stopped_transfer_gets_nothing_and_keeps_what_is_left() -> None:
 
 
 def test_an_unlimited_client_takes_the_whole_link() -> None:
-    link = Link(100.0)
+    link = SharedLink(100.0)
     flow = Flow(math.inf, 200.0)
     link.start(flow)
     assert link.rate(flow) == 100.0
@@ -67,10 +67,10 @@ def test_an_unlimited_client_takes_the_whole_link() -> None:
 
 
 def test_an_empty_link_never_ends_anything_and_needs_a_capacity() -> None:
-    assert Link(1.0).next_end() == math.inf
-    assert Link(1.0).pop_ended() is None
+    assert SharedLink(1.0).next_end() == math.inf
+    assert SharedLink(1.0).pop_ended() is None
     with pytest.raises(ValueError, match="above 0"):
-        Link(0.0)
+        SharedLink(0.0)
 
 
 def water_fill(capacity: float, caps: list[float]) -> list[float]:
@@ -88,7 +88,7 @@ def water_fill(capacity: float, caps: list[float]) -> list[float]:
 def test_matches_a_brute_force_integrator(seed: int, count: int, capacity: float) -> None:
     """Random starts, stops and resumptions; the judge recomputes every share from nothing."""
     rng = random.Random(seed)
-    link = Link(capacity)
+    link = SharedLink(capacity)
     flows = [
         Flow(
             rng.choice([math.inf, rng.uniform(1, 200), rng.uniform(1, 2_000)]), rng.uniform(1, 5e3)
@@ -134,7 +134,7 @@ def test_matches_a_brute_force_integrator(seed: int, count: int, capacity: float
 
 def test_a_thousand_changes_leave_no_stale_entries_behind() -> None:
     rng = random.Random(1)
-    link = Link(10_000.0)
+    link = SharedLink(10_000.0)
     flows = [Flow(rng.uniform(1, 100), 1e6) for _ in range(50)]
     for _ in range(5_000):
         flow = rng.choice(flows)

@@ -21,7 +21,7 @@ from protocol.session import (
     parse_capability,
 )
 from protocol.session_report import (
-    Report,
+    ReceiverReport,
     ReportAnswer,
     decode_answer,
     decode_report,
@@ -122,12 +122,12 @@ wants = st.dictionaries(st.integers(0, 5000), st.integers(1, 4096), max_size=30)
 )
 @settings(max_examples=60)
 def test_report_round_trip(state, counts, symbols, numbers):
-    report = Report("m", state, 3, *numbers, counts, symbols)
+    report = ReceiverReport("m", state, 3, *numbers, counts, symbols)
     assert decode_report(encode_report(report)) == report
 
 
 def test_runs_of_equal_wants_are_joined():
-    body = encode_report(Report("m", "receiving", 1, counts=dict.fromkeys(range(9), 7)))
+    body = encode_report(ReceiverReport("m", "receiving", 1, counts=dict.fromkeys(range(9), 7)))
     assert json.loads(body)["counts"] == [[0, 9, 7]]
 
 

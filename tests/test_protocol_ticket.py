@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import BadToken
-from protocol.ticket import MAX_TOKEN_LENGTH, Key, KeyRing, Pass, Ticket, Visitor
+from protocol.ticket import MAX_TOKEN_LENGTH, Key, KeyRing, Pass, ReturningVisitor, Ticket
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "ticket.json").read_text())
 RING = KeyRing([Key("k2", b"second secret, 16+"), Key("k1", b"first secret of 16+")])
@@ -157,11 +157,13 @@ def test_what_cannot_be_written_is_refused_when_writing() -> None:
 
 @given(st.binary(min_size=8, max_size=8), times)
 def test_a_visitor_comes_back_as_it_was_written(ident: bytes, issued_s: float) -> None:
-    token = RING.write_visitor(Visitor(ident, issued_s))
+    token = RING.write_visitor(ReturningVisitor(ident, issued_s))
     assert set(token) <= URL_SAFE
-    assert RING.read_visitor(token) == Visitor(ident, issued_s)
+    assert RING.read_visitor(token) == ReturningVisitor(ident, issued_s)
     assert RING.is_newest(token)
-    old = KeyRing([Key("k1", b"first secret of 16+")]).write_visitor(Visitor(ident, issued_s))
+    old = KeyRing([Key("k1", b"first secret of 16+")]).write_visitor(
+        ReturningVisitor(ident, issued_s)
+    )
     assert RING.read_visitor(old).ident == ident
     assert not RING.is_newest(old)
 
@@ -186,6 +188,6 @@ def test_golden_vectors() -> None:
         assert ring.write_pass(permit) == vector["token"]
         assert ring.read_pass(vector["token"]) == permit
     for vector in VECTORS["visitors"]:
-        visitor = Visitor(bytes.fromhex(vector["ident"]), vector["issued_s"])
+        visitor = ReturningVisitor(bytes.fromhex(vector["ident"]), vector["issued_s"])
         assert ring.write_visitor(visitor) == vector["token"]
         assert ring.read_visitor(vector["token"]) == visitor

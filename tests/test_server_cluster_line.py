@@ -7,7 +7,7 @@ from typing import Any
 
 from policies.contract import Admit, Job
 from protocol.cluster import Progress
-from server.admission.downloads import Delivery, Download
+from server.admission.downloads import Delivery, LeasedDownload
 from server.cluster.leader import Node, Nodes, RemoteTransfer
 from server.cluster.line import FleetLine
 from server.files.transfer import BodyPlan
@@ -23,7 +23,7 @@ class Body:
 
     most_bytes_s: float
     transfer: RemoteTransfer
-    download: Download
+    download: LeasedDownload
     sent: float = 0.0
     arrived: float = 0.0
 
@@ -78,7 +78,7 @@ def build(*machines: tuple[str, float, list[tuple[int, float]]]) -> tuple[FleetL
         for at, speed in clients:
             number += 1
             job = Job(f"192.0.2.{number}#x", "/big.bin", SIZE, SIZE)
-            download = Download(Admit(number), job, representation("/big.bin", SIZE), 0.0)
+            download = LeasedDownload(Admit(number), job, representation("/big.bin", SIZE), 0.0)
             plan = BodyPlan(200, (), ((0, SIZE),), SIZE)
             delivery = Delivery(download, plan, lambda one, go_on: go_on(), lambda one: None)
             transfer = RemoteTransfer(here[at], number, delivery, SIZE, 0)

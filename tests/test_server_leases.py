@@ -8,7 +8,7 @@ import pytest
 
 from policies.contract import TicketState
 from policies.driver import PolicyDriver
-from server.admission.downloads import RARELY_S, STILL_S, Download
+from server.admission.downloads import RARELY_S, STILL_S, LeasedDownload
 from server.admission.leases import TICK_S
 from tests.fakes import BIG, Asked, House
 
@@ -140,7 +140,7 @@ def test_what_is_under_way_to_those_who_stand_still_is_counted_and_nobody_is_ask
     seen: list[tuple[int, int]] = []
     tick = line.tick
 
-    def watched(now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
+    def watched(now: float, downloads: Collection[LeasedDownload], asleep_bytes: int) -> None:
         seen.append((len(downloads), asleep_bytes))
         tick(now, downloads, asleep_bytes)
 

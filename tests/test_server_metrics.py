@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from server.admin.metrics import Metrics
-from server.mirror.registry import Standing
+from server.mirror.registry import MirrorStanding
 from tests.admin_site import Site, make_site, stop
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
@@ -58,7 +58,7 @@ def test_labels_are_bounded_whatever_clients_and_files_there_are(
     for number in range(120):
         site.download(f"203.0.113.{number}", f"/file-{number % 9}.iso")
     far = [
-        Standing(f"m{n}", "https://m.example/", "stable", 1, "current", "", True, 3.0)
+        MirrorStanding(f"m{n}", "https://m.example/", "stable", 1, "current", "", True, 3.0)
         for n in range(500)
     ]
     registry = SimpleNamespace(standings=lambda _now: far)

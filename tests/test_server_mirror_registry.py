@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import BadManifest, BadToken
-from protocol.mirror_report import Report, decode_report, encode_report
+from protocol.mirror_report import MirrorReport, decode_report, encode_report
 from server.mirror.registry import FORGET_S, FRESH_S, Admitted, MirrorDirectory, Registry
 
 SECRETS = {"one": "s1", "two": "s2"}
@@ -26,8 +26,8 @@ def registry() -> Registry:
     return made
 
 
-def said(name: str, version: int = 7, at: float = 100.0, **more: object) -> Report:
-    return Report(name, "main", version, at, **more)  # type: ignore[arg-type]
+def said(name: str, version: int = 7, at: float = 100.0, **more: object) -> MirrorReport:
+    return MirrorReport(name, "main", version, at, **more)  # type: ignore[arg-type]
 
 
 def test_current_mirrors_are_listed_best_first_and_free_ones_before() -> None:
@@ -106,7 +106,7 @@ def test_a_replayed_report_does_not_count() -> None:
 
 @given(st.text(max_size=20), st.integers(0, 10**9), st.sampled_from([True, False, None]))
 def test_reports_survive_the_wire(trouble: str, version: int, free: bool | None) -> None:
-    report = Report("one", "main", version, 1000.0, trouble, free)
+    report = MirrorReport("one", "main", version, 1000.0, trouble, free)
     body, signature = encode_report(report, "s1")
     if not trouble.isprintable():
         with pytest.raises(BadManifest):

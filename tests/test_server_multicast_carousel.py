@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.fec import BlockLayout, FecParameters, scheme_for
 from protocol.packet import PacketFlag, PacketSealer
-from protocol.session_report import Report
+from protocol.session_report import ReceiverReport
 from server.multicast.carousel import Carousel
 from server.multicast.proactive_repair import surely_enough
 from server.multicast.schedule_steps import CarouselSettings, Mark, Phase, Run
@@ -155,13 +155,13 @@ def test_who_joins_again_and_again_and_lies_costs_those_on_time_nothing():
                 name = f"x{now}"
                 carousel.join(name, now, 1.0, "192.0.2.66")
                 wants = dict.fromkeys(range(layout.blocks), 60)
-                lie = Report(name, "receiving", 0, sequence - 1, 1000, 400, counts=wants)
+                lie = ReceiverReport(name, "receiving", 0, sequence - 1, 1000, 400, counts=wants)
                 carousel.report(lie, now)
             if isinstance(step, Mark):
                 # A lacked one symbol of each block after the first pass, and has it after more.
                 missing = dict.fromkeys(range(layout.blocks), 1) if sequence < 4030 else {}
                 state = "receiving" if missing else "done"
-                report = Report("a", state, 0, sequence - 1, 4000, 3960, counts=missing)
+                report = ReceiverReport("a", state, 0, sequence - 1, 4000, 3960, counts=missing)
                 carousel.report(report, now)
         return carousel.pass_number, now, carousel.slowest_declared_bytes_s()
 
@@ -254,9 +254,9 @@ def test_nothing_is_sent_before_the_lead_or_the_last_join():
     carousel.join("b", 0.0)
     assert carousel.next_step(0.5, 16) is None
     assert carousel.wake_at == 1.0
-    carousel.report(Report("a", "joined"), 0.5)
+    carousel.report(ReceiverReport("a", "joined"), 0.5)
     assert carousel.next_step(0.5, 16) is None
-    carousel.report(Report("b", "joined"), 0.6)
+    carousel.report(ReceiverReport("b", "joined"), 0.6)
     assert isinstance(carousel.next_step(0.6, 16), Run)
 
 
@@ -267,10 +267,10 @@ def test_wants_are_joined_by_maximum_and_a_later_want_adds_the_difference():
     first = drain(carousel, 0.0)
     assert symbols(first) == {block: list(range(100)) for block in range(10)}
     assert first[-1] == Mark(0, PacketFlag.LAST_IN_PASS)
-    carousel.report(Report("a", "receiving", 0, 999, counts={3: 5, 4: 2}), 0.1)
-    carousel.report(Report("b", "receiving", 0, 999, counts={3: 4}), 0.1)
+    carousel.report(ReceiverReport("a", "receiving", 0, 999, counts={3: 5, 4: 2}), 0.1)
+    carousel.report(ReceiverReport("b", "receiving", 0, 999, counts={3: 4}), 0.1)
     assert symbols(drain(carousel, 0.1)) == {3: [100, 101, 102, 103, 104], 4: [100, 101]}
-    carousel.report(Report("c", "receiving", 0, 999, counts={3: 7}), 0.11)
+    carousel.report(ReceiverReport("c", "receiving", 0, 999, counts={3: 7}), 0.11)
     assert symbols(drain(carousel, 0.11)) == {3: [105, 106]}
     assert carousel.pass_number == 2
 
@@ -280,10 +280,10 @@ def test_what_was_sent_after_the_report_is_not_sent_again():
     carousel.join("a", 0.0)
     carousel.join("b", 0.0)
     drain(carousel, 0.0)
-    carousel.report(Report("a", "receiving", 0, 999, counts={3: 5}), 0.1)
+    carousel.report(ReceiverReport("a", "receiving", 0, 999, counts={3: 5}), 0.1)
     drain(carousel, 0.1)
     # 1000 datagrams of source and a mark: the five are 1001 to 1005; b has seen two of them.
-    carousel.report(Report("b", "receiving", 1, 1002, counts={3: 4}), 0.12)
+    carousel.report(ReceiverReport("b", "receiving", 1, 1002, counts={3: 4}), 0.12)
     assert symbols(drain(carousel, 0.3)) == {3: [105]}
 
 
@@ -292,7 +292,7 @@ def test_repair_goes_between_the_source_while_the_pass_runs():
     carousel.join("a", 0.0)
     for _ in range(20):
         carousel.next_step(0.0, 16)
-    carousel.report(Report("a", "receiving", 0, 250, counts={0: 3}), 0.1)
+    carousel.report(ReceiverReport("a", "receiving", 0, 250, counts={0: 3}), 0.1)
     step = carousel.next_step(0.1, 16)
     assert (step.block, list(step.symbols)) == (0, [100, 101, 102])
     assert carousel.next_step(0.1, 16).symbols[0] < 100
@@ -304,10 +304,10 @@ def test_named_symbols_are_joined_and_not_repeated_while_on_their_way():
     carousel.join("a", 0.0)
     carousel.join("b", 0.0)
     drain(carousel, 0.0)
-    carousel.report(Report("a", "receiving", 0, 999, symbols={2: 0b1010}), 0.1)
-    carousel.report(Report("b", "receiving", 0, 999, symbols={2: 0b0110}), 0.1)
+    carousel.report(ReceiverReport("a", "receiving", 0, 999, symbols={2: 0b1010}), 0.1)
+    carousel.report(ReceiverReport("b", "receiving", 0, 999, symbols={2: 0b0110}), 0.1)
     assert symbols(drain(carousel, 0.1)) == {2: [1, 2, 3]}
-    carousel.report(Report("a", "receiving", 0, 1001, symbols={2: 0b1010}), 0.12)
+    carousel.report(ReceiverReport("a", "receiving", 0, 1001, symbols={2: 0b1010}), 0.12)
     assert symbols(drain(carousel, 0.3)) == {2: [1]}
 
 
@@ -315,7 +315,7 @@ def test_nearly_a_whole_block_is_met_by_its_source_after_the_pass():
     carousel = make(lead_s=0)
     carousel.join("a", 0.0)
     carousel.next_step(0.0, 16)
-    carousel.report(Report("a", "receiving", 0, 15, counts={0: 90}), 0.1)
+    carousel.report(ReceiverReport("a", "receiving", 0, 15, counts={0: 90}), 0.1)
     rest = drain(carousel, 0.1)
     assert rest[0].symbols[0] == 16
     assert symbols(rest[-9:])[0][-100:] == list(range(100))
@@ -325,8 +325,10 @@ def test_a_stranger_and_a_stale_report_change_nothing():
     carousel = make(lead_s=0)
     carousel.join("a", 0.0)
     drain(carousel, 0.0)
-    assert carousel.report(Report("x", "receiving", 0, 999, counts={0: 9}), 0.1) == "closed"
-    assert carousel.report(Report("a", "receiving", 0, 999, counts={77: 9}), 0.1) == "continue"
+    assert carousel.report(ReceiverReport("x", "receiving", 0, 999, counts={0: 9}), 0.1) == "closed"
+    assert (
+        carousel.report(ReceiverReport("a", "receiving", 0, 999, counts={77: 9}), 0.1) == "continue"
+    )
     assert symbols(drain(carousel, 0.2)) == {}
 
 
@@ -335,7 +337,7 @@ def test_a_member_that_forges_sequence_numbers_does_not_silence_the_others_wants
     carousel = make(lead_s=0)
     carousel.join("a", 0.0)
     drain(carousel, 0.0)
-    carousel.report(Report("a", "receiving", 0, 1 << 30, counts={0: 9}), 0.1)
+    carousel.report(ReceiverReport("a", "receiving", 0, 1 << 30, counts={0: 9}), 0.1)
     assert len(symbols(drain(carousel, 0.2))[0]) == 9
 
 
@@ -345,7 +347,7 @@ def test_what_was_not_sent_yet_is_not_repaired():
     carousel.join("a", 0.0)
     carousel.next_step(0.0, 100)
     wants = dict.fromkeys(range(10), 100)
-    carousel.report(Report("a", "receiving", 0, 1 << 30, counts=wants), 0.01)
+    carousel.report(ReceiverReport("a", "receiving", 0, 1 << 30, counts=wants), 0.01)
     sent = [step for step in drain(carousel, 0.02) if isinstance(step, Run)]
     assert {step.block for step in sent if step.symbols[0] >= 100} <= {0, 1}
 
@@ -358,7 +360,7 @@ def test_a_member_that_never_has_enough_cannot_keep_the_line_busy():
         now += 0.3
         sent += sum(len(s.symbols) if isinstance(s, Run) else 1 for s in drain(carousel, now))
         wants = dict.fromkeys(range(10), 100)
-        carousel.report(Report("a", "receiving", 0, sent % 2**32, counts=wants), now)
+        carousel.report(ReceiverReport("a", "receiving", 0, sent % 2**32, counts=wants), now)
     assert sent < 6 * 1000
 
 
@@ -373,7 +375,7 @@ def test_three_marks_close_the_session():
     carousel = make(lead_s=0)
     carousel.join("a", 0.0)
     drain(carousel, 0.0)
-    assert carousel.report(Report("a", "done"), 0.1) == "closed"
+    assert carousel.report(ReceiverReport("a", "done"), 0.1) == "closed"
     marks = 0
     now = 0.1
     while not carousel.finished:
@@ -399,7 +401,10 @@ def test_the_last_blocks_get_what_reported_losses_predict_without_being_asked_fo
     while len(steps) < 350:
         steps += carousel.next_step(now, 50).symbols
     carousel.report(
-        Report("a", "receiving", 0, sequence=299, expected=300, received=270, counts={0: 10}), now
+        ReceiverReport(
+            "a", "receiving", 0, sequence=299, expected=300, received=270, counts={0: 10}
+        ),
+        now,
     )
     rest = []
     while not isinstance(step := carousel.next_step(now + 1, 500), Mark):
@@ -438,7 +443,7 @@ def test_repair_that_losses_predict_is_made_while_its_source_goes_out():
     for _ in range(8):
         carousel.next_step(0.0, 100)
     assert not asked
-    carousel.report(Report("a", "receiving", 0, 799, expected=800, received=760), 1.0)
+    carousel.report(ReceiverReport("a", "receiving", 0, 799, expected=800, received=760), 1.0)
     assert carousel.next_step(1.0, 100).block == 8
     assert asked == [(8, 100, surely_enough(100, 0.05, 1))]
 
@@ -455,7 +460,7 @@ def test_the_line_is_kept_busy_with_source_while_repair_is_being_made():
     carousel.join("a", 0.0)
     for _ in range(2):
         carousel.next_step(0.0, 100)
-    carousel.report(Report("a", "receiving", 0, 199, counts={0: 3, 1: 2}), 0.1)
+    carousel.report(ReceiverReport("a", "receiving", 0, 199, counts={0: 3, 1: 2}), 0.1)
     assert [carousel.next_step(0.1, 100).block for _ in range(8)] == list(range(2, 10))
     assert carousel.next_step(0.2, 100) is None
     assert carousel.phase is Phase.SEND
@@ -526,7 +531,7 @@ def test_nothing_is_sent_until_enough_are_there_and_then_they_are_told_at_once()
     carousel.join("a", 0.0)
     carousel.join("b", 4.0)
     for name in "ab":
-        carousel.report(Report(name, "joined"), 4.1)
+        carousel.report(ReceiverReport(name, "joined"), 4.1)
     assert carousel.next_step(5.0, 16) is None
     assert carousel.wake_at == 10.0
     assert carousel.waiting
@@ -535,7 +540,7 @@ def test_nothing_is_sent_until_enough_are_there_and_then_they_are_told_at_once()
     # Those who fetch by unicast meanwhile leave off, though the third has yet to join.
     assert carousel.next_step(6.0, 16) == Mark(0, 0)
     assert carousel.next_step(6.0, 16) is None
-    carousel.report(Report("c", "joined"), 6.1)
+    carousel.report(ReceiverReport("c", "joined"), 6.1)
     assert isinstance(carousel.next_step(6.1, 16), Run)
 
 
@@ -552,10 +557,10 @@ def test_who_is_done_by_unicast_is_waited_for_no_more():
     carousel = gathering()
     carousel.join("a", 0.0)
     carousel.join("b", 0.0)
-    carousel.report(Report("a", "done"), 1.0)
+    carousel.report(ReceiverReport("a", "done"), 1.0)
     carousel.join("c", 2.0)
     assert carousel.waiting
-    carousel.report(Report("b", "done"), 3.0)
-    carousel.report(Report("c", "done"), 3.0)
+    carousel.report(ReceiverReport("b", "done"), 3.0)
+    carousel.report(ReceiverReport("c", "done"), 3.0)
     assert isinstance(carousel.next_step(3.0, 16), Mark)
     assert carousel.phase is Phase.CLOSED

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from client.multicast.delay import DelayWatch
-from protocol.session_report import Report
+from protocol.session_report import ReceiverReport
 from server.multicast.fair_rate import FairRate, loss_rate_at, tcp_datagrams_s
 from server.multicast.rate import RateControl
 
@@ -126,7 +126,9 @@ class Line:
                 delays.add(int((now - sent_at[who]) * 1e6), now)
             elif what == "report":
                 queue_ms = delays.standing_us() // 1000
-                report = Report("m", "receiving", 0, last, last + 1, received, queue_ms=queue_ms)
+                report = ReceiverReport(
+                    "m", "receiving", 0, last, last + 1, received, queue_ms=queue_ms
+                )
                 control.report(report, now + self.way_s, now + self.way_s - sent_at[last])
                 at(now + 0.2, "report")
             elif what == "fill":

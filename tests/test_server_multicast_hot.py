@@ -12,7 +12,7 @@ from server.multicast.demand import (
     HotSettings,
     Join,
     Release,
-    Start,
+    StartSession,
     Unicast,
 )
 
@@ -27,7 +27,7 @@ def test_the_third_request_starts_a_session_for_all_three():
     hot.request("a", "2", BIG, 4.0)
     assert hot.decide(4.0) == []
     hot.request("a", "3", BIG, 5.0)
-    assert hot.decide(5.0) == [Start("a", ("1", "2", "3"))]
+    assert hot.decide(5.0) == [StartSession("a", ("1", "2", "3"))]
     assert hot.held == 0
 
 
@@ -49,7 +49,7 @@ def test_nothing_starts_before_the_hashes_are_known():
     hot.request("a", "2", BIG, 0.0)
     assert hot.decide(0.0) == []
     hot.prepared("a", 1.0)
-    assert hot.decide(1.0) == [Start("a", ("1", "2"))]
+    assert hot.decide(1.0) == [StartSession("a", ("1", "2"))]
 
 
 def test_small_objects_and_other_objects_do_not_mix():
@@ -70,7 +70,7 @@ def test_a_running_session_is_offered_at_once_and_later_less_is_enough():
     hot.ended("a", 7)
     hot.request("a", "3", BIG, 2.0)
     hot.request("a", "4", BIG, 3.0)
-    assert hot.decide(3.0) == [Start("a", ("3", "4"))]
+    assert hot.decide(3.0) == [StartSession("a", ("3", "4"))]
 
 
 def test_a_warm_object_cools_down_when_nobody_comes():
@@ -89,7 +89,7 @@ def test_waiters_with_tickets_count_and_are_told_of_the_session():
     assert hot.poll("a", "q2", "2", 0.0) == Unicast()
     hot.request("a", "3", BIG, 1.0)
     hot.prepared("a", 1.0)
-    assert hot.decide(1.0) == [Start("a", ("3",))]
+    assert hot.decide(1.0) == [StartSession("a", ("3",))]
     assert hot.queued("a") == 2
     hot.started("a", 9)
     assert hot.poll("a", "q1", "4", 2.0) == Join(9)
@@ -104,7 +104,7 @@ def test_enough_waiters_with_tickets_start_a_session_by_themselves():
     hot.prepared("a", 2.0)
     assert hot.decide(2.0) == []
     assert hot.poll("a", "q3", "4", 3.0) == Hold(18.0)
-    assert hot.decide(3.0) == [Start("a", ("4",))]
+    assert hot.decide(3.0) == [StartSession("a", ("4",))]
 
 
 def test_a_waiter_who_does_not_ask_any_more_is_forgotten():
@@ -132,7 +132,7 @@ def test_the_papers_check_every_three_seconds():
     hot.request("a", "2", BIG, 1.0)
     assert hot.decide(1.0) == []
     assert hot.wake_at == 3.0
-    assert hot.decide(3.0) == [Start("a", ("1", "2"))]
+    assert hot.decide(3.0) == [StartSession("a", ("1", "2"))]
 
 
 def test_a_client_waits_one_window_in_vain_not_one_for_each_file():
@@ -149,7 +149,7 @@ def test_a_client_waits_one_window_in_vain_not_one_for_each_file():
     # With it there are enough: it is worth a session, so it is held to be in it.
     hot.prepared("f1", 60.0)
     assert isinstance(hot.request("f1", "z", BIG, 61.0, "c"), Hold)
-    assert hot.decide(61.0) == [Start("f1", ("x", "y", "z"))]
+    assert hot.decide(61.0) == [StartSession("f1", ("x", "y", "z"))]
     # That was worth waiting for: the next file may be, too.
     assert hot.request("f99", "w", BIG, 62.0, "c") == Hold(77.0)
 
@@ -213,7 +213,7 @@ def test_enough_requests_within_the_hold_need_not_gather():
     for number in range(3):
         hot.request("a", str(number), BIG, 0.02 * number)
     hot.prepared("a", 0.05)
-    assert hot.decide(0.05) == [Start("a", ("0", "1", "2"))]
+    assert hot.decide(0.05) == [StartSession("a", ("0", "1", "2"))]
 
 
 @given(
@@ -239,7 +239,7 @@ def test_every_request_leaves_exactly_once_and_in_time(steps, threshold):
 
     def note(outcomes) -> None:
         for outcome in outcomes:
-            if isinstance(outcome, Start):
+            if isinstance(outcome, StartSession):
                 assert len(outcome.waiters) >= 2
             for waiter in outcome.waiters:
                 assert waiter not in left

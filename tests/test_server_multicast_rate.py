@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from protocol.session_report import Report
+from protocol.session_report import ReceiverReport
 from server.multicast.rate import RateControl, shares
 
 RATE = 12_500_000.0
@@ -31,7 +31,7 @@ class Cohort:
                 datagrams = int(rate * 0.2 / 1500)
                 count[0] += datagrams
                 count[1] += round(datagrams * (1 - loss))
-                report = Report(
+                report = ReceiverReport(
                     member, "receiving", 0, 0, *count, queue_ms=queue_ms, lag_ms=self.lag_ms
                 )
                 self.control.report(report, self.now)
@@ -102,9 +102,9 @@ def test_a_receiver_that_cannot_read_so_fast_is_believed_before_it_loses_anythin
 
 def test_what_a_receiver_loses_in_its_own_buffer_slows_the_session_down():
     control = RateControl(RATE)
-    control.report(Report("a", "receiving", 0, 0, 1000, 950, overruns=0), 0.2)
+    control.report(ReceiverReport("a", "receiving", 0, 0, 1000, 950, overruns=0), 0.2)
     assert control.rate_bytes_s(float("inf")) == RATE
-    control.report(Report("a", "receiving", 0, 0, 2000, 1900, overruns=50), 0.4)
+    control.report(ReceiverReport("a", "receiving", 0, 0, 2000, 1900, overruns=50), 0.4)
     assert control.rate_bytes_s(float("inf")) == RATE * 0.75
 
 
@@ -112,7 +112,9 @@ def test_a_receiver_that_catches_up_is_given_the_time():
     control = RateControl(RATE)
     for step, lag_ms in enumerate((600, 1600, 1200, 900, 640, 520, 100)):
         seen = 1000 * (step + 1)
-        control.report(Report("a", "receiving", 0, 0, seen, seen, lag_ms=lag_ms), 0.6 * step)
+        control.report(
+            ReceiverReport("a", "receiving", 0, 0, seen, seen, lag_ms=lag_ms), 0.6 * step
+        )
         if step == 1:
             assert control.rate_bytes_s(float("inf")) < RATE
             lowest = control.rate_bytes_s(float("inf"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.session_report import Report
+from protocol.session_report import ReceiverReport
 from server.multicast.receivers import Members
 from server.multicast.schedule_steps import CarouselSettings
 
@@ -27,7 +27,7 @@ class Receiver:
             self.expected += self.rate * EVERY_S
             self.received += self.rate * EVERY_S * (1 - loss)
             counts = int(self.expected), int(self.received)
-            answer = self.members.report(Report("m", "receiving", 0, 0, *counts), self.now)
+            answer = self.members.report(ReceiverReport("m", "receiving", 0, 0, *counts), self.now)
             if answer != "continue":
                 break
         return answer
@@ -70,7 +70,7 @@ def cohort(**more: float) -> Members:
 
 
 def joined(members: Members, name: str, now: float) -> None:
-    assert members.report(Report(name, "joined"), now) == "continue"
+    assert members.report(ReceiverReport(name, "joined"), now) == "continue"
 
 
 def test_the_pass_waits_for_one_that_joins_as_slowly_as_its_cohort_leads_to_expect() -> None:
@@ -128,14 +128,14 @@ def test_the_late_have_no_word_until_nobody_on_time_is_left() -> None:
     members = cohort()
     members.join("a", 0.0, 9e6)
     members.join("x", 2.0, 1e6, address="192.0.2.66", late=True)
-    members.report(Report("a", "receiving", expected=100, received=99), 2.5)
-    members.report(Report("x", "receiving", expected=100, received=50), 2.5)
+    members.report(ReceiverReport("a", "receiving", expected=100, received=99), 2.5)
+    members.report(ReceiverReport("x", "receiving", expected=100, received=50), 2.5)
     assert members.is_late("x")
     assert not members.promote()
     assert members.slowest_declared_bytes_s() == 9e6
     assert round(members.worst_loss(), 6) == 0.01
     assert (members.on_time, len(members)) == (1, 2)
-    members.report(Report("a", "done"), 3.0)
+    members.report(ReceiverReport("a", "done"), 3.0)
     assert members.promote()
     assert not members.is_late("x")
     assert members.slowest_declared_bytes_s() == 1e6

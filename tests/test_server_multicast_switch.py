@@ -26,7 +26,7 @@ from protocol.session import (
     encode_offer,
     format_capability,
 )
-from protocol.session_report import Report, decode_answer, encode_report
+from protocol.session_report import ReceiverReport, decode_answer, encode_report
 from server.files.openfile import OpenFile
 from server.files.transfer import BodyPlan, Representation
 from server.files.tree import Tree
@@ -243,7 +243,7 @@ def brief(tmp_path: Path, house: House) -> Iterator[House]:
 
 
 def told(house: House, offer: Offer, state: str = "joined") -> None:
-    house.post(offer.report_url, encode_report(Report(offer.member, state)))
+    house.post(offer.report_url, encode_report(ReceiverReport(offer.member, state)))
 
 
 def test_two_gather_after_a_brief_hold_and_the_third_completes_the_cohort(brief: House) -> None:
@@ -352,7 +352,7 @@ def test_an_mtu_that_shrinks_closes_the_session_and_the_next_one_fits(house: Hou
         offers[0], offers[0].hashes, lambda at, data: None, random.Random(1), 0.0
     )
     for offer in offers:
-        house.post(offer.report_url, encode_report(Report(offer.member, "joined")))
+        house.post(offer.report_url, encode_report(ReceiverReport(offer.member, "joined")))
     house.run(0.02)
     assert FakeSender.sent
     FakeSender.mtu = 1280
@@ -361,13 +361,15 @@ def test_an_mtu_that_shrinks_closes_the_session_and_the_next_one_fits(house: Hou
     receiver.take_all([memoryview(one) for one in FakeSender.sent], 0.1)
     # At once, long before it would miss anything.
     assert receiver.given_up == "the sender closed the session"
-    answer = house.post(offers[1].report_url, encode_report(Report(offers[1].member, "receiving")))
+    answer = house.post(
+        offers[1].report_url, encode_report(ReceiverReport(offers[1].member, "receiving"))
+    )
     assert decode_answer(answer.body).action == "closed"
     again = house.three()
     assert again[0].session != offers[0].session
     assert again[0].fec.symbol_bytes == 1280 - 28 - PAYLOAD_OFFSET - 4
     for offer in again:
-        house.post(offer.report_url, encode_report(Report(offer.member, "joined")))
+        house.post(offer.report_url, encode_report(ReceiverReport(offer.member, "joined")))
     house.run(0.5)
     assert len(house.sessions.running) == 1
 
@@ -383,7 +385,7 @@ def test_an_mtu_that_shrinks_while_they_wait_lets_them_go_on(house: House) -> No
 def test_a_session_sends_sealed_datagrams_and_ends_when_all_are_done(house: House) -> None:
     offers = house.three()
     for offer in offers:
-        house.post(offer.report_url, encode_report(Report(offer.member, "joined")))
+        house.post(offer.report_url, encode_report(ReceiverReport(offer.member, "joined")))
     assert house.sessions.running[0].takes_joiners
     house.run(0.5)
     got = bytearray(len(house.body))
@@ -394,7 +396,7 @@ def test_a_session_sends_sealed_datagrams_and_ends_when_all_are_done(house: Hous
             got[at : at + len(payload)] = payload[: len(got) - at]
     assert bytes(got) == house.body
     for offer in offers:
-        answer = house.post(offer.report_url, encode_report(Report(offer.member, "done")))
+        answer = house.post(offer.report_url, encode_report(ReceiverReport(offer.member, "done")))
         assert decode_answer(answer.body).action == "closed"
     house.run(0.2)
     assert house.sessions.running == ()
@@ -481,7 +483,7 @@ def test_the_schedule_opens_sessions_at_their_time_and_drops_nonsense(
     offer = decode_offer(house.ask()[1].body)
     assert offer.session == session.id
     assert 590 < offer.start_in_s <= 600
-    house.post(offer.report_url, encode_report(Report(offer.member, "joined")))
+    house.post(offer.report_url, encode_report(ReceiverReport(offer.member, "joined")))
     house.run(1)
     assert FakeSender.sent == []
     for _ in range(598):

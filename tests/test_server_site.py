@@ -16,7 +16,7 @@ from protocol.manifest import Source, decode_metalink, decode_sums
 from server.files.transfer import (
     BodyPlan,
     Representation,
-    Start,
+    StartBody,
     Transfer,
     TransferListener,
 )
@@ -436,13 +436,15 @@ class Gatekeeper:
     share = None
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[Request, Representation, BodyPlan, Start]] = []
+        self.waiting: list[tuple[Request, Representation, BodyPlan, StartBody]] = []
         self.ended: list[tuple[Transfer, bool]] = []
 
     def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
         return False
 
-    def enter(self, request: Request, rep: Representation, plan: BodyPlan, start: Start) -> None:
+    def enter(
+        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
+    ) -> None:
         self.waiting.append((request, rep, plan, start))
 
     def may_end(self, go_on: Callable[[], None]) -> bool:

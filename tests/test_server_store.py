@@ -25,7 +25,7 @@ from server.store import history
 from server.store import queries as ledger
 from server.store.database import Database, StoreUnavailable, sqlite_url
 from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
-from server.store.models import Base, Sample
+from server.store.models import Base, SampleRow
 from server.store.records import (
     ArrivalRecord,
     EventRecord,
@@ -484,7 +484,7 @@ def test_history_thins_to_minutes_and_hours(database: Database) -> None:
             if step % 600 == 0:
                 history.thin(session, now)
         history.thin(session, start + 7200)
-        raw = session.scalars(select(Sample).where(Sample.resolution_s == 0)).all()
+        raw = session.scalars(select(SampleRow).where(SampleRow.resolution_s == 0)).all()
         assert min(sample.at_s for sample in raw) >= start + 3600
         since = start - 86400
         minutes = history.read_samples(
@@ -495,7 +495,7 @@ def test_history_thins_to_minutes_and_hours(database: Database) -> None:
         hours = history.read_samples(session, ["waiting"], history.HOUR, 0, 30 * 86400, 1000)
         assert [sample.mean for sample in hours] == [25.0, 25.0]
         history.thin(session, start + 400 * 86400)
-        assert session.scalars(select(Sample)).all() == []
+        assert session.scalars(select(SampleRow)).all() == []
 
 
 def test_records_come_back_as_they_were_written(database: Database) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import insert
 from policies.contract import TicketState
 from server.store import history, journal
 from server.store.database import Database, sqlite_url
-from server.store.models import Sample, Ticket
+from server.store.models import SampleRow, TicketRecord
 
 DAY = 86_400.0
 NOW = 100 * DAY + 1234.0
@@ -34,7 +34,7 @@ def recorded(database: Database) -> Database:
         for at in _steps(first, step or 5)
     ]
     with database.session.begin() as session:
-        session.execute(insert(Sample), rows)
+        session.execute(insert(SampleRow), rows)
     return database
 
 
@@ -78,7 +78,7 @@ def queue(database: Database) -> Database:
         for n in range(1, 301)
     ]
     with database.session.begin() as session:
-        session.execute(insert(Ticket), rows)
+        session.execute(insert(TicketRecord), rows)
     return database
 
 

@@ -19,7 +19,7 @@ from server.torrent.announce import (
     read_scrape,
     scrape_answer,
 )
-from server.torrent.swarm import Announce, Brake, Census, Event, Swarm
+from server.torrent.swarm import Announce, Brake, Census, PeerEvent, Swarm
 
 HASH = bytes(range(20))
 
@@ -39,7 +39,7 @@ def test_an_announce_is_read() -> None:
         "192.0.2.1",
     )
     assert asked.info_hash == HASH
-    assert asked.said == Announce("192.0.2.1", 6881, 7, Event.STARTED, 5)
+    assert asked.said == Announce("192.0.2.1", 6881, 7, PeerEvent.STARTED, 5)
 
 
 def test_the_address_is_the_one_that_asks_whatever_it_says() -> None:
@@ -143,10 +143,10 @@ class Tracking(RuleBasedStateMachine):
         host=st.integers(1, 5),
         port=st.integers(1, 3),
         left=st.integers(0, 2),
-        event=st.sampled_from(Event),
+        event=st.sampled_from(PeerEvent),
         want=st.integers(0, 100),
     )
-    def speak(self, host: int, port: int, left: int, event: Event, want: int) -> None:
+    def speak(self, host: int, port: int, left: int, event: PeerEvent, want: int) -> None:
         place = (f"10.{host}.0.1", port)
         said = Announce(*place, left, event, want)
         places = self.swarm.announce(said, self.now, self.rng)
@@ -154,7 +154,7 @@ class Tracking(RuleBasedStateMachine):
         assert len(places) <= want
         assert len(set(places)) == len(places)
         self.seen.pop(place, None)
-        if event is not Event.STOPPED:
+        if event is not PeerEvent.STOPPED:
             self.seen[place] = (self.now, left == 0)
             self.overfull = self.overfull or len(self.seen) > 6
         else:

@@ -24,7 +24,7 @@ from bench.policies.conditions import ONE_ADDRESS, one_address
 from loadtest.sim.conditions import Conditions
 from loadtest.sim.engine import Engine
 from loadtest.sim.metrics import columns
-from loadtest.sim.outcome import SESSION_FIELDS, Client
+from loadtest.sim.outcome import SESSION_FIELDS, SimClient
 from loadtest.sim.scenario import Scenario
 from loadtest.workloads import File, Visitor, Workload
 from policies.contract import AdmissionPolicy
@@ -108,10 +108,10 @@ class Attacked(Engine):
         files = {file for visitor in workload.visitors for file in visitor.files}
         self._prey = sorted(files, key=lambda file: (-file.size_bytes, file.name))[:_PREY]
         self._fastest = max(visitor.rate_bytes_s for visitor in workload.visitors)
-        self._clock = Client(-1, workload.visitors[0])
+        self._clock = SimClient(-1, workload.visitors[0])
         self._at(0.0, self._strike, self._clock)
 
-    def _strike(self, clock: Client) -> None:
+    def _strike(self, clock: SimClient) -> None:
         if self._active < self._attacker.most:
             self._active += 1
             self._asked += 1
@@ -132,14 +132,14 @@ class Attacked(Engine):
             rude=self._manner == "ghost",
             network=network,
         )
-        self._next_file(Client(-1 - number, visitor))
+        self._next_file(SimClient(-1 - number, visitor))
 
-    def _body_ended(self, client: Client) -> None:
+    def _body_ended(self, client: SimClient) -> None:
         if client.number < 0:
             self.attacker_bytes += client.visitor.total_bytes
         super()._body_ended(client)
 
-    def _leave(self, client: Client, *, gave_up: bool) -> None:
+    def _leave(self, client: SimClient, *, gave_up: bool) -> None:
         if client.number >= 0:
             super()._leave(client, gave_up=gave_up)
             return
@@ -152,7 +152,7 @@ class Attacked(Engine):
         else:
             self._active -= 1
 
-    def _record(self, client: Client, *, gave_up: bool) -> None:
+    def _record(self, client: SimClient, *, gave_up: bool) -> None:
         if client.number >= 0:
             super()._record(client, gave_up=gave_up)
 
@@ -188,7 +188,7 @@ def _cost(ratios: Sequence[float], taken: Sequence[float] = (0.0,)) -> Cost:
     return Cost(statistics.fmean(ratios) - 1.0, error, statistics.fmean(taken))
 
 
-class Bench:
+class AttackBench:
     """Runs attacks under one policy over some seeds; the calm days are played once."""
 
     def __init__(self, policy: str, seeds: int) -> None:

@@ -21,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bench.attacks import live
-from bench.attacks.simulated import ATTACKERS, SHARE, Attacker, Bench, Cost, Manner
+from bench.attacks.simulated import ATTACKERS, SHARE, AttackBench, Attacker, Cost, Manner
+from bench.shared import markdown
 from loadtest.sim.conditions import Starved
 
 _MANNERS: tuple[Manner, ...] = ("ghost", "idle", "real")
@@ -39,7 +40,7 @@ def _spelled(cost: Cost) -> str:
     return f"{100 * cost.mean:+.1f} ± {100 * cost.error:.1f} %{taken}"
 
 
-class Judge:
+class CostJudge:
     """Hears every figure, and keeps what misses its bar."""
 
     def __init__(self) -> None:
@@ -70,12 +71,12 @@ class Judge:
 
 
 def simulated(
-    policies: Sequence[str], attackers: Sequence[Attacker], seeds: int, judge: Judge
+    policies: Sequence[str], attackers: Sequence[Attacker], seeds: int, judge: CostJudge
 ) -> Iterator[str]:
     """The rows of the simulated table, as they are known."""
-    yield "| policy | who | ghost | idle | really downloads |\n|---|---|---|---|---|\n"
+    yield markdown.head("policy", "who", "ghost", "idle", "really downloads") + "\n"
     for policy in policies:
-        bench = Bench(policy, seeds)
+        bench = AttackBench(policy, seeds)
         for attacker in attackers:
             cells = []
             for manner in _MANNERS:
@@ -87,23 +88,22 @@ def simulated(
                 except Starved:
                     cost = None
                 cells.append(judge.hear(policy, attacker, manner, cost))
-            yield f"| `{policy}` | {attacker.title} | {' | '.join(cells)} |\n"
+            yield markdown.row(f"`{policy}`", attacker.title, *cells) + "\n"
         inside, outside = bench.nat(_NAT_PEOPLE)
-        yield (
-            f"| `{policy}` | {_NAT_PEOPLE} honest people behind one NAT | – | – | "
-            f"they {_spelled(inside)}, the others {_spelled(outside)} |\n"
-        )
+        people = f"{_NAT_PEOPLE} honest people behind one NAT"
+        spelled = f"they {_spelled(inside)}, the others {_spelled(outside)}"
+        yield markdown.row(f"`{policy}`", people, "–", "–", spelled) + "\n"
 
 
 def lived() -> Iterator[str]:
     """The rows of the live table."""
-    yield "| who | idle | half a request | really downloads |\n|---|---|---|---|\n"
+    yield markdown.head("who", "idle", "half a request", "really downloads") + "\n"
     rows: dict[str, list[str]] = {}
     for attack, cost in live.run():
         row = rows.setdefault(attack.title, [])
         row.append(f"{100 * cost:+.0f} %")
         if attack.manner == "real":
-            yield f"| {attack.title} | {' | '.join(row)} |\n"
+            yield markdown.row(attack.title, *row) + "\n"
 
 
 def _written(text: str) -> None:
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-live", dest="live", action="store_false")
     parser.add_argument("--write", action="store_true", help="Put the tables into the page.")
     given = parser.parse_args(arguments)
-    judge = Judge()
+    judge = CostJudge()
     lines: list[str] = []
 
     def show(rows: Iterator[str]) -> None:

@@ -54,7 +54,7 @@ class Ours:
     receivers: list[int]
 
 
-class Bench:
+class MulticastBench:
     """A scratch folder in memory with the file that is sent."""
 
     def __init__(self, mib: float, fec: str = "auto", rate_mbit: float = 99.8) -> None:

@@ -14,7 +14,7 @@ import sys
 
 import click
 
-from bench.multicast.bench import Bench, NotReady, TrialRow
+from bench.multicast.bench import MulticastBench, NotReady, TrialRow
 from bench.multicast.network import MulticastLab
 from bench.multicast.peers import PEERS, available
 from bench.shared import markdown
@@ -102,7 +102,7 @@ def lab(
         sys.exit(2)
     # Ended from outside, it still takes its namespaces down.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
-    bench = Bench(mib, fec, rate or 0.998 * line)
+    bench = MulticastBench(mib, fec, rate or 0.998 * line)
     try:
         if trials:
             from bench.multicast.trials import run_trials

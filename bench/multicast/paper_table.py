@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from bench.shared import markdown
 from protocol.fec import BlockLayout
 from protocol.paper_mode import DEFAULT_K, HEADER_BYTES, PaperOrder
-from server.multicast.demand import Hold, Hot, HotSettings, Join, Start
+from server.multicast.demand import Hold, Hot, HotSettings, Join, StartSession
 
 WINDOW_S, CHECK_S, PATIENCE_S, REQUESTS = 15.0, 3.0, 20.0, 200
 LINE_BYTES_S = 10e6 / 8
@@ -88,7 +88,7 @@ def replay(
         for outcome in hot.decide(now):
             rows = [waiting.pop(name) for name in outcome.waiters]
             size = sizes[rows[0][1]]
-            if isinstance(outcome, Start):
+            if isinstance(outcome, StartSession):
                 lead_s = 0.0 if paper else LEAD_S
                 sent += multicast_bytes(size)
                 by_multicast += len(rows)

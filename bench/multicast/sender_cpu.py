@@ -18,7 +18,7 @@ import numpy as np
 from bench.shared import markdown
 from protocol.fec import BlockLayout, FecParameters, block_symbols_for, scheme_for
 from protocol.marks import MarkSigner
-from protocol.session_report import Report, decode_report, encode_report
+from protocol.session_report import ReceiverReport, decode_report, encode_report
 from server.multicast.carousel import Carousel
 from server.multicast.framing import Framer
 from server.multicast.schedule_steps import CarouselSettings, Mark
@@ -64,7 +64,7 @@ def measure(receivers: int, mib: int = 32, loss: float = 0.05, seed: int = 1) ->
 
     for member in range(receivers):
         timed(carousel.join, f"m{member}", 0.0)
-        joined = encode_report(Report(f"m{member}", "joined"))
+        joined = encode_report(ReceiverReport(f"m{member}", "joined"))
         timed(_read, carousel, joined, 0.0)
     every_s = 0.2 * max(1.0, receivers / 64)
     next_s = rng.random(receivers) * every_s
@@ -96,7 +96,7 @@ def measure(receivers: int, mib: int = 32, loss: float = 0.05, seed: int = 1) ->
             if state == "receiving" and not wants:
                 continue
             body = encode_report(
-                Report(
+                ReceiverReport(
                     f"m{member}",
                     state,
                     sequence=seen_symbols - 1,

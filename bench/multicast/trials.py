@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 
-from bench.multicast.bench import PORT, ROOT, Bench, Ours
+from bench.multicast.bench import PORT, ROOT, MulticastBench, Ours
 from bench.multicast.network import SENDER_ADDRESS, MulticastLab
 from bench.shared import markdown
 
@@ -93,7 +93,7 @@ def build(trial: Trial, line_mbit: float, prefix: str) -> MulticastLab:
     )
 
 
-def run_trials(bench: Bench, line_mbit: float, prefix: str, only: str, rounds: int) -> int:
+def run_trials(bench: MulticastBench, line_mbit: float, prefix: str, only: str, rounds: int) -> int:
     """Run and print all whose name contains `only`; the number that failed."""
     failed = 0
     click.echo(markdown.head("trial", "right files", "bytes", "time", "by TCP"))

@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.policies.conditions import CONDITIONS
+from bench.shared import markdown
 from loadtest.sim.bounds import lower_bounds
 from loadtest.sim.chronicle import Chronicle
 from loadtest.sim.conditions import Conditions, Starved
@@ -233,10 +234,7 @@ def table(
     results: Results, names: Iterable[str], columns: Sequence[str], figures: Sequence[str]
 ) -> str:
     """Markdown, a line a condition, with how many populations it was played with."""
-    lines = [
-        f"| | {' | '.join(f'`{one}`' for one in columns)} |",
-        "|---" * (len(columns) + 1) + "|",
-    ]
+    lines = []
     for name in names:
         cells, counts = [], set()
         for one in columns:
@@ -246,8 +244,8 @@ def table(
             counts.add(len(runs))
             cells.append(cell(runs, figures) if runs else "")
         several = "" if counts == {0} else f" ({'–'.join(str(n) for n in sorted(counts))})"
-        lines.append(f"| {name}{several} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([f"{name}{several}", *cells])
+    return markdown.table(["", *(f"`{one}`" for one in columns)], lines)
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from client.net import answers as net
 from client.net.client import HttpClient
 from client.net.errors import NetworkProblem, UsageProblem
 from client.net.retry import Manners
-from client.net.sockets import Trust
+from client.net.sockets import CertificateTrust
 
 _ROOT = "/api/v1"
 _MOST_BYTES = 256 << 20
@@ -32,7 +32,7 @@ class AdminFault(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class AdminReply:
     """What came back: the document (None for an empty answer) and its entity tag."""
 
     body: Any
@@ -48,7 +48,7 @@ class AdminApi:
         # The administration is never behind the proxy that the environment may name, and a redirect
         # would take the token somewhere else.
         self._client = HttpClient(
-            trust=Trust(ca), environ={}, manners=Manners(max_wait_s=0.0), redirects=False
+            trust=CertificateTrust(ca), environ={}, manners=Manners(max_wait_s=0.0), redirects=False
         )
 
     def call(
@@ -58,7 +58,7 @@ class AdminApi:
         body: Any = None,
         query: Mapping[str, Any] | None = None,
         if_match: str = "",
-    ) -> Reply:
+    ) -> AdminReply:
         """One exchange; `path` is below the API's root. Raises AdminFault."""
         given = {name: value for name, value in (query or {}).items() if value not in (None, "")}
         target = self._url + _ROOT + quote(path) + ("?" + urlencode(given) if given else "")
@@ -90,7 +90,7 @@ class AdminApi:
             document = json.loads(answer.body) if answer.body else None
         except ValueError:
             raise AdminFault(f"{self._url} answered with something that is not JSON.") from None
-        return Reply(document, answer.headers.get("etag", ""))
+        return AdminReply(document, answer.headers.get("etag", ""))
 
     def get(self, path: str, **query: Any) -> Any:
         """The document at a path."""

@@ -41,19 +41,33 @@ from client.net.errors import (
     NotFound,
     WaitedTooLong,
 )
-from client.net.retry import Answer, Ask, Failed, GiveUp, Granted, HoldOn, Reason, WaitUntil
+from client.net.retry import (
+    Answer,
+    Failed,
+    FailureReason,
+    GiveUp,
+    Granted,
+    HoldOn,
+    SendNow,
+    WaitUntil,
+)
 from client.net.urls import BadUrl
 from client.schedule.segments import UNKNOWN_SIZE
 
-_FAILURES: Mapping[Reason, type[DownloadFailed]] = {
-    Reason.NOT_FOUND: NotFound,
-    Reason.REFUSED: AccessRefused,
-    Reason.NETWORK: NetworkProblem,
-    Reason.PROTOCOL: NetworkProblem,
-    Reason.WAITED_TOO_LONG: WaitedTooLong,
+_FAILURES: Mapping[FailureReason, type[DownloadFailed]] = {
+    FailureReason.NOT_FOUND: NotFound,
+    FailureReason.REFUSED: AccessRefused,
+    FailureReason.NETWORK: NetworkProblem,
+    FailureReason.PROTOCOL: NetworkProblem,
+    FailureReason.WAITED_TOO_LONG: WaitedTooLong,
 }
 #: When mirrors failed for several reasons, the first of these is what the user is told.
-_TELLING = (Reason.WAITED_TOO_LONG, Reason.REFUSED, Reason.NETWORK, Reason.PROTOCOL)
+_TELLING = (
+    FailureReason.WAITED_TOO_LONG,
+    FailureReason.REFUSED,
+    FailureReason.NETWORK,
+    FailureReason.PROTOCOL,
+)
 _MOST_RESTARTS = 3
 Actions = list[Action]
 
@@ -109,7 +123,7 @@ def failed(state: State, lane: int, text: str, permanent: bool, now: float) -> A
     if lane not in mirror.lanes[:1]:
         return without(state, lane)
     if permanent:
-        state.reasons.append((Reason.NETWORK, text))
+        state.reasons.append((FailureReason.NETWORK, text))
         return drop(state, mirror, text)
     return told(state, lane, Failed(text, max(1, mirror.barren)), now, now)
 
@@ -124,7 +138,7 @@ def told(state: State, lane: int, answer: Answer, at_s: float, now: float) -> Ac
     match action:
         case HoldOn(connections):
             return _keep_within(mirror, lane, connections)
-        case Ask():
+        case SendNow():
             return [HangUp(lane), Connect(lane)]
         case WaitUntil():
             return _wait(state, mirror, action, now)
@@ -203,7 +217,7 @@ def redirected(state: State, lane: int, location: str) -> Actions:
         if mirror.at.scheme == "https" and aim.scheme == "http":
             raise BadUrl("it redirects from https to http")
     except BadUrl as error:
-        state.reasons.append((Reason.PROTOCOL, str(error)))
+        state.reasons.append((FailureReason.PROTOCOL, str(error)))
         return drop(state, mirror, str(error))
     mirror.at = aim
     return [act for lane in mirror.lanes for act in (HangUp(lane), Connect(lane))]
@@ -272,7 +286,7 @@ def _last_hope(state: State, text: str) -> Actions:
             state.reasons,
             key=lambda r: _TELLING.index(r[0]) if r[0] in _TELLING else len(_TELLING),
         )
-        reason, text = ranked[0] if ranked else (Reason.NETWORK, text)
+        reason, text = ranked[0] if ranked else (FailureReason.NETWORK, text)
     names = "every mirror failed" if len(state.mirrors) > 1 else state.mirrors[0].url.text
     return fail(state, _FAILURES[reason](f"{names}: {text}"))
 
@@ -293,7 +307,7 @@ def convict(state: State, mirror: Mirror, text: str) -> Actions:
     if not mirror.alive or state.over:
         return []
     state.notes.append(f"{mirror.url.text} was dropped: {text}")
-    state.reasons.append((Reason.PROTOCOL, text))
+    state.reasons.append((FailureReason.PROTOCOL, text))
     actions: Actions = [Distrust(mirror.number)]
     if all(other is mirror for other in state.alive):
         problem = Corrupt(f"{mirror.url.text} gives wrong bytes, and no other mirror is left")

@@ -33,7 +33,7 @@ from protocol.fec import available_schemes
 from protocol.session import HEADER_NAME, Capability, Offer, decode_offer, format_capability
 
 if TYPE_CHECKING:
-    from client.multicast.reception import Outcome, Reception
+    from client.multicast.reception import Reception, ReceptionOutcome
     from client.net.http import Connection
 
 _MOST_OFFER_BYTES = 1 << 20
@@ -50,7 +50,7 @@ _FAREWELL_S = 1.0
 
 
 class Host(Protocol):
-    """What a session needs of its download."""
+    """What a session, or an exchange with peers, needs of its download."""
 
     @property
     def network(self) -> Network: ...
@@ -66,6 +66,7 @@ class Host(Protocol):
     def wake(self) -> None: ...
     def fail(self, problem: DownloadFailed) -> None: ...
     def break_off(self, worker: Worker) -> None: ...
+    def break_stopped(self) -> None: ...
 
 
 class MulticastJoin:
@@ -284,7 +285,7 @@ class MulticastJoin:
         if reception is not None:
             reception.stop()
 
-    def _ended(self, outcome: Outcome) -> None:
+    def _ended(self, outcome: ReceptionOutcome) -> None:
         self._seconds = outcome.seconds
         if self._reception is None:
             return

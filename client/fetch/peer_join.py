@@ -8,15 +8,14 @@ same checks as one from a mirror.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
+from client.fetch.multicast_join import Host
 from client.fetch.options import SourceReport
 from client.fetch.receiver import Intake
-from client.fetch.state import Mirror, State
+from client.fetch.state import Mirror
 from client.net.errors import LocalProblem
-from client.net.network import Network
 from client.peers.exchange import BadTorrent, Exchange
 from client.schedule.meter import Meter
 from client.schedule.segments import UNKNOWN_SIZE
@@ -27,21 +26,6 @@ _LISTEN = "0.0.0.0:0,[::]:0"
 #: An answer that runs when the peers come is cut to so much: the rest is asked for by rarity.
 _SHORTENED_BYTES = 1 << 20
 _FIGURES_S = 2.0
-
-
-class Host(Protocol):
-    """What an exchange needs of its download."""
-
-    @property
-    def network(self) -> Network: ...
-    @property
-    def state(self) -> State: ...
-    @property
-    def intake(self) -> Intake | None: ...
-    def emit(self, event: str, data: Mapping[str, object], /) -> None: ...
-    def set_up(self, size_bytes: int) -> None: ...
-    def wake(self) -> None: ...
-    def break_stopped(self) -> None: ...
 
 
 class PeerJoin:

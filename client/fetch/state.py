@@ -13,7 +13,7 @@ from random import Random
 from typing import NamedTuple
 
 from client.fetch.options import Options
-from client.net.retry import Manners, Reason, Visit
+from client.net.retry import FailureReason, Manners, Visit
 from client.net.urls import Url
 from client.schedule.model import Path
 from client.schedule.sample_vote import Jury
@@ -241,7 +241,7 @@ class State:
     #: The mirror whose bytes are being replaced, to see whether it was the one that lied.
     suspect: int | None = None
     restarts: int = 0
-    reasons: list[tuple[Reason, str]] = field(default_factory=list)
+    reasons: list[tuple[FailureReason, str]] = field(default_factory=list)
     wrong_pieces: dict[int, int] = field(default_factory=dict)
     #: Told by the first mirror in its first answer.
     digest: tuple[str, bytes] | None = None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from client.mirror.place import Place
 from client.mirror.problem import MirrorProblem
-from client.mirror.transport import Transport
+from client.mirror.transport import ChannelTransport
 from client.mirror.trust import Verified
 from protocol.channel import Edge
 from protocol.tree import Entry
@@ -27,7 +27,7 @@ class Bringer:
     Update files and contents only, not metadata.
     """
 
-    def __init__(self, place: Place, url: str, channel: str, transport: Transport) -> None:
+    def __init__(self, place: Place, url: str, channel: str, transport: ChannelTransport) -> None:
         self._place = place
         self._url = url.rstrip("/")
         self._channel = channel

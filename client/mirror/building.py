@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from client.mirror.drift import Drift, ManifestFile
+from client.mirror.drift import Drift, KeptManifest
 from client.mirror.place import Place
 from client.mirror.problem import MirrorProblem
 from client.mirror.stage import DiskStage, remove_tree
@@ -41,7 +41,7 @@ class Builder:
         """Apply updates one on the other; the last tree and its manifest's digest."""
         place = self._place
         old: Path | None = place.live_tree
-        manifest = ManifestFile(place.manifest) if place.state.version else None
+        manifest = KeptManifest(place.manifest) if place.state.version else None
         between: list[Path] = []
         digest = ""
         for edge, path in zip(edges, files, strict=True):
@@ -56,7 +56,7 @@ class Builder:
             if old is not None and old in between:
                 remove_tree(old)
             between.append(tree)
-            old, manifest, drift = tree, ManifestFile(place.manifests / digest), Drift.none()
+            old, manifest, drift = tree, KeptManifest(place.manifests / digest), Drift.none()
         return between[-1], digest
 
     def again(self, drift: Drift) -> tuple[Path, str]:
@@ -67,7 +67,7 @@ class Builder:
         header = Header(state.channel, state.version, state.version, digest, digest, 0)
         UpdateWriter(out.extend, header).close()
         update = Update(lambda at, length: bytes(out[at : at + length]), len(out))
-        return self._build(update, self._place.live, ManifestFile(self._place.manifest), drift)
+        return self._build(update, self._place.live, KeptManifest(self._place.manifest), drift)
 
     def _build(
         self, update: Update, old: Path | None, manifest: Iterable[Entry] | None, drift: Drift

@@ -45,7 +45,7 @@ class Drift:
         return cls(set(), set(), list(named), 0)
 
 
-class ManifestFile:
+class KeptManifest:
     """A manifest on disk under its digest, one entry a line; iterate it as often as needed.
 
     An iteration that comes to the end raises `BadManifest` if the file is not the one it was.
@@ -99,7 +99,7 @@ def _find_drift(place: Place, now: float, *, paranoid: bool) -> Drift:
             int(now * 1e9),
             seen=seen,
         )
-        for expected, found in pair_up(ManifestFile(place.manifest), actual):
+        for expected, found in pair_up(KeptManifest(place.manifest), actual):
             if expected == found or (
                 expected is not None and expected._replace(mode=expected.mode & KEPT_MODE) == found
             ):
@@ -130,7 +130,7 @@ def remember(place: Place, now: float) -> None:
     root = str(place.live)
     fresh = place.home / "next.cache"
     with fresh.open("wb") as out:
-        for entry in ManifestFile(place.manifest):
+        for entry in KeptManifest(place.manifest):
             if entry.kind != "f":
                 continue
             try:

@@ -26,7 +26,7 @@ _LEAST_BYTES_S, _PACE_WINDOW_S = 1_000.0, 120.0
 
 
 class HttpTransport:
-    """`client.mirror.transport.Transport`: small answers by `HttpClient`, files by `client.api`.
+    """A `transport.ChannelTransport`: small answers by `HttpClient`, files by `client.api`.
 
     `data_folder` is where the downloader keeps what it learns of servers; `multicast` lets it join
     a transmission the server offers, `pass_token` is a priority pass. `sleep` waits, `clock`

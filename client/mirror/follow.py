@@ -18,7 +18,7 @@ from client.mirror.drift import Drift, find_drift, remember
 from client.mirror.place import Place, sync_filesystem
 from client.mirror.problem import MirrorProblem, named
 from client.mirror.stage import ignores_case
-from client.mirror.transport import Transport
+from client.mirror.transport import ChannelTransport
 from client.mirror.trust import Trust, Verified
 from client.net.urls import parse
 from protocol.channel import Edge, Version, route
@@ -65,7 +65,7 @@ class Follower:
         self,
         place: Place,
         settings: FollowSettings,
-        transport: Transport,
+        transport: ChannelTransport,
         clock: Callable[[], float],
         *,
         case_blind: Callable[[Path], bool] = ignores_case,

@@ -31,7 +31,7 @@ _RENAME_EXCHANGE = 2
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class MirrorRecord:
     """What this mirror is: `version` 0 means nothing yet. `tree` names the live tree's folder.
 
     `going` and `going_inode` name the tree of a switch that was begun. `previous` are the trees
@@ -102,7 +102,7 @@ class Place:
         self.trust = self.home / "tuf"
         self.downloads = self.home / "downloads"
         self.manifests = self.home / "manifests"
-        self.state = State()
+        self.state = MirrorRecord()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -123,14 +123,14 @@ class Place:
         finally:
             os.close(handle)
 
-    def load(self) -> State:
+    def load(self) -> MirrorRecord:
         """Read the state without changing anything."""
         try:
             fields = json.loads((self.home / "state.json").read_bytes())
             fields["previous"] = tuple(tuple(row) for row in fields["previous"])
-            self.state = State(**fields)
+            self.state = MirrorRecord(**fields)
         except FileNotFoundError:
-            self.state = State()
+            self.state = MirrorRecord()
         except (ValueError, TypeError, KeyError) as fault:
             raise MirrorProblem(
                 "bad-state",
@@ -139,7 +139,7 @@ class Place:
             ) from fault
         return self.state
 
-    def save(self, state: State) -> None:
+    def save(self, state: MirrorRecord) -> None:
         self.state = state
         write_whole(self.home / "state.json", json.dumps(asdict(state)).encode())
 

@@ -16,12 +16,12 @@ from urllib.parse import quote, urljoin
 
 from tuf.api.exceptions import DownloadError
 
-from client.mirror.drift import ManifestFile
+from client.mirror.drift import KeptManifest
 from client.mirror.follow import Followed, Follower
 from client.mirror.problem import MirrorProblem
-from client.mirror.transport import Transport
+from client.mirror.transport import ChannelTransport
 from protocol.errors import BadManifest
-from protocol.mirror_report import SIGNATURE_HEADER, Report, encode_report
+from protocol.mirror_report import SIGNATURE_HEADER, MirrorReport, encode_report
 from protocol.units import whole_number
 
 #: Longer than an origin holds a question for news.
@@ -54,7 +54,7 @@ class MirrorService:
     def __init__(
         self,
         follower: Follower,
-        transport: Transport,
+        transport: ChannelTransport,
         clock: Callable[[], float],
         sleep: Callable[[float], None],
         *,
@@ -157,7 +157,7 @@ class MirrorService:
         settings = self._follower.settings
         free, own_trouble = self._serving(reporting)
         body, signature = encode_report(
-            Report(
+            MirrorReport(
                 reporting.name,
                 settings.channel,
                 state.version,
@@ -208,7 +208,7 @@ class MirrorService:
         wrong = 0
         for _ in range(_SAMPLES):
             try:
-                entry = ManifestFile(place.manifest).some_file(self._rng)
+                entry = KeptManifest(place.manifest).some_file(self._rng)
             except (OSError, BadManifest):
                 return ""
             # Names that begin with a dot are mostly not served.

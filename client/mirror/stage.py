@@ -10,7 +10,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from protocol.batch_group import Part
+from protocol.batch_group import FilePart
 from protocol.errors import BadManifest
 from protocol.tree import KEPT_MODE, Entry, leads_out
 from protocol.tree_scan import Found, Stamp
@@ -151,7 +151,7 @@ class DiskStage:
         finally:
             os.close(handle)
 
-    def read_old(self, part: Part, into: memoryview) -> bool:
+    def read_old(self, part: FilePart, into: memoryview) -> bool:
         before = self._before(part.path)
         if before is None:
             return False
@@ -239,7 +239,7 @@ def _copy_part(source: int, handle: int, offset: int, end: int) -> None:
 
 
 class LiveDisk:
-    """`protocol.tree_scan.Disk` on a tree that is served: looks, and reads what it must."""
+    """`protocol.tree_scan.FileSystem` on a tree that is served: looks, and reads what it must."""
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)

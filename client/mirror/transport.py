@@ -19,7 +19,7 @@ class TooSlow(DownloadError):
     """The origin sends, but next to nothing; what came is kept for the next try."""
 
 
-class Transport(Protocol):
+class ChannelTransport(Protocol):
     """What the follower asks of the network; failures raise `tuf.api.exceptions.DownloadError`."""
 
     def request(

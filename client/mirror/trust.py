@@ -18,7 +18,7 @@ from tuf.ngclient import FetcherInterface, Updater, UpdaterConfig
 
 from client.mirror.place import write_whole
 from client.mirror.problem import MirrorProblem
-from client.mirror.transport import Transport
+from client.mirror.transport import ChannelTransport
 from protocol.channel import Index, decode_index, index_path
 
 _METADATA_LIMIT_BYTES = 16 << 20
@@ -32,7 +32,7 @@ class _Fetcher(FetcherInterface):
     what failed verification, or was lost before it was kept, is asked for again.
     """
 
-    def __init__(self, transport: Transport, folder: Path) -> None:
+    def __init__(self, transport: ChannelTransport, folder: Path) -> None:
         self._transport = transport
         self._timestamp = folder / "timestamp.json"
         self._etag_file = folder / "timestamp.etag"
@@ -68,7 +68,7 @@ class _Fetcher(FetcherInterface):
 class Trust:
     """The verified state of one publish directory, kept in `folder`."""
 
-    def __init__(self, folder: Path, url: str, transport: Transport) -> None:
+    def __init__(self, folder: Path, url: str, transport: ChannelTransport) -> None:
         self._folder = folder
         self._url = url.rstrip("/") + "/"
         self._transport = transport

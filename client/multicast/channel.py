@@ -17,14 +17,14 @@ _MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChannelAnswer:
     """The body of an answer that did what was asked; or a `fault`, and no body."""
 
     body: bytes = b""
     fault: str | None = None
 
 
-Done = Callable[[Answer], None]
+Done = Callable[[ChannelAnswer], None]
 
 
 class Channel(Protocol):
@@ -74,11 +74,11 @@ class HttpChannel:
     def _ask(self, method: str, path: str, body: bytes, done: Done) -> None:
         def heard(outcome: Reply | str) -> None:
             if isinstance(outcome, str):
-                done(Answer(fault=outcome))
+                done(ChannelAnswer(fault=outcome))
             elif not outcome.done or len(outcome.body) >= _MOST_BYTES:
-                done(Answer(fault=f"the server answered {outcome.status}"))
+                done(ChannelAnswer(fault=f"the server answered {outcome.status}"))
             else:
-                done(Answer(outcome.body))
+                done(ChannelAnswer(outcome.body))
 
         at = replace(self._base, target=path)
         request = self._asking.request(at, at, method=method, body=body)

@@ -37,7 +37,7 @@ from protocol.packet import (
     newer,
 )
 from protocol.session import Offer
-from protocol.session_report import Report, ReportAnswer
+from protocol.session_report import ReceiverReport, ReportAnswer
 
 _SYMBOL_KIND = VERSION << 4 | PacketType.SYMBOL
 _MARK_KIND = VERSION << 4 | PacketType.MARK
@@ -261,7 +261,7 @@ class MulticastReceiver(BlockCollector):
         """How long the first pass still takes, about."""
         return (self.layout.size_bytes - self.front_bytes) / self.offer.rate_bytes_s
 
-    def due(self, now: float) -> Report | None:
+    def due(self, now: float) -> ReceiverReport | None:
         """The report to send now, if any; also notices silence."""
         if now >= self.silent_at and self._left and self.given_up is None:
             what = "stopped" if self.heard else "never came"
@@ -278,7 +278,7 @@ class MulticastReceiver(BlockCollector):
         is left to ask for, and to decode, when everybody waits."""
         return min(self._every_s, max(self.pass_left_s / 2, self._every_s / _MOST_HURRY))
 
-    def _scheduled_report(self, now: float) -> Report | None:
+    def _scheduled_report(self, now: float) -> ReceiverReport | None:
         state, self._state, self._report_at = self._state, None, float("inf")
         assert state is not None
         if state != "receiving":
@@ -292,7 +292,7 @@ class MulticastReceiver(BlockCollector):
             return None
         return self._make(state, now, self.layout.blocks)
 
-    def _ask_for_blocks_over(self, now: float) -> Report | None:
+    def _ask_for_blocks_over(self, now: float) -> ReceiverReport | None:
         first = self._done.find(0)
         if not 0 <= first < self._over_below:
             return None
@@ -313,7 +313,7 @@ class MulticastReceiver(BlockCollector):
         if not self._left:
             self._done_reported = False
 
-    def leave(self, now: float) -> Report:
+    def leave(self, now: float) -> ReceiverReport:
         """The report of a receiver that goes on by unicast, or is stopped."""
         return self._make("done" if not self._left else "left", now)
 
@@ -334,14 +334,14 @@ class MulticastReceiver(BlockCollector):
         self._state, self._state_pass = state, self._pass
         self._report_at = now + self._rng.random() * self._window_s
 
-    def _make(self, state: str, now: float, below: int = 0) -> Report:
+    def _make(self, state: str, now: float, below: int = 0) -> ReceiverReport:
         """A report of this moment, with the wants of all blocks below `below`."""
         if below:
             self._drop_known()
             if not self._left:
                 state = "done"
         counting = self._scheme.counts
-        return Report(
+        return ReceiverReport(
             self.offer.member,
             state,
             self._pass,

@@ -4,8 +4,8 @@
     reception.start()
 
 Verified blocks go through `write(offset, data)` into the same sink as everything else; `ended` is
-called once with an `Outcome`. Whatever is missing then is the download's to fetch by unicast, under
-its lease. Nothing in here raises for what the network does.
+called once with a `ReceptionOutcome`. Whatever is missing then is the download's to fetch by
+unicast, under its lease. Nothing in here raises for what the network does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client.multicast.blocks import ReceiverCounters
-from client.multicast.channel import Answer, Channel
+from client.multicast.channel import Channel, ChannelAnswer
 from client.multicast.paper import PaperReceiver
 from client.multicast.receiver import MulticastReceiver
 from client.multicast.socket import GroupSocket
@@ -27,7 +27,7 @@ from protocol.errors import ProtocolError
 from protocol.packet import PAYLOAD_OFFSET
 from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from protocol.session import HASH_BYTES, Offer
-from protocol.session_report import Report, decode_answer, encode_report
+from protocol.session_report import ReceiverReport, decode_answer, encode_report
 
 #: After draining the socket it is left alone for so long: one wake-up serves many datagrams.
 _NAP_S = 0.02
@@ -40,7 +40,7 @@ _REPAIR_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReceptionOutcome:
     """How a reception ended. `reason` is None when every block was written; `problem` is what
     `write` raised, if it did."""
 
@@ -67,7 +67,7 @@ class Reception:
         write: Callable[[int, memoryview], object],
         folder: Path,
         interface: str,
-        ended: Callable[[Outcome], None],
+        ended: Callable[[ReceptionOutcome], None],
         *,
         have: Callable[[int], bool] = lambda block: False,
         rng: random.Random | None = None,
@@ -107,7 +107,7 @@ class Reception:
         else:
             self._channel.get(offer.hashes_url, self._hashes_came)
 
-    def _hashes_came(self, answer: Answer) -> None:
+    def _hashes_came(self, answer: ChannelAnswer) -> None:
         blocks = self._offer.layout().blocks
         if answer.fault is None and len(answer.body) == blocks * HASH_BYTES:
             data = answer.body
@@ -238,11 +238,11 @@ class Reception:
         self._timer = None
         self._look()
 
-    def _send(self, report: Report) -> None:
+    def _send(self, report: ReceiverReport) -> None:
         self._reports_open += 1
         self._channel.post(self._offer.report_url, encode_report(report), self._answered)
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: ChannelAnswer) -> None:
         self._reports_open -= 1
         try:
             if answer.fault is not None:
@@ -277,7 +277,7 @@ class Reception:
         wanted = ",".join(f"{first}-{end - 1}" for first, end in portion)
         body = f"{self._offer.member} bytes={wanted}".encode()
 
-        def patch(answer: Answer) -> None:
+        def patch(answer: ChannelAnswer) -> None:
             now = self._network.now()
             view = memoryview(answer.body)
             if answer.fault is not None or len(view) != sum(b - a for a, b in portion):
@@ -319,7 +319,7 @@ class Reception:
             report = encode_report(receiver.leave(self._network.now()))
             self._channel.post(self._offer.report_url, report, lambda answer: None)
         self._ended(
-            Outcome(
+            ReceptionOutcome(
                 receiver.given_up,
                 self._failure,
                 receiver.heard,

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from client.net.retry import Answer, ComeBack, Failed, Granted, Reason, Refused
+from client.net.retry import Answer, ComeBack, Failed, FailureReason, Granted, Refused
 from protocol.ranges import parse_content_range
 from protocol.units import whole_number
 
@@ -149,7 +149,7 @@ def _no(status: int, fields: Fields, problem: dict[str, object], unix_s: float) 
     kind = str(problem.get("type", "")).rstrip("/").rpartition("/")[2]
     text = _sentence(problem) or f"the server answered {status}"
     if kind in TICKET_FAULTS:
-        return Refused(Reason.REFUSED, text, ticket_fault=True)
+        return Refused(FailureReason.REFUSED, text, ticket_fault=True)
     if status in (503, 429):
         from protocol.headers import parse_retry_after  # not needed by a download that just starts
 
@@ -174,16 +174,16 @@ def _no(status: int, fields: Fields, problem: dict[str, object], unix_s: float) 
             text,
         )
     if status in (404, 410):
-        return Refused(Reason.NOT_FOUND, _sentence(problem) or "the file is not there")
+        return Refused(FailureReason.NOT_FOUND, _sentence(problem) or "the file is not there")
     if status in (401, 403, 407, 451) or kind == "pass-required":
         default = {401: "the server wants a name and password", 407: "the proxy wants a login"}
         return Refused(
-            Reason.REFUSED,
+            FailureReason.REFUSED,
             _sentence(problem) or default.get(status, f"the server refuses the file ({status})"),
         )
     if status >= 500 or status in (408, 425):
         return Failed(text)
-    return Refused(Reason.PROTOCOL, text)
+    return Refused(FailureReason.PROTOCOL, text)
 
 
 def is_offer(status: int, fields: Fields) -> bool:

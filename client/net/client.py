@@ -16,7 +16,7 @@ from client.net.courier import Courier
 from client.net.errors import NetworkProblem, UsageProblem
 from client.net.request_builder import Asking
 from client.net.retry import ComeBack, Manners, Visit, WaitUntil
-from client.net.sockets import AsyncioNetwork, Trust, run_blocking
+from client.net.sockets import AsyncioNetwork, CertificateTrust, run_blocking
 from client.net.urls import BadUrl, Url, parse
 
 _MOST_REDIRECTS = 10
@@ -36,7 +36,7 @@ class HttpClient:
     def __init__(
         self,
         *,
-        trust: Trust | None = None,
+        trust: CertificateTrust | None = None,
         environ: Mapping[str, str] | None = None,
         agent: str | None = None,
         pass_token: str | None = None,

@@ -40,7 +40,7 @@ class Owner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _SentRequest:
     taker: Taker
     #: It was sent while another request was under way.
     behind: bool
@@ -68,7 +68,7 @@ class Connection:
         self._tunnel = tunnel
         self._secure = endpoint.tls_name is not None
         self._transport: Transport | None = None
-        self._waiting: deque[_Asked] = deque()
+        self._waiting: deque[_SentRequest] = deque()
         self._current: Taker | None = None
         self._current_behind = False
         self._head = bytearray()
@@ -90,7 +90,7 @@ class Connection:
         assert self._transport is not None
         if not self.busy:
             self.last_s = self._network.now()
-        self._waiting.append(_Asked(taker, self.busy > 0, bodiless))
+        self._waiting.append(_SentRequest(taker, self.busy > 0, bodiless))
         self._transport.write(request)
 
     @property

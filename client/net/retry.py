@@ -95,7 +95,7 @@ class Failed(NamedTuple):
 class Refused(NamedTuple):
     """An answer that asking again will not change; `ticket_fault` when only the ticket is bad."""
 
-    reason: Reason
+    reason: FailureReason
     text: str
     ticket_fault: bool = False
 
@@ -103,7 +103,7 @@ class Refused(NamedTuple):
 Answer = Granted | ComeBack | Failed | Refused
 
 
-class Reason(enum.StrEnum):
+class FailureReason(enum.StrEnum):
     """Why a visit ended without the file."""
 
     NOT_FOUND = "not-found"
@@ -113,7 +113,7 @@ class Reason(enum.StrEnum):
     PROTOCOL = "protocol"
 
 
-class Ask(NamedTuple):
+class SendNow(NamedTuple):
     """Send the request now."""
 
 
@@ -134,11 +134,11 @@ class HoldOn(NamedTuple):
 class GiveUp(NamedTuple):
     """Stop; `text` is one plain sentence for people."""
 
-    reason: Reason
+    reason: FailureReason
     text: str
 
 
-Action = Ask | WaitUntil | HoldOn | GiveUp
+Action = SendNow | WaitUntil | HoldOn | GiveUp
 
 
 class Visit:
@@ -159,10 +159,10 @@ class Visit:
         self._hasty = 0
         self._asked_afresh = False
 
-    def begin(self, now: float) -> Ask:
+    def begin(self, now: float) -> SendNow:
         """The first attempt, or the next after an interruption: always at once."""
         self.attempts += 1
-        return Ask()
+        return SendNow()
 
     def headers(self) -> list[tuple[str, str]]:
         """Request fields for the next attempt (the ticket too, where one is held)."""
@@ -173,7 +173,7 @@ class Visit:
             fields.append((TICKET_HEADER, self.ticket))
         return fields
 
-    def due(self, now: float) -> Ask:
+    def due(self, now: float) -> SendNow:
         """The time of a `WaitUntil` has come."""
         return self.begin(now)
 
@@ -201,14 +201,14 @@ class Visit:
             case Failed(text, times):
                 self._failures = max(self._failures + 1, times)
                 if self._failures >= self._most_failures():
-                    return GiveUp(Reason.NETWORK, text)
+                    return GiveUp(FailureReason.NETWORK, text)
                 return self._wait(now, self._grown_s(self._failures), text, None)
             case Refused(reason, text, ticket_fault):
                 if ticket_fault and self.ticket is not None and not self._asked_afresh:
                     self._asked_afresh = True
                     self.ticket = None
                     self.attempts += 1
-                    return Ask()
+                    return SendNow()
                 return GiveUp(reason, text)
 
     def _most_failures(self) -> int:
@@ -254,7 +254,7 @@ class Visit:
         at = now + wait_s + extra_s
         if at - self._first_wait_s + self.waited_s > manners.max_wait_s:
             return GiveUp(
-                Reason.WAITED_TOO_LONG,
+                FailureReason.WAITED_TOO_LONG,
                 f"{text}; the next chance is {wait_s:.0f} s away, past the limit of "
                 f"{manners.max_wait_s:.0f} s",
             )

@@ -41,7 +41,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
-class Trust:
+class CertificateTrust:
     """Which certificates are believed: the platform's, and those of `ca_file` where it is given.
 
     OpenSSL honours SSL_CERT_FILE and SSL_CERT_DIR. `insecure`: any certificate will do.
@@ -94,10 +94,10 @@ class _Gathering(selectors.DefaultSelector):
 class AsyncioNetwork:
     """See `client.net.network.Network`. Made and used inside a running loop; `close` at the end."""
 
-    def __init__(self, trust: Trust | None = None) -> None:
+    def __init__(self, trust: CertificateTrust | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self.buffer = memoryview(bytearray(_BUFFER_BYTES))
-        self._trust = trust or Trust()
+        self._trust = trust or CertificateTrust()
         self._tls: ssl.SSLContext | None = None
         self._attempts: set[asyncio.Task[None]] = set()
         self._streams: set[Stream] = set()

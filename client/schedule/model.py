@@ -32,7 +32,7 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MirrorPlan:
     """`mirrors` are indices into what was given, the most useful first."""
 
     mirrors: tuple[int, ...]
@@ -110,13 +110,13 @@ def least_block(path: Path) -> int:
 
 def choose(
     size_bytes: int, paths: Sequence[Path], sizes: Sequence[int], *, early: bool = True
-) -> Plan:
+) -> MirrorPlan:
     """The fewest mirrors and the smallest block that come within 1 % of the best.
 
     Equal blocks end raggedly: half a block of the slowest mirror is added for that.
     """
     order = sorted(range(len(paths)), key=lambda n: -paths[n].rate_bytes_s)
-    best: Plan | None = None
+    best: MirrorPlan | None = None
     for count in range(1, len(order) + 1):
         used = [paths[n] for n in order[:count]]
         for block in sorted(sizes):
@@ -124,7 +124,7 @@ def choose(
             if count > 1:
                 seconds += block / 2 / sum(p.rate_bytes_s for p in used)
             if best is None or seconds < best.seconds * (1 - WORTH):
-                best = Plan(tuple(order[:count]), block, seconds)
+                best = MirrorPlan(tuple(order[:count]), block, seconds)
     if best is None:
         raise ValueError("no mirrors")
     return best

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadtest.workloads import Workload
-from policies.max_min import Flow, Link
+from policies.max_min import Flow, SharedLink
 
 _Vector = NDArray[np.float64]
 
@@ -159,7 +159,7 @@ def _greedy_prices(jobs: _Vector, bandwidth_bytes_s: float) -> tuple[_Vector, _V
     While the link is full its price falls by 1/p a second, p being the size of the job that gets
     only what is left over; it is 0 where the link is not full.
     """
-    link = Link(bandwidth_bytes_s)
+    link = SharedLink(bandwidth_bytes_s)
     waiting: list[tuple[float, int, Flow]] = []
     running: list[tuple[float, int, Flow]] = []
     slopes: list[tuple[float, float]] = []

@@ -15,7 +15,7 @@ class Doing(enum.IntEnum):
 
 
 @dataclass(slots=True)
-class Bar:
+class Lifeline:
     """One client from arrival to departure: when which state began, and its attempts."""
 
     arrived_s: float
@@ -42,14 +42,14 @@ class Chronicle:
     present clients together could take.
     """
 
-    bars: dict[int, Bar] = field(default_factory=dict)
+    bars: dict[int, Lifeline] = field(default_factory=dict)
     served: list[tuple[float, float]] = field(default_factory=list)
     demand: list[tuple[float, float]] = field(default_factory=list)
     _wanted: float = 0.0
 
     def arrive(self, now: float, client: int, rate_bytes_s: float) -> None:
         """A client has come."""
-        self.bars[client] = Bar(now, states=[(now, Doing.WAITING)])
+        self.bars[client] = Lifeline(now, states=[(now, Doing.WAITING)])
         self._wanted += rate_bytes_s
         self.demand.append((now, self._wanted))
 

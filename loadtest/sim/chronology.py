@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from html import escape
 
-from loadtest.sim.chronicle import Bar, Chronicle, Doing
+from loadtest.sim.chronicle import Chronicle, Doing, Lifeline
 
 MOST_BARS = 400
 _WIDTH, _LEFT, _RIGHT, _TOP = 960, 62, 16, 46
@@ -132,7 +132,7 @@ def _rate(bytes_s: float) -> str:
     return f"{bytes_s:.0f} B/s"
 
 
-def _bars(bars: Sequence[Bar], until_s: float, top: float, x: Callable[[float], float]) -> str:
+def _bars(bars: Sequence[Lifeline], until_s: float, top: float, x: Callable[[float], float]) -> str:
     pitch = _BARS / max(1, len(bars))
     thick = max(0.5, 0.8 * pitch)
     paths: dict[Doing, list[str]] = {doing: [] for doing in Doing}

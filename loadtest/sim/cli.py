@@ -19,7 +19,7 @@ from loadtest.sim.conditions import Starved
 from loadtest.sim.fleet_cli import cluster
 from loadtest.sim.paper import LOADS, Cell, findings, order_agrees, run_paper
 from loadtest.sim.scenario import MANNERS, POLICIES, Scenario
-from loadtest.sim.study import Result, run_populations, run_seeds
+from loadtest.sim.study import StudyResult, run_populations, run_seeds
 from loadtest.sim.tables import (
     LEGEND,
     as_csv,
@@ -194,7 +194,7 @@ def _study(
     if trace is not None and rate is None:
         raise click.UsageError("--trace needs --rate: a trace does not say what the link carries")
     capacity = None if rate is None else read_rate(rate)
-    results: list[Result] = []
+    results: list[StudyResult] = []
     numbers = range(first_seed, first_seed + seeds)
     try:
         scenarios = [_scenario(policy, capacity, **options) for policy in dict.fromkeys(policies)]

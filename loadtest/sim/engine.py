@@ -15,22 +15,22 @@ from heapq import heappop, heappush
 from random import Random
 
 from client.net.retry import (
-    Ask,
     GiveUp,
     Granted,
+    SendNow,
     Visit,
     WaitUntil,
 )
 from loadtest.sim.chronicle import Chronicle
 from loadtest.sim.conditions import Conditions, Starved
 from loadtest.sim.hearing import heard
-from loadtest.sim.outcome import Client, Tally
+from loadtest.sim.outcome import RunRecord, SimClient
 from loadtest.sim.sight import Sight
-from loadtest.sim.swarm import Swarm
+from loadtest.sim.swarm import PeerCrowds
 from loadtest.workloads import File, Workload
 from policies.contract import AdmissionPolicy, Admit, Job, Wait
 from policies.driver import PolicyDriver
-from policies.max_min import Flow, Link
+from policies.max_min import Flow, SharedLink
 from policies.upkeep import TRICKLE_S, trickle_bytes
 
 #: A full socket is empty after so long at the latest, seconds.
@@ -52,32 +52,32 @@ class Engine:
         self.policy = policy
         self.conditions = conditions
         self.now = 0.0
-        self.tally = Tally()
-        self._link = Link(conditions.bandwidth_bytes_s)
+        self.tally = RunRecord()
+        self._link = SharedLink(conditions.bandwidth_bytes_s)
         self._driver = PolicyDriver(policy, self)
         self._random = Random(f"sim/{workload.seed}/{seed}")
         self._chronicle = chronicle
-        self._heap: list[tuple[float, int, Callable[[Client], None], Client]] = []
+        self._heap: list[tuple[float, int, Callable[[SimClient], None], SimClient]] = []
         self._sequence = 0
         self._wake_at: float | None = None
-        self._leases: dict[int, list[Client]] = {}
+        self._leases: dict[int, list[SimClient]] = {}
         self._paused: set[int] = set()
         #: Clients that wait inside their request, by ticket; those of one key share one.
-        self._held: dict[int, list[Client]] = {}
+        self._held: dict[int, list[SimClient]] = {}
         self._held_downloads: set[tuple[str, str]] = set()
         self._present = 0
         self._sight = Sight(self._link, conditions)
         #: Of the leases that a trial of the line holds back.
         self._tried: frozenset[int] = frozenset()
-        self._swarm: Swarm | None = None
+        self._swarm: PeerCrowds | None = None
         if conditions.peers:
             seed_text = f"peers/{workload.seed}/{seed}"
-            self._swarm = Swarm(conditions.peers, seed_text, self._left_bytes, self._took)
+            self._swarm = PeerCrowds(conditions.peers, seed_text, self._left_bytes, self._took)
         self._late = Random(f"ticks/{workload.seed}/{seed}")
 
     # --- the loop --------------------------------------------------------------------------
 
-    def run(self) -> Tally:
+    def run(self) -> RunRecord:
         """Until the last client has left; raises `Starved` if that never happens."""
         link, heap, tick_s = self._link, self._heap, self.conditions.tick_s
         first_tick_s = self.conditions.first_tick_s
@@ -118,7 +118,7 @@ class Engine:
                 if not self._present:
                     next_tick = now + (tick_s if first_tick_s is None else first_tick_s)
                     self._sight.restart(now)
-                self._arrive(Client(arrived, visitors[arrived]))
+                self._arrive(SimClient(arrived, visitors[arrived]))
                 arrived += 1
             elif kind == 3:
                 self._settle()
@@ -131,11 +131,11 @@ class Engine:
         self.tally.delivered_bytes = link.delivered_bytes
         return self.tally
 
-    def _at(self, when: float, act: Callable[[Client], None], client: Client) -> None:
+    def _at(self, when: float, act: Callable[[SimClient], None], client: SimClient) -> None:
         self._sequence += 1
         heappush(self._heap, (when, self._sequence, act, client))
 
-    def _at_file(self, when: float, act: Callable[[Client], None], client: Client) -> None:
+    def _at_file(self, when: float, act: Callable[[SimClient], None], client: SimClient) -> None:
         """The same, unless the client has got this file by then."""
         number = client.file_number
         self._at(when, lambda client: act(client) if client.file_number == number else None, client)
@@ -171,17 +171,17 @@ class Engine:
 
     # --- pieces from others ------------------------------------------------------------------
 
-    def _left_bytes(self, client: Client) -> float:
+    def _left_bytes(self, client: SimClient) -> float:
         """What the client lacks of its file."""
         if client.flow is not None:
             return self._link.remaining(client.flow)
         return self._file_of(client).size_bytes - client.peer_bytes
 
-    def _origin_bytes(self, client: Client) -> float:
+    def _origin_bytes(self, client: SimClient) -> float:
         """What it has of it from the server."""
         return self._file_of(client).size_bytes - client.peer_bytes - self._left_bytes(client)
 
-    def _took(self, client: Client, gain: float) -> None:
+    def _took(self, client: SimClient, gain: float) -> None:
         """Others gave it so much; with the last of it, the download is over."""
         client.peer_bytes += gain
         if math.isnan(client.first_byte_s):
@@ -192,7 +192,7 @@ class Engine:
         elif self._left_bytes(client) < 1.0:
             self._done_without_us(client)
 
-    def _done_without_us(self, client: Client) -> None:
+    def _done_without_us(self, client: SimClient) -> None:
         """It wants no place in the queue any more."""
         ticket = client.held
         if ticket is not None:
@@ -203,13 +203,13 @@ class Engine:
 
     # --- a client's way --------------------------------------------------------------------
 
-    def _arrive(self, client: Client) -> None:
+    def _arrive(self, client: SimClient) -> None:
         self._present += 1
         if self._chronicle is not None:
             self._chronicle.arrive(self.now, client.number, self._demand(client))
         self._next_file(client)
 
-    def _next_file(self, client: Client) -> None:
+    def _next_file(self, client: SimClient) -> None:
         client.file_number += 1
         if client.file_number >= self._files_of(client):
             self._leave(client, gave_up=False)
@@ -235,15 +235,15 @@ class Engine:
                 client,
             )
 
-    def _files_of(self, client: Client) -> int:
+    def _files_of(self, client: SimClient) -> int:
         return 1 if self.conditions.one_connection else len(client.visitor.files)
 
-    def _file_of(self, client: Client) -> File:
+    def _file_of(self, client: SimClient) -> File:
         if self.conditions.one_connection:
             return File("all", client.visitor.total_bytes)
         return client.visitor.files[client.file_number]
 
-    def _answer(self, client: Client) -> None:
+    def _answer(self, client: SimClient) -> None:
         """The request has reached the server."""
         if client.gone:
             return
@@ -256,7 +256,7 @@ class Engine:
         )
         self._settle()
 
-    def _offer(self, client: Client, ticket: int | None, *, present: bool) -> None:
+    def _offer(self, client: SimClient, ticket: int | None, *, present: bool) -> None:
         visit, now = client.visit, self.now
         assert visit is not None
         file = self._file_of(client)
@@ -297,26 +297,26 @@ class Engine:
         action = visit.answered(now, heard(decision))
         if isinstance(action, WaitUntil):
             self._at_file(action.at, self._ask_again, client)
-        elif isinstance(action, Ask):
+        elif isinstance(action, SendNow):
             self._at_file(now + self.conditions.attempt_s, self._answer, client)
         elif isinstance(action, GiveUp):
             self._leave(client, gave_up=True)
 
-    def _ask_again(self, client: Client) -> None:
+    def _ask_again(self, client: SimClient) -> None:
         if client.gone:
             return
         assert client.visit is not None
         client.visit.due(self.now)
         self._at_file(self.now + self.conditions.attempt_s, self._answer, client)
 
-    def _body_begins(self, client: Client) -> None:
+    def _body_begins(self, client: SimClient) -> None:
         if client.gone or client.lease is None or client.flow is None:
             return
         self._carry(client)
         if client.lease in self._paused or client.lease in self._tried:
             self._dry(client.flow, client)
 
-    def _carry(self, client: Client) -> None:
+    def _carry(self, client: SimClient) -> None:
         assert client.flow is not None
         if math.isnan(client.first_byte_s):
             client.first_byte_s = self.now
@@ -329,7 +329,7 @@ class Engine:
         if client.lease is not None:
             self._sight.begins(client.lease, client.flow, self.now)
 
-    def _body_ended(self, client: Client) -> None:
+    def _body_ended(self, client: SimClient) -> None:
         lease, flow = client.lease, client.flow
         assert lease is not None
         assert flow is not None
@@ -344,7 +344,7 @@ class Engine:
         self._end_file(client)
         self._settle()
 
-    def _end_file(self, client: Client) -> None:
+    def _end_file(self, client: SimClient) -> None:
         if self._swarm is not None:
             self._swarm.leave(client, self._file_of(client).name)
         self._record(client, gave_up=False)
@@ -352,7 +352,7 @@ class Engine:
             self._chronicle.ended(self.now, client.number)
         self._next_file(client)
 
-    def _lose_patience(self, client: Client, file_number: int) -> None:
+    def _lose_patience(self, client: SimClient, file_number: int) -> None:
         if client.gone or client.file_number != file_number:
             return
         if not math.isnan(client.first_byte_s):
@@ -372,7 +372,7 @@ class Engine:
         self._leave(client, gave_up=True)
         self._settle()
 
-    def _leave(self, client: Client, *, gave_up: bool) -> None:
+    def _leave(self, client: SimClient, *, gave_up: bool) -> None:
         if gave_up:
             if self._swarm is not None:
                 self._swarm.leave(client, self._file_of(client).name)
@@ -383,13 +383,13 @@ class Engine:
         if self._chronicle is not None:
             self._chronicle.leave(self.now, client.number, self._demand(client))
 
-    def _record(self, client: Client, *, gave_up: bool) -> None:
+    def _record(self, client: SimClient, *, gave_up: bool) -> None:
         assert client.visit is not None
         client.attempts += client.visit.attempts
         size_bytes = self._file_of(client).size_bytes
         self.tally.add_download(client, size_bytes, self.now, gave_up=gave_up)
 
-    def _demand(self, client: Client) -> float:
+    def _demand(self, client: SimClient) -> float:
         return min(client.visitor.rate_bytes_s, self.conditions.bandwidth_bytes_s)
 
     # --- the driver's hands ------------------------------------------------------------------
@@ -412,7 +412,7 @@ class Engine:
             else:
                 self._dry(flow, client)
 
-    def _dry(self, flow: Flow, client: Client) -> None:
+    def _dry(self, flow: Flow, client: SimClient) -> None:
         """The socket of a stopped transfer is empty."""
         lease = client.lease
         still = lease is not None and (lease in self._paused or lease in self._tried)
@@ -458,12 +458,12 @@ class Engine:
             self._offer(client, ticket, present=True)
         return bool(clients)
 
-    def _hold(self, client: Client, ticket: int) -> None:
+    def _hold(self, client: SimClient, ticket: int) -> None:
         client.held = ticket
         self._held.setdefault(ticket, []).append(client)
         self._held_downloads.add((client.visitor.key, self._file_of(client).name))
 
-    def _let_go(self, client: Client) -> None:
+    def _let_go(self, client: SimClient) -> None:
         assert client.held is not None
         others = self._held[client.held]
         others.remove(client)

@@ -18,7 +18,7 @@ from random import Random
 
 from policies.contract import Admit, Job, Wait
 from policies.driver import PolicyDriver
-from policies.max_min import Flow, Link
+from policies.max_min import Flow, SharedLink
 from policies.registry import make_policy
 from policies.settings import PolicySettings
 
@@ -38,7 +38,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetPlan:
+class SimFleetPlan:
     """A crowd and the fleet that serves it. Times in seconds, sizes in bytes.
 
     A balancer in front gives each request to the node that has the fewest connections.
@@ -117,12 +117,12 @@ class _Client:
 class Fleet:
     """One run; build it, call `run` once. Implements the driver's `Hands`."""
 
-    def __init__(self, plan: FleetPlan) -> None:
+    def __init__(self, plan: SimFleetPlan) -> None:
         self._plan = plan
         self._random = random = Random(f"fleet/{plan.seed}")
         policy = make_policy(plan.policy, plan.settings(), Random(f"policy/{plan.seed}"))
         self._driver = PolicyDriver(policy, self)
-        self._lines = [Link(plan.line_bytes_s) for _ in range(plan.nodes)]
+        self._lines = [SharedLink(plan.line_bytes_s) for _ in range(plan.nodes)]
         self._up = set(range(plan.nodes))
         #: Connections of each node: bodies, and who waits in a request.
         self._here = [0] * plan.nodes

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import click
 
 from loadtest.sim.arguments import read_rate
-from loadtest.sim.fleet import Failure, Fleet, FleetPlan, FleetResult
+from loadtest.sim.fleet import Failure, Fleet, FleetResult, SimFleetPlan
 from loadtest.sim.fluid import PLANNED, FluidResult, ceiling_per_s
 from loadtest.sim.fluid import simulate as flow
 from policies.registry import POLICIES
@@ -101,7 +101,7 @@ def cluster(
 
     Up to 5 000 clients are played one by one on the server's own policy; more are a fluid.
     """
-    plan = FleetPlan(
+    plan = SimFleetPlan(
         nodes,
         read_rate(line),
         clients,
@@ -136,7 +136,7 @@ def cluster(
 
 
 def report(
-    plan: FleetPlan, streamed: FluidResult, played: FleetResult | None
+    plan: SimFleetPlan, streamed: FluidResult, played: FleetResult | None
 ) -> dict[str, float | int | str]:
     """What was found, by what it is called."""
     found: dict[str, float | int | str] = {"model": "fluid" if played is None else "each client"}
@@ -165,7 +165,7 @@ def report(
     }
 
 
-def verdict(plan: FleetPlan, streamed: FluidResult) -> str:
+def verdict(plan: SimFleetPlan, streamed: FluidResult) -> str:
     """Where the leader's ceiling is, and what then."""
     lines = format_rate(plan.line_bytes_s * plan.nodes)
     if streamed.partitions == 1:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from loadtest.sim.fleet import TICK_S, FleetPlan
+from loadtest.sim.fleet import TICK_S, SimFleetPlan
 
 _STEPS = 4_000
 #: Who waits elsewhere comes back this often while its turn is far, seconds (`retry_max_s`).
@@ -43,7 +43,7 @@ class FluidResult:
         return max(1, math.ceil(self.leader_peak / PLANNED))
 
 
-def simulate(plan: FleetPlan) -> FluidResult:
+def simulate(plan: SimFleetPlan) -> FluidResult:
     """One run; raises ValueError for a fleet that never gets done."""
     step_s = plan.within_s / _STEPS
     slots = plan.slots * plan.nodes if plan.policy != "fair" else math.inf
@@ -106,7 +106,7 @@ def simulate(plan: FleetPlan) -> FluidResult:
     )
 
 
-def _there(plan: FleetPlan, now: float) -> tuple[float, bool]:
+def _there(plan: SimFleetPlan, now: float) -> tuple[float, bool]:
     """What the lines carry at this time, and whether a leader is there."""
     nodes, led = plan.nodes, True
     for failure in plan.failures:
@@ -118,7 +118,7 @@ def _there(plan: FleetPlan, now: float) -> tuple[float, bool]:
     return nodes * plan.line_bytes_s, led
 
 
-def ceiling_per_s(plan: FleetPlan) -> float:
+def ceiling_per_s(plan: SimFleetPlan) -> float:
     """How many downloads a second one leader begins and ends, each running as this plan has it."""
     body_s = plan.size_bytes / plan.speed_bytes_s
     each_s = 3.0 * plan.decision_s + body_s / TICK_S * plan.report_s

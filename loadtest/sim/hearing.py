@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from client.net.retry import ComeBack, Reason, Refused
+from client.net.retry import ComeBack, FailureReason, Refused
 from policies.contract import Refuse, Wait
 
 
@@ -20,4 +20,4 @@ def heard(decision: Wait | Refuse) -> ComeBack | Refused:
     if decision.retry_after_s is not None:
         return ComeBack(float(math.ceil(decision.retry_after_s)))
     fault = decision.reason.value.startswith("ticket-")
-    return Refused(Reason.REFUSED, decision.reason.value, ticket_fault=fault)
+    return Refused(FailureReason.REFUSED, decision.reason.value, ticket_fault=fault)

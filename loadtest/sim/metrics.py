@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadtest.sim.bounds import alone_s
 from loadtest.sim.conditions import Conditions
-from loadtest.sim.outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, Tally
+from loadtest.sim.outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, RunRecord
 from loadtest.workloads import Workload
 
 _Vector = NDArray[np.float64]
@@ -61,7 +61,7 @@ def columns(data: Sequence[float], fields: Sequence[str]) -> dict[str, _Vector]:
     return {name: table[:, index] for index, name in enumerate(fields)}
 
 
-def session_times(tally: Tally, clients: int) -> _Vector:
+def session_times(tally: RunRecord, clients: int) -> _Vector:
     """Session time by client number; nan for those who gave up."""
     sessions = columns(tally.sessions, SESSION_FIELDS)
     times = np.full(clients, math.nan)
@@ -79,7 +79,7 @@ def _mean(values: _Vector) -> float:
     return float(values.mean()) if len(values) else math.nan
 
 
-def measure(workload: Workload, conditions: Conditions, tally: Tally) -> dict[str, float]:
+def measure(workload: Workload, conditions: Conditions, tally: RunRecord) -> dict[str, float]:
     """All figures of one run that need no other run beside it."""
     times = session_times(tally, len(workload.visitors))
     done = ~np.isnan(times)

@@ -28,7 +28,7 @@ DOWNLOAD_FIELDS = (
 SESSION_FIELDS = ("client", "arrived_s", "ended_s", "attempts", "gave_up")
 
 
-class Client:
+class SimClient:
     """One visitor at work on one of its files."""
 
     __slots__ = (
@@ -67,7 +67,7 @@ class Client:
 
 
 @dataclass(slots=True)
-class Tally:
+class RunRecord:
     """What happened, as columns; and the totals of the run."""
 
     downloads: array[float] = field(default_factory=lambda: array("d"))
@@ -77,7 +77,7 @@ class Tally:
     events: int = 0
 
     def add_download(
-        self, client: Client, size_bytes: int, ended_s: float, *, gave_up: bool
+        self, client: SimClient, size_bytes: int, ended_s: float, *, gave_up: bool
     ) -> None:
         """The client is done with one of its files, or done with waiting for it."""
         assert client.visit is not None
@@ -98,7 +98,7 @@ class Tally:
             )
         )
 
-    def add_session(self, client: Client, ended_s: float, *, gave_up: bool) -> None:
+    def add_session(self, client: SimClient, ended_s: float, *, gave_up: bool) -> None:
         """The client has left."""
         self.sessions.extend(
             (

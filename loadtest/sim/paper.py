@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from loadtest.sim.scenario import paper_scenarios
-from loadtest.sim.study import Result, run_seeds
+from loadtest.sim.study import StudyResult, run_seeds
 
 LABELS = (
     "HTTP+0",
@@ -60,7 +60,7 @@ class Cell:
     experiment: str
     load: str
     label: str
-    result: Result
+    result: StudyResult
     improvement: float
     improvement_error: float
     paper_mean_s: float | None
@@ -112,7 +112,7 @@ def run_paper(
     return cells
 
 
-def _cell(experiment: str, load: str, label: str, result: Result) -> Cell:
+def _cell(experiment: str, load: str, label: str, result: StudyResult) -> Cell:
     improvement = 1.0 - result.mean["ratio_to_http"]
     position = LABELS.index(label)
     means = MEANS.get((experiment, load))

@@ -12,7 +12,7 @@ from loadtest.sim.chronicle import Chronicle
 from loadtest.sim.conditions import PUNCTUAL, Conditions
 from loadtest.sim.controls import ProcessorSharing
 from loadtest.sim.engine import Engine
-from loadtest.sim.outcome import Tally
+from loadtest.sim.outcome import RunRecord
 from loadtest.workloads import Workload, with_rude
 from policies import registry
 from policies.contract import AdmissionPolicy
@@ -106,7 +106,7 @@ class Scenario:
 
     def simulate(
         self, workload: Workload, seed: int = 0, chronicle: Chronicle | None = None
-    ) -> Tally:
+    ) -> RunRecord:
         """One run."""
         if self.rude > 0.0:
             workload = with_rude(workload, self.rude)

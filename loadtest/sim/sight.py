@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from loadtest.sim.conditions import Conditions
 from policies.bottleneck import Bottleneck, LineOrders, Sample
-from policies.max_min import Flow, Link
+from policies.max_min import Flow, SharedLink
 
 #: As live: rates are smoothed over the first of these, seconds.
 _SMOOTHING_S = 0.5
@@ -22,7 +22,7 @@ _SMOOTHING_S = 0.5
 class Sight:
     """Sockets and pacer of the simulated server."""
 
-    def __init__(self, link: Link, conditions: Conditions) -> None:
+    def __init__(self, link: SharedLink, conditions: Conditions) -> None:
         ceiling_bytes_s = conditions.ceiling_bytes_s if conditions.paced else None
         self._link = link
         self._conditions = conditions

@@ -18,7 +18,7 @@ from loadtest.workloads import Workload, make_workload, with_rude
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class StudyResult:
     """One scenario over its seeds: every figure's mean, standard error and single values."""
 
     scenario: Scenario
@@ -120,7 +120,7 @@ def run_seeds(
     control: bool = True,
     jobs: int = 1,
     told: Callable[[], object] = lambda: None,
-) -> Result:
+) -> StudyResult:
     """The scenario once for each seed; `jobs` processes at a time. Same figures for any `jobs`.
 
     `told` is called after each run.
@@ -141,7 +141,7 @@ def run_seeds(
 
 def run_populations(
     populations: Iterable[Workload], scenario: Scenario, *, control: bool = True
-) -> Result:
+) -> StudyResult:
     """The same for populations that are at hand (a replayed trace)."""
     seeds, runs, name = [], [], ""
     for workload in populations:
@@ -153,7 +153,7 @@ def run_populations(
 
 def gather(
     scenario: Scenario, workload: str, seeds: Sequence[int], runs: Sequence[Mapping[str, float]]
-) -> Result:
+) -> StudyResult:
     """Means and standard errors of single runs.
 
     A ratio is the mean of the runs' ratios: runs are paired by their seed, so its error is small.
@@ -162,4 +162,4 @@ def gather(
     error: dict[str, float] = {}
     for name in runs[0] if runs else ():
         mean[name], error[name] = mean_and_error([run[name] for run in runs])
-    return Result(scenario, workload, tuple(seeds), mean, error, tuple(runs))
+    return StudyResult(scenario, workload, tuple(seeds), mean, error, tuple(runs))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from loadtest.sim.outcome import Client
+from loadtest.sim.outcome import SimClient
 
 #: What one gives, of the line that it has downwards (a line of 100/10 Mbit/s).
 GIVEN_SHARE = 0.1
@@ -20,11 +20,11 @@ _EVERY_S = 0.001
 
 
 @dataclass(slots=True)
-class Crowd:
+class PeerCrowd:
     """Who wants one file now, and how many of its bytes they have among them."""
 
     size_bytes: int
-    members: dict[int, Client] = field(default_factory=dict)
+    members: dict[int, SimClient] = field(default_factory=dict)
     origin_bytes: float = 0.0
 
     @property
@@ -33,7 +33,7 @@ class Crowd:
         return min(float(self.size_bytes), self.origin_bytes)
 
 
-class Swarm:
+class PeerCrowds:
     """All crowds of a run. `share`: of the clients that take part, drawn by their numbers.
 
     `left_bytes(client)` is what it still lacks, `took(client, bytes)` hears of each gain.
@@ -43,28 +43,28 @@ class Swarm:
         self,
         share: float,
         seed: str,
-        left_bytes: Callable[[Client], float],
-        took: Callable[[Client, float], None],
+        left_bytes: Callable[[SimClient], float],
+        took: Callable[[SimClient, float], None],
     ) -> None:
         self._share = share
         self._seed = seed
         self._left_bytes = left_bytes
         self._took = took
-        self._crowds: dict[str, Crowd] = {}
+        self._crowds: dict[str, PeerCrowd] = {}
         self._at = self._every_s = 0.0
         self.given_bytes = 0.0
 
-    def takes_part(self, client: Client) -> bool:
+    def takes_part(self, client: SimClient) -> bool:
         """Whether this client does; the same in each run of a population."""
         return Random(f"{self._seed}/{client.number}").random() < self._share
 
-    def join(self, client: Client, file: str, size_bytes: int) -> None:
+    def join(self, client: SimClient, file: str, size_bytes: int) -> None:
         """It wants a file from now on; nothing if it takes no part."""
         if self.takes_part(client):
-            crowd = self._crowds.setdefault(file, Crowd(size_bytes))
+            crowd = self._crowds.setdefault(file, PeerCrowd(size_bytes))
             crowd.members[client.number] = client
 
-    def leave(self, client: Client, file: str) -> None:
+    def leave(self, client: SimClient, file: str) -> None:
         """It has the file, or wants it no more."""
         crowd = self._crowds.get(file)
         if crowd is not None:
@@ -72,7 +72,7 @@ class Swarm:
             if not crowd.members:
                 del self._crowds[file]
 
-    def move(self, now: float, origin_bytes: Callable[[Client], float]) -> None:
+    def move(self, now: float, origin_bytes: Callable[[SimClient], float]) -> None:
         """What was given since the last time; `origin_bytes`: what a client has from the server."""
         passed_s = now - self._at
         if passed_s < self._every_s:

@@ -11,7 +11,7 @@ from typing import Any
 
 from loadtest.sim.metrics import MEANING
 from loadtest.sim.paper import Cell, Finding
-from loadtest.sim.study import Result
+from loadtest.sim.study import StudyResult
 
 #: The columns of the printed comparison: figure, heading, format.
 _COLUMNS = (
@@ -49,7 +49,7 @@ def number(value: float) -> float | None:
     return None if math.isnan(value) or math.isinf(value) else value
 
 
-def as_object(result: Result) -> dict[str, Any]:
+def as_object(result: StudyResult) -> dict[str, Any]:
     """One scenario as a JSON object: means by figure, `se` of the mean session time, all errors."""
     scenario = dataclasses.asdict(result.scenario)
     scenario["settings"] = dict(result.scenario.settings)
@@ -63,7 +63,7 @@ def as_object(result: Result) -> dict[str, Any]:
     }
 
 
-def as_csv(results: Sequence[Result]) -> str:
+def as_csv(results: Sequence[StudyResult]) -> str:
     """One row a run."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -89,7 +89,7 @@ def _grid(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def comparison_rows(results: Sequence[Result]) -> list[list[str]]:
+def comparison_rows(results: Sequence[StudyResult]) -> list[list[str]]:
     """Heading and one row a scenario, as text."""
     rows = [["policy", *(heading for _, heading, _ in _COLUMNS)]]
     for result in results:
@@ -104,7 +104,7 @@ def comparison_rows(results: Sequence[Result]) -> list[list[str]]:
     return rows
 
 
-def comparison(results: Sequence[Result]) -> str:
+def comparison(results: Sequence[StudyResult]) -> str:
     """The printed comparison."""
     first = results[0]
     head = (

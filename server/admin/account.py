@@ -23,15 +23,15 @@ from server.admin.accounts import (
     new_totp_secret,
     totp_uri,
 )
-from server.admin.app import COOKIE, VISITOR, ZONE, Ask, cookie
+from server.admin.app import COOKIE, VISITOR, ZONE, HandlerCall, cookie
 from server.admin.render import zone_of
-from server.admin.router import Operations, Pages
+from server.admin.router import Operations, PageRoutes
 from server.admin.sessions import LIFETIME_S
 from server.admin.shapes import SerialPath, Shape, Text
 from server.admin.web import Answer, Problem, checked, redirect
 
 api = Operations("account", Scope.ACCOUNTS)
-pages = Pages(Scope.ACCOUNTS)
+pages = PageRoutes(Scope.ACCOUNTS)
 
 _DAY_S = 86_400.0
 _YEAR_S = 365 * 86_400
@@ -93,7 +93,7 @@ class UsersOut(Shape):
 # -- what can be done ------------------------------------------------------------------------
 
 
-def tokens_of(ask: Ask) -> list[ApiToken]:
+def tokens_of(ask: HandlerCall) -> list[ApiToken]:
     """The API tokens that this one may see, newest first: an operator all, others their own."""
     who = ask.principal
     held = ask.admin.accounts.tokens.values()
@@ -101,7 +101,7 @@ def tokens_of(ask: Ask) -> list[ApiToken]:
     return sorted(seen, key=lambda token: -token.created_s)
 
 
-def issue_token(ask: Ask, wanted: TokenIn) -> tuple[str, ApiToken]:
+def issue_token(ask: HandlerCall, wanted: TokenIn) -> tuple[str, ApiToken]:
     """A token of one's own, which can do no more than oneself. Raises Problem 403."""
     who = ask.principal
     if who.token is not None and not who.may(Scope.ACCOUNTS):
@@ -120,7 +120,7 @@ def issue_token(ask: Ask, wanted: TokenIn) -> tuple[str, ApiToken]:
     return secret, token
 
 
-def drop_token(ask: Ask, serial: str) -> None:
+def drop_token(ask: HandlerCall, serial: str) -> None:
     """Revoke a token and all that it issued. Raises Problem 404.
 
     A person revokes their own (an operator every one); a token without the scope accounts only
@@ -138,7 +138,7 @@ def drop_token(ask: Ask, serial: str) -> None:
     ask.log("account", f"revoked API token {serial}")
 
 
-async def add_user(ask: Ask, wanted: UserIn) -> User:
+async def add_user(ask: HandlerCall, wanted: UserIn) -> User:
     """Add a user with a first password. Raises AccountFault."""
     role = Role(wanted.role)
     user = await ask.admin.accounts.add_user(wanted.name, role, wanted.password, ask.now)
@@ -146,7 +146,7 @@ async def add_user(ask: Ask, wanted: UserIn) -> User:
     return user
 
 
-def drop_user(ask: Ask, name: str) -> None:
+def drop_user(ask: HandlerCall, name: str) -> None:
     """Remove a user with all sessions and tokens. Raises AccountFault."""
     ask.admin.accounts.drop_user(name)
     ask.admin.sessions.end_all(name)
@@ -180,39 +180,39 @@ def _user_out(user: User) -> UserOut:
 
 
 @api.get("/tokens")
-async def list_tokens(ask: Ask) -> TokensOut:
+async def list_tokens(ask: HandlerCall) -> TokensOut:
     """API tokens."""
     return TokensOut(tokens=[_token_out(token) for token in tokens_of(ask)])
 
 
 @api.post("/tokens", scope=Scope.READ, status=201)
-async def issue_token_(ask: Ask, body: TokenIn) -> TokenOut:
+async def issue_token_(ask: HandlerCall, body: TokenIn) -> TokenOut:
     """Issue an API token."""
     secret, token = issue_token(ask, body)
     return _token_out(token, secret)
 
 
 @api.delete("/tokens/{serial}", scope=Scope.READ)
-async def revoke_token(ask: Ask, path: SerialPath) -> None:
+async def revoke_token(ask: HandlerCall, path: SerialPath) -> None:
     """Revoke an API token."""
     drop_token(ask, path.serial)
 
 
 @api.get("/users", scope=Scope.ACCOUNTS)
-async def list_users(ask: Ask) -> UsersOut:
+async def list_users(ask: HandlerCall) -> UsersOut:
     """Users."""
     held = sorted(ask.admin.accounts.users.values(), key=lambda user: user.name)
     return UsersOut(users=[_user_out(user) for user in held])
 
 
 @api.post("/users", status=201)
-async def add_user_(ask: Ask, body: UserIn) -> UserOut:
+async def add_user_(ask: HandlerCall, body: UserIn) -> UserOut:
     """Add a user."""
     return _user_out(await add_user(ask, body))
 
 
 @api.delete("/users/{name}")
-async def remove_user(ask: Ask, path: NamePath) -> None:
+async def remove_user(ask: HandlerCall, path: NamePath) -> None:
     """Remove a user."""
     drop_user(ask, path.name)
 
@@ -226,7 +226,7 @@ def _way(text: str) -> str:
     return text if fine and "\\" not in text else "/"
 
 
-def _login_page(ask: Ask, fault: str = "", status: int = 200, wait_s: int = 0) -> Answer:
+def _login_page(ask: HandlerCall, fault: str = "", status: int = 200, wait_s: int = 0) -> Answer:
     call, sessions = ask.call, ask.admin.sessions
     visitor = call.cookie(VISITOR)
     ident = sessions.ident(visitor)
@@ -248,14 +248,14 @@ def _login_page(ask: Ask, fault: str = "", status: int = 200, wait_s: int = 0) -
 
 
 @pages.get("/login", public=True)
-async def login_form(ask: Ask) -> Answer:
+async def login_form(ask: HandlerCall) -> Answer:
     """The only page for strangers."""
     who = ask.call.who
     return redirect("/") if who is not None and who.session is not None else _login_page(ask)
 
 
 @pages.post("/login", public=True)
-async def login(ask: Ask) -> Answer:
+async def login(ask: HandlerCall) -> Answer:
     """Try a password."""
     call, admin = ask.call, ask.admin
     name = call.field("name")
@@ -279,13 +279,13 @@ async def login(ask: Ask) -> Answer:
     return redirect(way, _session_cookie(ask, user.name), over)
 
 
-def _session_cookie(ask: Ask, name: str) -> tuple[str, str]:
+def _session_cookie(ask: HandlerCall, name: str) -> tuple[str, str]:
     value = ask.admin.sessions.begin(name, ask.now)
     return cookie(COOKIE, value, secure=ask.call.secure, age_s=int(LIFETIME_S))
 
 
 @pages.post("/logout", scope=Scope.READ, own_account=True)
-async def logout(ask: Ask) -> Answer:
+async def logout(ask: HandlerCall) -> Answer:
     """End this session."""
     if ask.principal.session is not None:
         ask.admin.sessions.end(ask.principal.session)
@@ -293,7 +293,7 @@ async def logout(ask: Ask) -> Answer:
 
 
 @pages.post("/theme", scope=Scope.READ, own_account=True)
-async def theme(ask: Ask) -> Answer:
+async def theme(ask: HandlerCall) -> Answer:
     """Light, dark, or as the system has it."""
     word = ask.call.field("theme")
     value = word if word in ("light", "dark") else ""
@@ -303,7 +303,7 @@ async def theme(ask: Ask) -> Answer:
 
 
 @pages.post("/zone", scope=Scope.READ, own_account=True)
-async def zone(ask: Ask) -> Answer:
+async def zone(ask: HandlerCall) -> Answer:
     """The time zone in which this browser shows and reads times."""
     word = ask.call.field("zone")
     if word and zone_of(word).key != word:
@@ -318,13 +318,13 @@ async def zone(ask: Ask) -> Answer:
 # -- the account page ------------------------------------------------------------------------
 
 
-def _me(ask: Ask) -> User:
+def _me(ask: HandlerCall) -> User:
     if ask.principal.session is None:
         raise Problem(403, "Log in as a user; an API token has no account.")
     return ask.principal.owner
 
 
-def _account(ask: Ask, status: int = 200, **values: object) -> Answer:
+def _account(ask: HandlerCall, status: int = 200, **values: object) -> Answer:
     user, accounts = _me(ask), ask.admin.accounts
     operator = ask.principal.may(Scope.ACCOUNTS)
     shown: dict[str, object] = {"fault": "", "said": "", "secret": "", "setup": None, **values}
@@ -341,13 +341,13 @@ def _account(ask: Ask, status: int = 200, **values: object) -> Answer:
 
 
 @pages.get("/account", own_account=True)
-async def account(ask: Ask) -> Answer:
+async def account(ask: HandlerCall) -> Answer:
     """One's own account; users for those who may."""
     said = {"password": "Your password is changed.", "totp": "One-time codes are on."}
     return _account(ask, said=said.get(ask.call.arg("said"), ""))
 
 
-async def _password_refused(ask: Ask, name: str) -> Answer | None:
+async def _password_refused(ask: HandlerCall, name: str) -> Answer | None:
     """The page that says why the password given in `old` does not count; None where it does."""
     call, admin = ask.call, ask.admin
     if admin.brake.wait_s(call.peer, name, ask.now) > 0:
@@ -360,7 +360,7 @@ async def _password_refused(ask: Ask, name: str) -> Answer | None:
 
 
 @pages.post("/account/password", scope=Scope.READ, own_account=True)
-async def password(ask: Ask) -> Answer:
+async def password(ask: HandlerCall) -> Answer:
     """Change one's own password; all other sessions end."""
     user, call, admin = _me(ask), ask.call, ask.admin
     refused = await _password_refused(ask, user.name)
@@ -381,12 +381,12 @@ async def password(ask: Ask) -> Answer:
 
 
 @pages.post("/account/totp", scope=Scope.READ, own_account=True)
-async def totp_start(ask: Ask) -> Answer:
+async def totp_start(ask: HandlerCall) -> Answer:
     """Show a fresh secret."""
     return _totp_page(ask, new_totp_secret())
 
 
-def _totp_page(ask: Ask, secret: str, fault: str = "") -> Answer:
+def _totp_page(ask: HandlerCall, secret: str, fault: str = "") -> Answer:
     uri = totp_uri(secret, _me(ask).name, ask.call.headers.get("host", ""))
     # No XML head, no inline style: a picture that fits a strict policy.
     picture = segno.make(uri).svg_inline(omitsize=True, svgclass="qr", lineclass=None)
@@ -395,7 +395,7 @@ def _totp_page(ask: Ask, secret: str, fault: str = "") -> Answer:
 
 
 @pages.post("/account/totp/on", scope=Scope.READ, own_account=True)
-async def totp_finish(ask: Ask) -> Answer:
+async def totp_finish(ask: HandlerCall) -> Answer:
     """Turn one-time codes on, if the code fits."""
     user, secret = _me(ask), ask.call.field("secret")
     if len(secret) != 32 or not secret.isalnum():
@@ -409,7 +409,7 @@ async def totp_finish(ask: Ask) -> Answer:
 
 
 @pages.post("/account/totp/off", scope=Scope.READ, own_account=True)
-async def totp_off(ask: Ask) -> Answer:
+async def totp_off(ask: HandlerCall) -> Answer:
     """Turn them off; the password is asked again."""
     user, admin = _me(ask), ask.admin
     refused = await _password_refused(ask, user.name)
@@ -421,7 +421,7 @@ async def totp_off(ask: Ask) -> Answer:
 
 
 @pages.post("/account/tokens", scope=Scope.READ)
-async def token_issue(ask: Ask) -> Answer:
+async def token_issue(ask: HandlerCall) -> Answer:
     """Issue a token, and show it once."""
     call = ask.call
     _me(ask)
@@ -440,7 +440,7 @@ async def token_issue(ask: Ask) -> Answer:
 
 
 @pages.post("/account/tokens/{serial}/revoke", scope=Scope.READ)
-async def token_drop(ask: Ask) -> Answer:
+async def token_drop(ask: HandlerCall) -> Answer:
     """Revoke one."""
     _me(ask)
     drop_token(ask, ask.call.params["serial"])
@@ -448,7 +448,7 @@ async def token_drop(ask: Ask) -> Answer:
 
 
 @pages.post("/account/users")
-async def user_add(ask: Ask) -> Answer:
+async def user_add(ask: HandlerCall) -> Answer:
     """Add a user."""
     call = ask.call
     values = {"name": call.field("name"), "role": call.field("role") or "viewer"}
@@ -460,7 +460,7 @@ async def user_add(ask: Ask) -> Answer:
 
 
 @pages.post("/account/users/{name}/remove")
-async def user_drop(ask: Ask) -> Answer:
+async def user_drop(ask: HandlerCall) -> Answer:
     """Remove a user."""
     try:
         drop_user(ask, ask.call.params["name"])

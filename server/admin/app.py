@@ -28,7 +28,7 @@ from server.admin.render import Assets, read_time, zone_of
 from server.admin.revisions import StaleRevision
 from server.admin.router import Router
 from server.admin.server import Server
-from server.admin.sessions import LoginBrake, Sessions
+from server.admin.sessions import LoginBrake, Logins
 from server.admin.web import Answer, Call, Principal, Problem, html, problem_of, redirect, wrong
 from server.http.cookies import set_cookie
 
@@ -52,7 +52,7 @@ log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class HandlerCall:
     """A call with all that a handler needs to answer it."""
 
     admin: Admin
@@ -118,7 +118,7 @@ class Admin:
 
     server: Server
     accounts: Accounts
-    sessions: Sessions
+    sessions: Logins
     assets: Assets
     templates: Environment
     previews: Previews
@@ -157,7 +157,7 @@ class Admin:
 
     async def _dispatch(self, call: Call) -> Answer:
         route, params = self.router.find(call.method, call.path)
-        ask = Ask(self, dataclasses.replace(call, params=params))
+        ask = HandlerCall(self, dataclasses.replace(call, params=params))
         user = call.who.owner if call.who and call.who.session else None
         if not route.public:
             if not ask.principal.may(route.scope):
@@ -235,7 +235,7 @@ class Admin:
         if problem.status == 401 and call.method in ("GET", "HEAD"):
             way = "" if call.path == "/" else f"?next={quote(call.path)}"
             return redirect(f"/login{way}")
-        found = Ask(self, call).page("fault.html", problem.status, problem=problem)
+        found = HandlerCall(self, call).page("fault.html", problem.status, problem=problem)
         return dataclasses.replace(found, headers=(*found.headers, *problem.headers))
 
 

@@ -14,7 +14,7 @@ _PAPER = "blocks"
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class BlockedNetwork:
     """An address (or network) that is refused, until `until_s` or for good."""
 
     network: str
@@ -24,26 +24,28 @@ class Block:
     note: str = ""
 
 
-class Blocks:
+class BlockedNetworks:
     """The blocks in force."""
 
     def __init__(self, desk: QueueActions, papers: Papers, now: Callable[[], float]) -> None:
         self._desk = desk
         self._papers = papers
         self._now = now
-        self._by_network = {row["network"]: Block(**row) for row in papers.read_list(_PAPER)}
+        self._by_network = {
+            row["network"]: BlockedNetwork(**row) for row in papers.read_list(_PAPER)
+        }
 
     def open(self) -> None:
         """Put the remembered blocks in force."""
         for block in self.all():
             self._desk.block(block.network, block.until_s)
 
-    def all(self) -> list[Block]:
+    def all(self) -> list[BlockedNetwork]:
         """Those that have not run out."""
         now = self._now()
         return [b for b in self._by_network.values() if b.until_s is None or b.until_s > now]
 
-    def add(self, block: Block) -> None:
+    def add(self, block: BlockedNetwork) -> None:
         """Refuse from now on, and cut what the address has."""
         self._by_network[block.network] = block
         self._desk.block(block.network, block.until_s)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlencode
 
 from pydantic import Field
 
 from server.admin.accounts import Scope
-from server.admin.app import Ask
+from server.admin.app import HandlerCall
 from server.admin.events import ask as query_store
 from server.admin.file_index import SORTS
-from server.admin.router import Operations, Pages
+from server.admin.router import Operations, PageRoutes
 from server.admin.rule_keeper import Sourced
-from server.admin.shapes import ListQuery, Shape, Text
+from server.admin.shapes import Hour, Limit, Offset, Search, Shape, Text
 from server.admin.sheets import csv_answer
 from server.admin.web import Answer, Problem, checked, redirect, wrong
 from server.admission.rules import Rule
 from server.store.usage import HOUR_S, read_hours
 
 api = Operations("release", Scope.FILES)
-pages = Pages(Scope.FILES)
+pages = PageRoutes(Scope.FILES)
 
 LIMIT = 50
 CLASS_MAX = 32
@@ -33,7 +33,10 @@ class PathQuery(Shape):
     path: str = Field(min_length=1, max_length=1024, description="The rule's pattern.")
 
 
-class FileQuery(ListQuery):
+class FileQuery(Shape):
+    q: Search = ""
+    offset: Offset = 0
+    limit: Limit = 50
     sort: Literal["path", "popular", "bytes", "size"] = Field("path", description="The order.")
 
 
@@ -58,21 +61,37 @@ class FilesOut(Shape):
     files: list[FileOut]
 
 
-class RuleIn(Shape):
-    path: str = Field(
+Pattern = Annotated[
+    str,
+    Field(
         max_length=1024,
         pattern=r"^/[^\x00-\x1f\x7f]*$",
         description="A pattern with * and ?; it starts with a slash.",
-    )
-    require_class: Text = Field("", max_length=CLASS_MAX)
-    treat_as: Literal["", "small", "large"] = ""
+    ),
+]
+ClassName = Annotated[Text, Field(max_length=CLASS_MAX)]
+Treatment = Literal["", "small", "large"]
+Note = Annotated[Text, Field(max_length=200)]
+
+
+class RuleIn(Shape):
+    path: Pattern
+    require_class: ClassName = ""
+    treat_as: Treatment = ""
     multicast: bool | None = None
-    hidden_until_s: float | None = Field(None, ge=0, le=4e9)
-    prequeue_from_s: float | None = Field(None, ge=0, le=4e9)
-    note: Text = Field("", max_length=200)
+    hidden_until_s: Hour = None
+    prequeue_from_s: Hour = None
+    note: Note = ""
 
 
-class RuleOut(RuleIn):
+class RuleOut(Shape):
+    path: Pattern
+    require_class: ClassName = ""
+    treat_as: Treatment = ""
+    multicast: bool | None = None
+    hidden_until_s: Hour = None
+    prequeue_from_s: Hour = None
+    note: Note = ""
     source: Literal["configuration", "admin"] = Field(
         "admin", description="Where it comes from; only the admin's can be changed here."
     )
@@ -123,7 +142,7 @@ def _moment(at_s: float | None) -> datetime | None:
     return None if at_s is None else datetime.fromtimestamp(at_s, UTC)
 
 
-def put_rule(ask: Ask, given: RuleIn) -> RuleOut:
+def put_rule(ask: HandlerCall, given: RuleIn) -> RuleOut:
     """Add a rule, or replace the operators' one with the same pattern. Raises Problem 422."""
     opens, registers = given.hidden_until_s, given.prequeue_from_s
     if registers is not None and (opens is None or registers >= opens):
@@ -148,7 +167,7 @@ def put_rule(ask: Ask, given: RuleIn) -> RuleOut:
     return rule_out(Sourced(rule, "admin"))
 
 
-def drop_rule(ask: Ask, path: str) -> None:
+def drop_rule(ask: HandlerCall, path: str) -> None:
     """Remove one of the operators' rules. Raises Problem 404 and 409."""
     own = ask.server.rules.own
     kept = [rule for rule in own if rule.path != path]
@@ -160,7 +179,7 @@ def drop_rule(ask: Ask, path: str) -> None:
     ask.log("rule", f"removed the rule for {path}")
 
 
-def prequeues(ask: Ask) -> list[PrequeueOut]:
+def prequeues(ask: HandlerCall) -> list[PrequeueOut]:
     """Every pre-queue: its published commitment, and after the draw the seed that opens it."""
     return [
         PrequeueOut(
@@ -175,7 +194,7 @@ def prequeues(ask: Ask) -> list[PrequeueOut]:
     ]
 
 
-async def statistics_csv(ask: Ask, since_s: float, until_s: float, path: str) -> Answer:
+async def statistics_csv(ask: HandlerCall, since_s: float, until_s: float, path: str) -> Answer:
     """Downloads and bytes by file and hour. Raises StoreSilent and Problem 422."""
     if until_s <= since_s:
         raise wrong("until_s", "The end must be after the start.")
@@ -194,38 +213,38 @@ async def statistics_csv(ask: Ask, since_s: float, until_s: float, path: str) ->
 
 
 @api.get("/files")
-async def list_files(ask: Ask, query: FileQuery) -> FilesOut:
+async def list_files(ask: HandlerCall, query: FileQuery) -> FilesOut:
     """What is served."""
     rows, total = await ask.server.files.read(query.q, query.sort, query.offset, query.limit)
     return FilesOut(total=total, files=[FileOut.model_validate(row) for row in rows])
 
 
 @api.get("/files/statistics.csv", media="text/csv")
-async def export_statistics(ask: Ask, query: StatisticsQuery) -> Answer:
+async def export_statistics(ask: HandlerCall, query: StatisticsQuery) -> Answer:
     """Downloads and bytes of every file by hour (the last 90 days) as CSV."""
     return await statistics_csv(ask, query.since_s, query.until_s, query.path)
 
 
 @api.get("/rules")
-async def list_rules(ask: Ask) -> RulesOut:
+async def list_rules(ask: HandlerCall) -> RulesOut:
     """Rules for files, in the order in which they speak; the last one that does counts."""
     return RulesOut(rules=[rule_out(one) for one in ask.server.rules.all()])
 
 
 @api.put("/rules")
-async def put_rule_(ask: Ask, body: RuleIn) -> RuleOut:
+async def put_rule_(ask: HandlerCall, body: RuleIn) -> RuleOut:
     """Add or replace the rule of a pattern."""
     return put_rule(ask, body)
 
 
 @api.delete("/rules")
-async def remove_rule(ask: Ask, query: PathQuery) -> None:
+async def remove_rule(ask: HandlerCall, query: PathQuery) -> None:
     """Remove the rule of a pattern."""
     drop_rule(ask, query.path)
 
 
 @api.get("/prequeues")
-async def list_prequeues(ask: Ask) -> PrequeuesOut:
+async def list_prequeues(ask: HandlerCall) -> PrequeuesOut:
     """Pre-queues and their draws."""
     return PrequeuesOut(prequeues=prequeues(ask))
 
@@ -234,7 +253,7 @@ async def list_prequeues(ask: Ask) -> PrequeuesOut:
 
 
 @pages.get("/files")
-async def files(ask: Ask) -> Answer:
+async def files(ask: HandlerCall) -> Answer:
     """Files with the rules that speak of them; all rules; pre-queues."""
     call, server = ask.call, ask.server
     search = call.arg("q").strip()[:256]
@@ -257,14 +276,14 @@ async def files(ask: Ask) -> Answer:
 
 
 @pages.get("/files/statistics.csv")
-async def statistics(ask: Ask) -> Answer:
+async def statistics(ask: HandlerCall) -> Answer:
     """The same as the API's, for a browser."""
     days = ask.call.number("days", 7, 1, 90)
     return await statistics_csv(ask, ask.now - days * 86_400.0, ask.now, "")
 
 
 @pages.get("/files/rule", scope=Scope.FILES)
-async def rule_form(ask: Ask) -> Answer:
+async def rule_form(ask: HandlerCall) -> Answer:
     """One rule, or a new one."""
     path = ask.call.arg("path")
     found = next(
@@ -274,7 +293,7 @@ async def rule_form(ask: Ask) -> Answer:
     return _rule_form(ask, shown)
 
 
-def _rule_form(ask: Ask, rule: RuleIn, problem: Problem | None = None) -> Answer:
+def _rule_form(ask: HandlerCall, rule: RuleIn | RuleOut, problem: Problem | None = None) -> Answer:
     return ask.page(
         "rule.html",
         422 if problem else 200,
@@ -286,7 +305,7 @@ def _rule_form(ask: Ask, rule: RuleIn, problem: Problem | None = None) -> Answer
 
 
 @pages.post("/files/rule")
-async def rule_save(ask: Ask) -> Answer:
+async def rule_save(ask: HandlerCall) -> Answer:
     """Keep it, or show what is wrong with it."""
     call = ask.call
     values: dict[str, Any] = {
@@ -306,7 +325,7 @@ async def rule_save(ask: Ask) -> Answer:
 
 
 @pages.post("/files/rule/remove")
-async def rule_drop(ask: Ask) -> Answer:
+async def rule_drop(ask: HandlerCall) -> Answer:
     """Remove it."""
     drop_rule(ask, ask.call.field("path"))
     return redirect("/files#rules")

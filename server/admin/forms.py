@@ -179,7 +179,7 @@ def _mapping(text: str) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DiffLine:
     """One line of a diff."""
 
     name: str
@@ -189,13 +189,13 @@ class Change:
 
 def diff(
     policy: str, settings: Mapping[str, Any], new_policy: str, new_settings: Mapping[str, Any]
-) -> list[Change]:
+) -> list[DiffLine]:
     """What differs between two revisions, the policy first."""
-    found = [Change("policy", policy, new_policy)] if policy != new_policy else []
+    found = [DiffLine("policy", policy, new_policy)] if policy != new_policy else []
     for name in dict.fromkeys((*settings, *new_settings)):
         before, after = settings.get(name), new_settings.get(name)
         if before != after:
-            found.append(Change(name, _word(before), _word(after)))
+            found.append(DiffLine(name, _word(before), _word(after)))
     return found
 
 

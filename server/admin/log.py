@@ -6,21 +6,23 @@ from urllib.parse import urlencode
 
 from pydantic import Field
 
-from server.admin.app import Ask
-from server.admin.router import Operations, Pages
-from server.admin.server import StateRow
-from server.admin.shapes import BeforeQuery, Shape
+from server.admin.app import HandlerCall
+from server.admin.router import Operations, PageRoutes
+from server.admin.server import StatusLine
+from server.admin.shapes import Before, Limit, Search, Shape
 from server.admin.web import Answer
 
 api = Operations("server")
-pages = Pages()
+pages = PageRoutes()
 
 LIMIT = 100
 
 
-class EventQuery(BeforeQuery):
+class EventQuery(Shape):
+    before: Before = None
+    limit: Limit = 50
     kind: str = Field("", max_length=64, description="Only of this kind.")
-    q: str = Field("", max_length=128, description="Only what contains this.")
+    q: Search = ""
 
 
 class EventOut(Shape):
@@ -45,31 +47,31 @@ class RowsOut(Shape):
     rows: list[RowOut]
 
 
-def _rows(rows: list[StateRow]) -> RowsOut:
+def _rows(rows: list[StatusLine]) -> RowsOut:
     return RowsOut(rows=[RowOut.model_validate(row) for row in rows])
 
 
 @api.get("/mirrors")
-async def list_mirrors(ask: Ask) -> RowsOut:
+async def list_mirrors(ask: HandlerCall) -> RowsOut:
     """Mirrors as they stand."""
     return _rows(ask.server.mirror_rows())
 
 
 @api.get("/multicast")
-async def list_multicast(ask: Ask) -> RowsOut:
+async def list_multicast(ask: HandlerCall) -> RowsOut:
     """What is multicast now."""
     return _rows(ask.server.multicast_rows())
 
 
 @api.get("/events")
-async def list_events(ask: Ask, query: EventQuery) -> EventsOut:
+async def list_events(ask: HandlerCall, query: EventQuery) -> EventsOut:
     """The log, newest first."""
     found = await ask.server.events.read(query.before, query.limit, query.kind, query.q)
     return EventsOut(events=[EventOut.model_validate(event) for event in found])
 
 
 @pages.get("/network")
-async def network(ask: Ask) -> Answer:
+async def network(ask: HandlerCall) -> Answer:
     """Listeners, multicast, mirrors."""
     return ask.page(
         "network.html",
@@ -80,7 +82,7 @@ async def network(ask: Ask) -> Answer:
 
 
 @pages.get("/log")
-async def log(ask: Ask) -> Answer:
+async def log(ask: HandlerCall) -> Answer:
     """The log, searchable."""
     call = ask.call
     kind, search = call.arg("kind").strip()[:64], call.arg("q").strip()[:128]

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from server.admin.app import Ask
+from server.admin.app import HandlerCall
 from server.admin.charts import (
     CHARTS,
     SERIES,
@@ -24,14 +24,14 @@ from server.admin.charts import (
 from server.admin.metrics import Metrics
 from server.admin.openapi import openapi
 from server.admin.render import clock, moment
-from server.admin.router import Operations, Pages
+from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import Shape
 from server.admin.sheets import csv_answer
 from server.admin.status_text import state_of
 from server.admin.web import Answer, Problem
 
 api = Operations("server")
-pages = Pages()
+pages = PageRoutes()
 
 #: Word in the address -> (seconds, on its link, over the charts).
 SPANS = {
@@ -114,7 +114,7 @@ class HistoryOut(Shape):
 
 
 @api.get("/state")
-async def get_state(ask: Ask) -> StateOut:
+async def get_state(ask: HandlerCall) -> StateOut:
     """The server at a glance."""
     snapshot, health = ask.server.vitals.snapshot(), ask.server.vitals.read()
     known = asdict(health) | asdict(snapshot) | asdict(state_of(snapshot, health))
@@ -124,7 +124,7 @@ async def get_state(ask: Ask) -> StateOut:
 
 
 @api.get("/history")
-async def get_history(ask: Ask, query: HistoryQuery) -> HistoryOut:
+async def get_history(ask: HandlerCall, query: HistoryQuery) -> HistoryOut:
     """Recorded series on one time axis."""
     found = await ask.server.history.read(ask.now - query.span_s, ask.now, query.points)
     series = {name: list(found.series[name]) for name in SERIES}
@@ -132,7 +132,7 @@ async def get_history(ask: Ask, query: HistoryQuery) -> HistoryOut:
 
 
 @api.get("/history.csv", media="text/csv")
-async def export_history(ask: Ask, query: PeriodQuery) -> Answer:
+async def export_history(ask: HandlerCall, query: PeriodQuery) -> Answer:
     """Recorded series of any period as CSV."""
     if query.until_s <= query.since_s:
         raise Problem(422, "until_s: The end must be after the start.", code="invalid-value")
@@ -145,20 +145,20 @@ async def export_history(ask: Ask, query: PeriodQuery) -> Answer:
 
 
 @api.get("/openapi.json", tag="account", public=True)
-async def get_open_api(ask: Ask) -> Answer:
+async def get_open_api(ask: HandlerCall) -> Answer:
     """This document."""
     routes = (route for route in ask.admin.router.routes if route.operation is not None)
     found = openapi(routes, ask.server.vitals.version)
     return Answer(200, json.dumps(found).encode(), (("content-type", "application/json"),))
 
 
-def _chosen(ask: Ask) -> str:
+def _chosen(ask: HandlerCall) -> str:
     word = ask.call.arg("span", "1h")
     return word if word in SPANS else "1h"
 
 
 @pages.get("/")
-async def now(ask: Ask) -> Answer:
+async def now(ask: HandlerCall) -> Answer:
     """The overview."""
     chosen = _chosen(ask)
     span_s, _, title = SPANS[chosen]
@@ -182,14 +182,14 @@ async def now(ask: Ask) -> Answer:
 
 
 @pages.get("/now")
-async def now_part(ask: Ask) -> Answer:
+async def now_part(ask: HandlerCall) -> Answer:
     """The figures alone, for htmx."""
     snapshot, health = ask.server.vitals.snapshot(), ask.server.vitals.read()
     return ask.page("now_part.html", state=state_of(snapshot, health), snapshot=snapshot)
 
 
 @pages.get("/history")
-async def history(ask: Ask) -> Answer:
+async def history(ask: HandlerCall) -> Answer:
     """The charts' numbers, column by column, as uPlot wants them."""
     span_s = SPANS[_chosen(ask)][0]
     found = from_first_value(await ask.server.history.drawn(span_s, ask.now, _POINTS))
@@ -201,13 +201,13 @@ async def history(ask: Ask) -> Answer:
 
 
 @pages.get("/live")
-async def live(ask: Ask) -> Answer:
+async def live(ask: HandlerCall) -> Answer:
     """One event a second with the newest point of every chart."""
     headers = (("content-type", "text/event-stream"), ("x-accel-buffering", "no"))
     return Answer(200, headers=headers, follow=follower(ask))
 
 
-def follower(ask: Ask) -> Callable[[], bytes]:
+def follower(ask: HandlerCall) -> Callable[[], bytes]:
     """Gives the next event, or nothing once the one who asked may no longer look."""
     who, vitals = ask.principal, ask.server.vitals
     last: dict[str, float] = {}
@@ -240,7 +240,7 @@ def follower(ask: Ask) -> Callable[[], bytes]:
 @pages.get("/static/{name}", public=True)
 # The waiting page's preview asks for its style where visitors find it.
 @pages.get("/-/static/{name}", public=True)
-async def static(ask: Ask) -> Answer:
+async def static(ask: HandlerCall) -> Answer:
     """The static files; kept for ever by browsers, since their address has their tag."""
     call = ask.call
     asset = ask.admin.assets.by_name.get(call.params["name"])
@@ -255,7 +255,7 @@ async def static(ask: Ask) -> Answer:
 
 
 @pages.get("/metrics", public=True)
-async def metrics(ask: Ask) -> Answer:
+async def metrics(ask: HandlerCall) -> Answer:
     """For Prometheus: free for this machine, with an API token from elsewhere."""
     call, server = ask.call, ask.server
     forwarded = not _PROXIED.isdisjoint(call.headers)
@@ -266,13 +266,13 @@ async def metrics(ask: Ask) -> Answer:
 
 
 @pages.get("/-/live", public=True)
-async def alive(ask: Ask) -> Answer:
+async def alive(ask: HandlerCall) -> Answer:
     """The process answers."""
     return Answer(200, b"live\n", (("content-type", "text/plain"),))
 
 
 @pages.get("/-/ready", public=True)
-async def ready(ask: Ask) -> Answer:
+async def ready(ask: HandlerCall) -> Answer:
     """The server takes downloads; says the same as the probe of its visitors' side."""
     found = ask.server.vitals.readiness()
     if found is None:

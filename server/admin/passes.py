@@ -9,8 +9,8 @@ from urllib.parse import urlencode
 from pydantic import Field
 
 from server.admin.accounts import Scope
-from server.admin.app import Ask
-from server.admin.router import Operations, Pages
+from server.admin.app import HandlerCall
+from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import ListQuery, SerialPath, Shape, Text
 from server.admin.sheets import csv_answer
 from server.admin.web import Answer, Problem, checked, redirect, wrong
@@ -18,7 +18,7 @@ from server.store.queries import revoke_pass, write_passes
 from server.store.records import PassRecord
 
 api = Operations("release", Scope.FILES)
-pages = Pages(Scope.FILES)
+pages = PageRoutes(Scope.FILES)
 
 LIMIT = 50
 AT_ONCE = 10_000
@@ -75,7 +75,7 @@ def pass_out(record: PassRecord, who: str = "", token: str | None = None) -> Pas
     )
 
 
-def issue(ask: Ask, wanted: PassesIn) -> list[PassOut]:
+def issue(ask: HandlerCall, wanted: PassesIn) -> list[PassOut]:
     """Make passes; their tokens are known only now. Raises Problem 422."""
     settings = ask.server.gate.settings
     if wanted.kind not in settings.class_weights:
@@ -104,7 +104,7 @@ def issue(ask: Ask, wanted: PassesIn) -> list[PassOut]:
     return [pass_out(record, ask.who, token) for token, record in made]
 
 
-def revoke(ask: Ask, serial: str) -> None:
+def revoke(ask: HandlerCall, serial: str) -> None:
     """Make a pass worthless. Raises Problem 404."""
     book = ask.server.passes
     known = any(one.serial == serial and not one.revoked for one in book.records())
@@ -118,7 +118,7 @@ def revoke(ask: Ask, serial: str) -> None:
     ask.log("passes", f"revoked pass {serial}")
 
 
-def passes_like(ask: Ask, search: str) -> list[PassRecord]:
+def passes_like(ask: HandlerCall, search: str) -> list[PassRecord]:
     """Issued passes, newest first."""
     return [
         one
@@ -131,7 +131,7 @@ def passes_like(ask: Ask, search: str) -> list[PassRecord]:
 
 
 @api.get("/passes")
-async def list_passes(ask: Ask, query: ListQuery) -> PassesOut:
+async def list_passes(ask: HandlerCall, query: ListQuery) -> PassesOut:
     """Issued priority passes."""
     found = passes_like(ask, query.q)
     page = found[query.offset : query.offset + query.limit]
@@ -139,14 +139,14 @@ async def list_passes(ask: Ask, query: ListQuery) -> PassesOut:
 
 
 @api.post("/passes", status=201)
-async def issue_passes(ask: Ask, body: PassesIn) -> PassesOut:
+async def issue_passes(ask: HandlerCall, body: PassesIn) -> PassesOut:
     """Issue priority passes."""
     made = issue(ask, body)
     return PassesOut(total=len(made), passes=made)
 
 
 @api.delete("/passes/{serial}")
-async def revoke_pass_(ask: Ask, path: SerialPath) -> None:
+async def revoke_pass_(ask: HandlerCall, path: SerialPath) -> None:
     """Make a priority pass worthless."""
     revoke(ask, path.serial)
 
@@ -155,12 +155,12 @@ async def revoke_pass_(ask: Ask, path: SerialPath) -> None:
 
 
 @pages.get("/passes")
-async def passes(ask: Ask) -> Answer:
+async def passes(ask: HandlerCall) -> Answer:
     """Issue some; all that were issued."""
     return _passes(ask)
 
 
-def _passes(ask: Ask, problem: Problem | None = None) -> Answer:
+def _passes(ask: HandlerCall, problem: Problem | None = None) -> Answer:
     search = ask.call.arg("q").strip()[:128]
     offset = ask.call.number("offset", 0, 0, 10_000_000)
     found = passes_like(ask, search)
@@ -182,7 +182,7 @@ def _passes(ask: Ask, problem: Problem | None = None) -> Answer:
 
 
 @pages.post("/passes")
-async def passes_issue(ask: Ask) -> Answer:
+async def passes_issue(ask: HandlerCall) -> Answer:
     """Issue and hand over as CSV at once: the tokens are not kept."""
     call = ask.call
     try:
@@ -219,7 +219,7 @@ def _stamp(at_s: float) -> str:
 
 
 @pages.get("/passes/{serial}/revoke", scope=Scope.FILES)
-async def pass_ask(ask: Ask) -> Answer:
+async def pass_ask(ask: HandlerCall) -> Answer:
     """Really?"""
     return ask.page(
         "confirm.html",
@@ -232,7 +232,7 @@ async def pass_ask(ask: Ask) -> Answer:
 
 
 @pages.post("/passes/{serial}/revoke")
-async def pass_revoke(ask: Ask) -> Answer:
+async def pass_revoke(ask: HandlerCall) -> Answer:
     """Do it."""
     revoke(ask, ask.call.params["serial"])
     return redirect("/passes")

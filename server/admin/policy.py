@@ -14,16 +14,16 @@ from policies.registry import POLICIES
 from policies.settings import PolicySettings
 from server.admin import forms
 from server.admin.accounts import Scope
-from server.admin.app import Ask
+from server.admin.app import HandlerCall
 from server.admin.previews import RECORDED, WORKLOADS, Preview, Side, new_key
 from server.admin.revisions import StaleRevision, usable
-from server.admin.router import Operations, Pages
-from server.admin.shapes import BeforeQuery, KeyPath, NumberPath, Shape, Text
+from server.admin.router import Operations, PageRoutes
+from server.admin.shapes import BeforeQuery, Key, KeyPath, NumberPath, Shape, Text
 from server.admin.web import Answer, Problem, invalid, json_answer, redirect, wrong
 from server.store.records import RevisionRecord
 
 api = Operations("policy", Scope.POLICY)
-pages = Pages(Scope.POLICY)
+pages = PageRoutes(Scope.POLICY)
 
 HOUR_S = 3600.0
 #: Replayed at most; a busier hour is thinned to this, in the order it came.
@@ -125,7 +125,8 @@ class PreviewOut(Shape):
     measures: list[MeasureOut]
 
 
-class SidePath(KeyPath):
+class SidePath(Shape):
+    key: Key
     side: Literal["before", "after"] = Field(description="Which of the two.")
 
 
@@ -140,7 +141,7 @@ def known_policy(name: str) -> str:
 
 
 def apply(
-    ask: Ask, policy: str, settings: PolicySettings, note: str, expected: int
+    ask: HandlerCall, policy: str, settings: PolicySettings, note: str, expected: int
 ) -> RevisionRecord:
     """Make a policy current. Raises StaleRevision and Problem 422."""
     return ask.server.revisions.apply(
@@ -148,7 +149,7 @@ def apply(
     )
 
 
-async def restore(ask: Ask, number: int, note: str, expected: int) -> RevisionRecord:
+async def restore(ask: HandlerCall, number: int, note: str, expected: int) -> RevisionRecord:
     """Make an old revision current again. Raises StaleRevision and Problem 404, 409."""
     revisions = ask.server.revisions
     if expected != revisions.current.number:
@@ -162,7 +163,7 @@ async def restore(ask: Ask, number: int, note: str, expected: int) -> RevisionRe
     )
 
 
-async def _revision(ask: Ask, number: int) -> RevisionRecord:
+async def _revision(ask: HandlerCall, number: int) -> RevisionRecord:
     found = await ask.server.revisions.get(number)
     if found is None:
         raise Problem(404, f"There is no revision {number}.")
@@ -170,7 +171,7 @@ async def _revision(ask: Ask, number: int) -> RevisionRecord:
 
 
 async def begin_preview(
-    ask: Ask, policy: str, settings: PolicySettings, workload: str, note: str
+    ask: HandlerCall, policy: str, settings: PolicySettings, workload: str, note: str
 ) -> Preview:
     """Queue the simulation of a change beside the policy in force."""
     if workload not in WORKLOADS:
@@ -207,7 +208,7 @@ async def begin_preview(
     return found
 
 
-async def _capacity(ask: Ask) -> float | None:
+async def _capacity(ask: HandlerCall) -> float | None:
     """What the link carries: the configured cap, else the most that was seen within the hour."""
     configured = ask.server.vitals.read().capacity_bytes_s
     if configured is not None:
@@ -217,7 +218,7 @@ async def _capacity(ask: Ask) -> float | None:
     return max(seen, default=0.0) or None
 
 
-def preview_of(ask: Ask, key: str) -> Preview:
+def preview_of(ask: HandlerCall, key: str) -> Preview:
     """A preview that is still known. Raises Problem 404."""
     found = ask.admin.previews.by_key.get(key)
     if found is None:
@@ -276,7 +277,7 @@ def etag(revision: RevisionRecord) -> str:
     return f'"r{revision.number}"'
 
 
-def _expected(ask: Ask) -> int:
+def _expected(ask: HandlerCall) -> int:
     """The revision the caller has read; raises Problem 428 without If-Match, StaleRevision."""
     current, given = ask.server.revisions.current, ask.call.headers.get("if-match")
     if given is None:
@@ -292,7 +293,7 @@ def _settings(revision: RevisionRecord) -> Answer:
 
 
 @api.get("/settings", answer=RevisionOut)
-async def get_settings(ask: Ask) -> Answer:
+async def get_settings(ask: HandlerCall) -> Answer:
     """The policy in force; its ETag."""
     current = ask.server.revisions.current
     if etag(current) in ask.call.headers.get("if-none-match", ""):
@@ -301,13 +302,13 @@ async def get_settings(ask: Ask) -> Answer:
 
 
 @api.put("/settings", answer=RevisionOut, if_match=True)
-async def put_settings(ask: Ask, body: SettingsIn) -> Answer:
+async def put_settings(ask: HandlerCall, body: SettingsIn) -> Answer:
     """Replace policy and settings."""
     return _settings(apply(ask, body.policy, body.settings, body.note, _expected(ask)))
 
 
 @api.patch("/settings", answer=RevisionOut, if_match=True)
-async def patch_settings(ask: Ask, body: SettingsPatch) -> Answer:
+async def patch_settings(ask: HandlerCall, body: SettingsPatch) -> Answer:
     """Change single settings."""
     number, current = _expected(ask), ask.server.revisions.current
     try:
@@ -319,7 +320,7 @@ async def patch_settings(ask: Ask, body: SettingsPatch) -> Answer:
 
 
 @api.get("/settings/help")
-async def explain_settings(ask: Ask) -> SettingsHelpOut:
+async def explain_settings(ask: HandlerCall) -> SettingsHelpOut:
     """Every setting: unit, bounds, default, help."""
     defaults = PolicySettings().model_dump()
     rows = [
@@ -337,7 +338,7 @@ async def explain_settings(ask: Ask) -> SettingsHelpOut:
 
 
 @api.get("/settings/overrides")
-async def list_overrides(ask: Ask) -> OverridesOut:
+async def list_overrides(ask: HandlerCall) -> OverridesOut:
     """Settings in force that are not what the configuration file says."""
     rows = [
         OverrideOut(name=one.name, configured=one.before, in_force=one.after)
@@ -347,14 +348,14 @@ async def list_overrides(ask: Ask) -> OverridesOut:
 
 
 @api.get("/revisions")
-async def list_revisions(ask: Ask, query: BeforeQuery) -> RevisionsOut:
+async def list_revisions(ask: HandlerCall, query: BeforeQuery) -> RevisionsOut:
     """Changes, newest first."""
     found = await ask.server.revisions.listed(query.before, query.limit)
     return RevisionsOut(revisions=[RevisionOut.model_validate(one) for one in found])
 
 
 @api.post("/revisions/{number}/restore", answer=RevisionOut, if_match=True)
-async def restore_revision(ask: Ask, path: NumberPath, body: RestoreIn) -> Answer:
+async def restore_revision(ask: HandlerCall, path: NumberPath, body: RestoreIn) -> Answer:
     """Make an old revision current again."""
     return _settings(await restore(ask, path.number, body.note, _expected(ask)))
 
@@ -365,20 +366,20 @@ def _preview_out(found: Preview) -> PreviewOut:
 
 
 @api.post("/previews", answer=PreviewOut, status=202)
-async def begin_preview_(ask: Ask, body: PreviewIn) -> Answer:
+async def begin_preview_(ask: HandlerCall, body: PreviewIn) -> Answer:
     """Simulate a change beside the policy in force."""
     found = await begin_preview(ask, body.policy, body.settings, body.workload, body.note)
     return json_answer(_preview_out(found), 202, ("location", f"/api/v1/previews/{found.key}"))
 
 
 @api.get("/previews/{key}")
-async def get_preview(ask: Ask, path: KeyPath) -> PreviewOut:
+async def get_preview(ask: HandlerCall, path: KeyPath) -> PreviewOut:
     """A preview's result."""
     return _preview_out(preview_of(ask, path.key))
 
 
 @api.get("/previews/{key}/{side}", media="image/svg+xml")
-async def get_preview_picture(ask: Ask, path: SidePath) -> Answer:
+async def get_preview_picture(ask: HandlerCall, path: SidePath) -> Answer:
     """The chronology of one side of a preview."""
     return _picture(preview_of(ask, path.key), path.side)
 
@@ -387,7 +388,12 @@ async def get_preview_picture(ask: Ask, path: SidePath) -> Answer:
 
 
 def _form(
-    ask: Ask, policy: str, filled: forms.Filled, note: str = "", status: int = 200, said: str = ""
+    ask: HandlerCall,
+    policy: str,
+    filled: forms.Filled,
+    note: str = "",
+    status: int = 200,
+    said: str = "",
 ) -> Answer:
     revisions, every = ask.server.revisions, forms.settings_of()
     return ask.page(
@@ -410,7 +416,7 @@ def _form(
     )
 
 
-def _filled(ask: Ask, settings: Mapping[str, Any]) -> forms.Filled:
+def _filled(ask: HandlerCall, settings: Mapping[str, Any]) -> forms.Filled:
     """A form that shows these settings beside those in force."""
     texts = {name: forms.shown(value) for name, value in settings.items()}
     changed = forms.changed_from(ask.server.revisions.current.settings, settings)
@@ -418,7 +424,7 @@ def _filled(ask: Ask, settings: Mapping[str, Any]) -> forms.Filled:
 
 
 @pages.get("/policy")
-async def policy(ask: Ask) -> Answer:
+async def policy(ask: HandlerCall) -> Answer:
     """The form, with what is in force."""
     current = ask.server.revisions.current
     chosen = ask.call.arg("policy", current.policy)
@@ -429,7 +435,7 @@ async def policy(ask: Ask) -> Answer:
 
 
 @pages.post("/policy")
-async def submit(ask: Ask) -> Answer:
+async def submit(ask: HandlerCall) -> Answer:
     """The form's buttons: look beforehand, or apply at once."""
     call = ask.call
     chosen = known_policy(call.field("policy"))
@@ -448,7 +454,7 @@ async def submit(ask: Ask) -> Answer:
 
 
 @pages.get("/policy/preview/{key}")
-async def preview(ask: Ask) -> Answer:
+async def preview(ask: HandlerCall) -> Answer:
     """Both sides."""
     found = preview_of(ask, ask.call.params["key"])
     now, then = found.present, found.proposed
@@ -463,21 +469,21 @@ async def preview(ask: Ask) -> Answer:
 
 
 @pages.get("/policy/preview/{key}/edit", scope=Scope.POLICY)
-async def preview_edit(ask: Ask) -> Answer:
+async def preview_edit(ask: HandlerCall) -> Answer:
     """Back to the form, with what was proposed."""
     found = preview_of(ask, ask.call.params["key"])
     return _form(ask, found.proposed.policy, _filled(ask, found.proposed.settings), found.note)
 
 
 @pages.get("/policy/preview/{key}/{side}")
-async def picture(ask: Ask) -> Answer:
+async def picture(ask: HandlerCall) -> Answer:
     """The chronology of one side, as a picture of its own."""
     found, side = preview_of(ask, ask.call.params["key"]), ask.call.params["side"]
     return _picture(found, side.removesuffix(".svg"))
 
 
 @pages.post("/policy/preview/{key}")
-async def preview_apply(ask: Ask) -> Answer:
+async def preview_apply(ask: HandlerCall) -> Answer:
     """Apply what was proposed."""
     found = preview_of(ask, ask.call.params["key"])
     settings = PolicySettings.model_validate(found.proposed.settings)
@@ -487,7 +493,7 @@ async def preview_apply(ask: Ask) -> Answer:
 
 
 @pages.get("/policy/revisions")
-async def revisions(ask: Ask) -> Answer:
+async def revisions(ask: HandlerCall) -> Answer:
     """Every change, with what it changed."""
     before = ask.call.number("before", 0, 0, 1 << 60) or None
     found = await ask.server.revisions.listed(before, _REVISIONS + 1)
@@ -501,7 +507,7 @@ async def revisions(ask: Ask) -> Answer:
 
 
 @pages.get("/policy/revisions/{number}/restore", scope=Scope.POLICY)
-async def restore_ask(ask: Ask) -> Answer:
+async def restore_ask(ask: HandlerCall) -> Answer:
     """Really?"""
     old, current = await _revision(ask, ask.call.whole("number")), ask.server.revisions.current
     changes = forms.diff(current.policy, current.settings, old.policy, old.settings)
@@ -509,7 +515,7 @@ async def restore_ask(ask: Ask) -> Answer:
 
 
 @pages.post("/policy/revisions/{number}/restore")
-async def restore_do(ask: Ask) -> Answer:
+async def restore_do(ask: HandlerCall) -> Answer:
     """Do it."""
     call = ask.call
     note = call.field("note")[:_NOTE_MOST]

@@ -5,31 +5,34 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from pydantic import Field
 
 from policies.contract import LeaseView, TicketRow, TicketState
 from server.admin.accounts import Scope
-from server.admin.app import Ask
-from server.admin.blocks import Block, network_of
+from server.admin.app import HandlerCall
+from server.admin.blocks import BlockedNetwork, network_of
 from server.admin.doors import TEXT_MAX, DoorState
-from server.admin.router import Operations, Pages
-from server.admin.shapes import ListQuery, NumberPath, Shape, Text
+from server.admin.router import Operations, PageRoutes
+from server.admin.shapes import Limit, ListQuery, NumberPath, Offset, Search, Shape, Text
 from server.admin.web import Answer, Problem, checked, redirect, wrong
 from server.admission.client_keys import address_of
 from server.store.journal import search_tickets
 
 api = Operations("queue", Scope.QUEUE)
-pages = Pages(Scope.QUEUE)
+pages = PageRoutes(Scope.QUEUE)
 
 LIMIT = 50
 _BLOCK_MOST_S = 366 * 86_400.0
 _LIVE = (TicketState.WAITING, TicketState.READY)
 
 
-class TicketQuery(ListQuery):
+class TicketQuery(Shape):
+    q: Search = ""
+    offset: Offset = 0
+    limit: Limit = 50
     state: Literal["", "waiting", "ready"] = Field("", description="Only tickets in this state.")
 
 
@@ -94,17 +97,25 @@ class BlocksOut(Shape):
     blocks: list[BlockOut]
 
 
+DoorsText = Annotated[Text, Field(max_length=TEXT_MAX)]
+OpensAt = Annotated[
+    float | None,
+    Field(ge=0, le=4e9, description="When they are expected to open; no timer."),
+]
+
+
 class DoorsIn(Shape):
     """Close the doors, or open them; text and time are told to those who wait."""
 
     closed: bool
-    text: Text = Field("", max_length=TEXT_MAX)
-    opens_s: float | None = Field(
-        None, ge=0, le=4e9, description="When they are expected to open; no timer."
-    )
+    text: DoorsText = ""
+    opens_s: OpensAt = None
 
 
-class DoorsOut(DoorsIn):
+class DoorsOut(Shape):
+    closed: bool
+    text: DoorsText = ""
+    opens_s: OpensAt = None
     since_s: float | None
     who: str
 
@@ -112,7 +123,7 @@ class DoorsOut(DoorsIn):
 # -- what is there ---------------------------------------------------------------------------
 
 
-def leases_like(ask: Ask, search: str) -> list[LeaseView]:
+def leases_like(ask: HandlerCall, search: str) -> list[LeaseView]:
     """Running downloads whose file or client contains the words, oldest first."""
     found = [
         lease
@@ -122,7 +133,7 @@ def leases_like(ask: Ask, search: str) -> list[LeaseView]:
     return sorted(found, key=lambda lease: lease.started_s)
 
 
-def lease_of(ask: Ask, number: int) -> LeaseView:
+def lease_of(ask: HandlerCall, number: int) -> LeaseView:
     """One running download. Raises Problem 404."""
     for lease in ask.server.gate.running():
         if lease.lease == number:
@@ -131,7 +142,7 @@ def lease_of(ask: Ask, number: int) -> LeaseView:
 
 
 async def tickets_like(
-    ask: Ask, search: str, state: str, offset: int, limit: int
+    ask: HandlerCall, search: str, state: str, offset: int, limit: int
 ) -> tuple[list[TicketOut], int]:
     """Tickets in the order of their turn, and how many match."""
     policy = ask.server.gate.policy
@@ -153,7 +164,7 @@ async def tickets_like(
     return [ticket_out(ask, row) for row in found if row and row.state in _LIVE], total
 
 
-def waiting_ticket(ask: Ask, number: int) -> TicketRow:
+def waiting_ticket(ask: HandlerCall, number: int) -> TicketRow:
     """One ticket that waits. Raises Problem 404."""
     row = ask.server.gate.policy.ticket(number)
     if row is None or row.state not in _LIVE:
@@ -161,7 +172,7 @@ def waiting_ticket(ask: Ask, number: int) -> TicketRow:
     return row
 
 
-def ticket_out(ask: Ask, row: TicketRow, place: int | None = None) -> TicketOut:
+def ticket_out(ask: HandlerCall, row: TicketRow, place: int | None = None) -> TicketOut:
     """A ticket as it is shown; its place is looked up where it is not given."""
     gate = ask.server.gate
     policy = gate.policy
@@ -200,7 +211,7 @@ VERBS = {
 }
 
 
-def cancel(ask: Ask, number: int) -> None:
+def cancel(ask: HandlerCall, number: int) -> None:
     """End a download. Raises Problem 404."""
     found = lease_of(ask, number)
     if not ask.server.desk.cancel(number, "the operator has cancelled this download"):
@@ -208,7 +219,7 @@ def cancel(ask: Ask, number: int) -> None:
     ask.log("cancel", f"cancelled download {number} of {found.file} by {found.client}")
 
 
-def act_on_ticket(ask: Ask, verb: str, number: int) -> None:
+def act_on_ticket(ask: HandlerCall, verb: str, number: int) -> None:
     """Expire or promote a ticket. Raises Problem 404."""
     desk = ask.server.desk
     done = desk.withdraw(number) if verb == "expire" else desk.promote(number)
@@ -217,17 +228,17 @@ def act_on_ticket(ask: Ask, verb: str, number: int) -> None:
     ask.log(verb, f"{VERBS[verb].done} ticket {number}")
 
 
-def block(ask: Ask, network: str, for_s: float | None, note: str) -> Block:
+def block(ask: HandlerCall, network: str, for_s: float | None, note: str) -> BlockedNetwork:
     """Refuse an address. Raises Problem 422."""
     canonical = network_of(network)
     until = None if for_s is None else ask.now + for_s
-    found = Block(canonical, ask.now, until, ask.who, note)
+    found = BlockedNetwork(canonical, ask.now, until, ask.who, note)
     ask.server.blocks.add(found)
     ask.log("block", f"blocked {canonical}" + (f": {note}" if note else ""))
     return found
 
 
-def set_doors(ask: Ask, wanted: DoorsIn) -> DoorsOut:
+def set_doors(ask: HandlerCall, wanted: DoorsIn) -> DoorsOut:
     """Close or open the doors."""
     old, doors = ask.server.doors.state, ask.server.doors
     since_s = old.since_s if old.closed and wanted.closed else ask.now
@@ -239,7 +250,7 @@ def set_doors(ask: Ask, wanted: DoorsIn) -> DoorsOut:
     return DoorsOut.model_validate(doors.state)
 
 
-def unblock(ask: Ask, network: str) -> None:
+def unblock(ask: HandlerCall, network: str) -> None:
     """Serve an address again. Raises Problem 404 and 422."""
     canonical = network_of(network)
     if not ask.server.blocks.remove(canonical):
@@ -251,7 +262,7 @@ def unblock(ask: Ask, network: str) -> None:
 
 
 @api.get("/downloads")
-async def list_downloads(ask: Ask, query: ListQuery) -> LeasesOut:
+async def list_downloads(ask: HandlerCall, query: ListQuery) -> LeasesOut:
     """Running downloads."""
     found = leases_like(ask, query.q)
     page = found[query.offset : query.offset + query.limit]
@@ -259,56 +270,56 @@ async def list_downloads(ask: Ask, query: ListQuery) -> LeasesOut:
 
 
 @api.delete("/downloads/{number}")
-async def cancel_download(ask: Ask, path: NumberPath) -> None:
+async def cancel_download(ask: HandlerCall, path: NumberPath) -> None:
     """End a download and free its slot."""
     cancel(ask, path.number)
 
 
 @api.get("/tickets")
-async def list_tickets(ask: Ask, query: TicketQuery) -> TicketsOut:
+async def list_tickets(ask: HandlerCall, query: TicketQuery) -> TicketsOut:
     """Tickets in the order of their turn."""
     rows, total = await tickets_like(ask, query.q, query.state, query.offset, query.limit)
     return TicketsOut(total=total, tickets=rows)
 
 
 @api.delete("/tickets/{number}")
-async def expire_ticket(ask: Ask, path: NumberPath) -> None:
+async def expire_ticket(ask: HandlerCall, path: NumberPath) -> None:
     """Take a ticket out of the queue."""
     act_on_ticket(ask, "expire", path.number)
 
 
 @api.post("/tickets/{number}/promote")
-async def promote_ticket(ask: Ask, path: NumberPath) -> None:
+async def promote_ticket(ask: HandlerCall, path: NumberPath) -> None:
     """Move a ticket to the head of the queue."""
     act_on_ticket(ask, "promote", path.number)
 
 
 @api.get("/blocks")
-async def list_blocks(ask: Ask) -> BlocksOut:
+async def list_blocks(ask: HandlerCall) -> BlocksOut:
     """Blocked addresses."""
     return BlocksOut(blocks=[BlockOut.model_validate(b) for b in ask.server.blocks.all()])
 
 
 @api.post("/blocks", status=201)
-async def add_block(ask: Ask, body: BlockIn) -> BlockOut:
+async def add_block(ask: HandlerCall, body: BlockIn) -> BlockOut:
     """Block an address or network."""
     return BlockOut.model_validate(block(ask, body.network, body.for_s, body.note))
 
 
 @api.delete("/blocks")
-async def remove_block(ask: Ask, query: NetworkQuery) -> None:
+async def remove_block(ask: HandlerCall, query: NetworkQuery) -> None:
     """Unblock an address or network."""
     unblock(ask, query.network)
 
 
 @api.get("/doors")
-async def get_doors(ask: Ask) -> DoorsOut:
+async def get_doors(ask: HandlerCall) -> DoorsOut:
     """Whether downloads may start."""
     return DoorsOut.model_validate(ask.server.doors.state)
 
 
 @api.put("/doors")
-async def put_doors(ask: Ask, body: DoorsIn) -> DoorsOut:
+async def put_doors(ask: HandlerCall, body: DoorsIn) -> DoorsOut:
     """Close the doors for maintenance, or open them."""
     return set_doors(ask, body)
 
@@ -317,18 +328,18 @@ async def put_doors(ask: Ask, body: DoorsIn) -> DoorsOut:
 
 
 @pages.get("/queue")
-async def queue(ask: Ask) -> Answer:
+async def queue(ask: HandlerCall) -> Answer:
     """One of three lists."""
     return await _list(ask, "queue.html")
 
 
 @pages.get("/queue/part")
-async def queue_part(ask: Ask) -> Answer:
+async def queue_part(ask: HandlerCall) -> Answer:
     """The list alone, for htmx."""
     return await _list(ask, "queue_part.html")
 
 
-async def _list(ask: Ask, template: str) -> Answer:
+async def _list(ask: HandlerCall, template: str) -> Answer:
     call = ask.call
     search = call.arg("q").strip()[:128]
     tab, state = call.arg("tab", "downloads"), call.arg("state")
@@ -358,7 +369,7 @@ async def _list(ask: Ask, template: str) -> Answer:
 
 
 @pages.post("/queue/doors")
-async def doors_set(ask: Ask) -> Answer:
+async def doors_set(ask: HandlerCall) -> Answer:
     """Close or open the doors."""
     call = ask.call
     values = {
@@ -371,7 +382,7 @@ async def doors_set(ask: Ask) -> Answer:
 
 
 @pages.get("/queue/download/{number}/cancel", scope=Scope.QUEUE)
-async def lease_ask(ask: Ask) -> Answer:
+async def lease_ask(ask: HandlerCall) -> Answer:
     """Really?"""
     found = lease_of(ask, ask.call.whole("number"))
     return ask.page(
@@ -385,13 +396,13 @@ async def lease_ask(ask: Ask) -> Answer:
 
 
 @pages.post("/queue/download/{number}/cancel")
-async def lease_cancel(ask: Ask) -> Answer:
+async def lease_cancel(ask: HandlerCall) -> Answer:
     """Do it."""
     cancel(ask, ask.call.whole("number"))
     return redirect("/queue")
 
 
-def _verb(ask: Ask) -> str:
+def _verb(ask: HandlerCall) -> str:
     verb = ask.call.params["verb"]
     if verb not in VERBS:
         raise Problem(404, "A ticket can be expired or promoted.")
@@ -399,7 +410,7 @@ def _verb(ask: Ask) -> str:
 
 
 @pages.get("/queue/ticket/{number}/{verb}", scope=Scope.QUEUE)
-async def ticket_ask(ask: Ask) -> Answer:
+async def ticket_ask(ask: HandlerCall) -> Answer:
     """Really?"""
     verb, row = _verb(ask), waiting_ticket(ask, ask.call.whole("number"))
     place = ask.server.gate.policy.place(row.number) or "–"
@@ -415,14 +426,14 @@ async def ticket_ask(ask: Ask) -> Answer:
 
 
 @pages.post("/queue/ticket/{number}/{verb}")
-async def ticket_do(ask: Ask) -> Answer:
+async def ticket_do(ask: HandlerCall) -> Answer:
     """Do it."""
     act_on_ticket(ask, _verb(ask), ask.call.whole("number"))
     return redirect("/queue?tab=tickets")
 
 
 @pages.get("/queue/block", scope=Scope.QUEUE)
-async def block_ask(ask: Ask) -> Answer:
+async def block_ask(ask: HandlerCall) -> Answer:
     """Which address, how long, why."""
     return ask.page("block.html", network=_address(ask.call.arg("network")))
 
@@ -433,7 +444,7 @@ def _address(text: str) -> str:
 
 
 @pages.post("/queue/block")
-async def block_do(ask: Ask) -> Answer:
+async def block_do(ask: HandlerCall) -> Answer:
     """Do it."""
     hours, for_s = ask.call.field("hours"), None
     if hours:
@@ -448,7 +459,7 @@ async def block_do(ask: Ask) -> Answer:
 
 
 @pages.post("/queue/unblock")
-async def unblock_do(ask: Ask) -> Answer:
+async def unblock_do(ask: HandlerCall) -> Answer:
     """Lift a block."""
     unblock(ask, ask.call.field("network"))
     return redirect("/queue?tab=blocks")

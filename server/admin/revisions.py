@@ -9,7 +9,7 @@ from typing import Any
 from policies.registry import POLICIES
 from policies.settings import PolicySettings
 from server.admin.events import EventLog, ask
-from server.admin.forms import Change, diff
+from server.admin.forms import DiffLine, diff
 from server.admission.gate import Gate
 from server.store.queries import keep_revision, read_revision, read_revisions
 from server.store.records import RevisionRecord
@@ -101,7 +101,7 @@ class Revisions:
             return None
         return await ask(self._store, lambda session: read_revision(session, number))
 
-    def overrides(self) -> list[Change]:
+    def overrides(self) -> list[DiffLine]:
         """Where what is in force differs from the configuration file; `before` is the file's."""
         file, current = self.configured, self.current
         return diff(file.policy, file.settings, current.policy, current.settings)

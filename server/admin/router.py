@@ -23,7 +23,7 @@ API_ROOT = "/api/v1"
 
 
 class Asked(Protocol):
-    """What a handler is given: a call, and what is needed to answer it (`app.Ask`)."""
+    """What a handler is given: a call, and what is needed to answer it (`app.HandlerCall`)."""
 
     @property
     def call(self) -> Call:
@@ -87,7 +87,7 @@ class Route:
         return Answer(204) if result is None else json_answer(result, what.status)
 
 
-class Pages:
+class PageRoutes:
     """Collects the pages of a module."""
 
     def __init__(self, scope: Scope = Scope.READ) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.units import format_duration
-from server.admin.blocks import Blocks
+from server.admin.blocks import BlockedNetworks
 from server.admin.branding import Branding
 from server.admin.doors import Doors
 from server.admin.events import EventLog
@@ -31,7 +31,7 @@ from server.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class StateRow:
+class StatusLine:
     """A line of a state table (mirrors, multicast sessions): a name, a state word, facts."""
 
     name: str
@@ -59,7 +59,7 @@ class Server:
     events: EventLog
     revisions: Revisions
     rules: RuleKeeper
-    blocks: Blocks
+    blocks: BlockedNetworks
     doors: Doors
     branding: Branding
     files: FileIndex
@@ -80,10 +80,10 @@ class Server:
         named = any(address in ipaddress.ip_network(word, strict=False) for word in self.scrapers)
         return named or (address.is_loopback and not self.behind_proxy and not forwarded)
 
-    def mirror_rows(self) -> list[StateRow]:
+    def mirror_rows(self) -> list[StatusLine]:
         """Mirrors: those of the configuration, those that were admitted, with their reports."""
         rows = [
-            StateRow(source.url, "configured", {"priority": str(source.priority)})
+            StatusLine(source.url, "configured", {"priority": str(source.priority)})
             for source in self.site.said.mirrors
         ]
         for mirror in self.mirrors.standings(self.now()) if self.mirrors is not None else ():
@@ -97,13 +97,13 @@ class Server:
                 facts["free"] = "yes" if mirror.free else "no"
             if mirror.trouble:
                 facts["trouble"] = mirror.trouble
-            rows.append(StateRow(mirror.name, mirror.condition, facts))
+            rows.append(StatusLine(mirror.name, mirror.condition, facts))
         return rows
 
     def mirror_states(self) -> list[str]:
         """The condition of every mirror, for the metrics."""
         return [row.state for row in self.mirror_rows()]
 
-    def multicast_rows(self) -> list[StateRow]:
+    def multicast_rows(self) -> list[StatusLine]:
         """Multicast sessions that send."""
-        return [StateRow(*line) for line in self.multicast.lines()] if self.multicast else []
+        return [StatusLine(*line) for line in self.multicast.lines()] if self.multicast else []

@@ -25,7 +25,7 @@ _SEEN_GRAIN_S = 60.0
 
 
 @dataclass(slots=True)
-class Sessions:
+class Logins:
     """All logins that hold. `key` is the server's secret for signing."""
 
     store: AccountStore

@@ -11,6 +11,15 @@ _BIG = 2**53 - 1
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
+Search = Annotated[str, Field(max_length=128, description="Only what contains this.")]
+Offset = Annotated[int, Field(ge=0, le=10_000_000, description="Skip so many.")]
+Limit = Annotated[int, Field(ge=1, le=500, description="At most so many.")]
+Before = Annotated[int | None, Field(ge=0, le=_BIG, description="Only older than this number.")]
+Key = Annotated[str, Field(min_length=1, max_length=80, description="The key.")]
+#: Wall time, seconds; None: never.
+Hour = Annotated[float | None, Field(ge=0, le=4e9)]
+
+
 class Shape(BaseModel):
     """All documents: unknown fields are refused, and what the domain gives is read as it is."""
 
@@ -26,15 +35,15 @@ class SerialPath(Shape):
 
 
 class KeyPath(Shape):
-    key: str = Field(min_length=1, max_length=80, description="The key.")
+    key: Key
 
 
 class ListQuery(Shape):
-    q: str = Field("", max_length=128, description="Only what contains this.")
-    offset: int = Field(0, ge=0, le=10_000_000, description="Skip so many.")
-    limit: int = Field(50, ge=1, le=500, description="At most so many.")
+    q: Search = ""
+    offset: Offset = 0
+    limit: Limit = 50
 
 
 class BeforeQuery(Shape):
-    before: int | None = Field(None, ge=0, le=_BIG, description="Only older than this number.")
-    limit: int = Field(50, ge=1, le=500, description="At most so many.")
+    before: Before = None
+    limit: Limit = 50

@@ -14,7 +14,7 @@ from server.admin.previews import Previews, Runner, Simulator
 from server.admin.render import Assets, make_environment
 from server.admin.router import Router
 from server.admin.server import Server
-from server.admin.sessions import Sessions
+from server.admin.sessions import Logins
 
 #: Of two patterns that fit a path, the first one counts.
 MODULES = (now, account, queue, policy, files, passes, waiting, log)
@@ -44,7 +44,7 @@ def make_admin(
     assets, router = Assets.load(), Router()
     simulator = Simulator(server.off)
     accounts = Accounts(store, Hashing(server.off), hasher or PasswordHasher())
-    sessions = Sessions(store, key)
+    sessions = Logins(store, key)
     rows = store.load()
     for module in MODULES:
         router.add(module.pages.routes)

@@ -8,15 +8,15 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from server.admin.accounts import Scope
-from server.admin.app import Ask
+from server.admin.app import HandlerCall
 from server.admin.branding import LOGO_MAX_BYTES, STATES, Look, picture_type
-from server.admin.router import Operations, Pages
+from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import Shape, Text
 from server.admin.web import Answer, Problem, html, redirect, wrong
 from server.http.phrases import LANGUAGES, Phrases
 
 api = Operations("release", Scope.FILES)
-pages = Pages(Scope.FILES)
+pages = PageRoutes(Scope.FILES)
 
 
 class LookIn(Shape):
@@ -55,7 +55,7 @@ class LookQuery(Shape):
     )
 
 
-def change(ask: Ask, title: str, text: str, logo: bytes | None) -> Look:
+def change(ask: HandlerCall, title: str, text: str, logo: bytes | None) -> Look:
     """Change the waiting page; a `logo` of None stays, an empty one is removed."""
     old = ask.server.branding.look
     kind = old.logo_type
@@ -79,13 +79,13 @@ def _out(look: Look) -> LookOut:
 
 
 @api.get("/waiting-page")
-async def get_waiting_page(ask: Ask) -> LookOut:
+async def get_waiting_page(ask: HandlerCall) -> LookOut:
     """The operator's words."""
     return _out(ask.server.branding.look)
 
 
 @api.put("/waiting-page")
-async def put_waiting_page(ask: Ask, body: LookIn) -> LookOut:
+async def put_waiting_page(ask: HandlerCall, body: LookIn) -> LookOut:
     """Change the words."""
     logo = None
     if body.logo_base64 is not None:
@@ -97,18 +97,18 @@ async def put_waiting_page(ask: Ask, body: LookIn) -> LookOut:
 
 
 @api.get("/waiting-page/preview", media="text/html")
-async def preview_waiting_page(ask: Ask, query: LookQuery) -> Answer:
+async def preview_waiting_page(ask: HandlerCall, query: LookQuery) -> Answer:
     """The page as visitors see it."""
     return html(ask.server.branding.preview(query.state, query.lang))
 
 
 @pages.get("/waiting")
-async def waiting(ask: Ask) -> Answer:
+async def waiting(ask: HandlerCall) -> Answer:
     """Every state, and the form."""
     return _waiting(ask)
 
 
-def _waiting(ask: Ask, fault: str = "") -> Answer:
+def _waiting(ask: HandlerCall, fault: str = "") -> Answer:
     state, language = ask.call.arg("state", "waiting"), ask.call.arg("lang", "en")
     return ask.page(
         "waiting.html",
@@ -123,7 +123,7 @@ def _waiting(ask: Ask, fault: str = "") -> Answer:
 
 
 @pages.post("/waiting")
-async def waiting_save(ask: Ask) -> Answer:
+async def waiting_save(ask: HandlerCall) -> Answer:
     """Keep the words and the logo."""
     call = ask.call
     given = call.form.get("logo", [b""])[0]
@@ -138,7 +138,7 @@ async def waiting_save(ask: Ask) -> Answer:
 
 
 @pages.get("/waiting/preview")
-async def waiting_preview(ask: Ask) -> Answer:
+async def waiting_preview(ask: HandlerCall) -> Answer:
     """The page alone, for the frame."""
     state, language = ask.call.arg("state", "waiting"), ask.call.arg("lang", "en")
     if state not in STATES or language not in LANGUAGES:
@@ -147,7 +147,7 @@ async def waiting_preview(ask: Ask) -> Answer:
 
 
 @pages.get("/-/logo")
-async def logo(ask: Ask) -> Answer:
+async def logo(ask: HandlerCall) -> Answer:
     """The operator's logo, for the preview."""
     look = ask.server.branding.look
     if not look.logo:

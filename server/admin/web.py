@@ -1,7 +1,7 @@
 """One request and its answer, free of sockets; and the faults that become problem documents.
 
-A handler is a coroutine from `Ask` to `Answer`. `server.admin.adapter` joins this to the HTTP room,
-so every page and every operation can be tried without a socket.
+A handler is a coroutine from `HandlerCall` to `Answer`. `server.admin.adapter` joins this to the
+HTTP room, so every page and every operation can be tried without a socket.
 """
 
 from __future__ import annotations

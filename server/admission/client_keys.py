@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from protocol.errors import BadToken
-from protocol.ticket import MAX_TOKEN_LENGTH, KeyRing, Ticket, Visitor
+from protocol.ticket import MAX_TOKEN_LENGTH, KeyRing, ReturningVisitor, Ticket
 from server.http.answers import Header
 from server.http.cookies import read_cookie, set_cookie
 from server.http.proxies import block_of, prefixes_of
@@ -78,7 +78,7 @@ class Clients:
         self._now = now
         self._names: OrderedDict[str, OrderedDict[str, float]] = OrderedDict()
         self._count = 0
-        self._visitors: dict[str, Visitor] = {}
+        self._visitors: dict[str, ReturningVisitor] = {}
 
     def identify(
         self, request: Request, keys: KeyRing, ticket: Ticket | None, *, browser: bool
@@ -108,9 +108,9 @@ class Clients:
 
     def _visitor(
         self, request: Request, keys: KeyRing, browser: bool
-    ) -> tuple[Visitor | None, str | None]:
+    ) -> tuple[ReturningVisitor | None, str | None]:
         """The visitor, made if it is a new browser, and the cookie that it lacks."""
-        visitor: Visitor | None = None
+        visitor: ReturningVisitor | None = None
         token = read_cookie(request.headers, VISITOR_COOKIE)
         if token is not None:
             visitor = self._read_visitor(_text(token), keys)
@@ -118,10 +118,10 @@ class Clients:
                 return visitor, None
         if not browser:
             return visitor, None
-        visitor = visitor or Visitor(secrets.token_bytes(8), self._now())
+        visitor = visitor or ReturningVisitor(secrets.token_bytes(8), self._now())
         return visitor, keys.write_visitor(visitor)
 
-    def _read_visitor(self, token: str, keys: KeyRing) -> Visitor | None:
+    def _read_visitor(self, token: str, keys: KeyRing) -> ReturningVisitor | None:
         found = self._visitors.get(token)
         if found is None:
             try:

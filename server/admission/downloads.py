@@ -50,7 +50,7 @@ class Delivery:
 
     def __init__(
         self,
-        download: Download,
+        download: LeasedDownload,
         plan: BodyPlan,
         ending: Callable[[Delivery, Callable[[], None]], None],
         ended: Callable[[Delivery], None],
@@ -116,7 +116,7 @@ class Delivery:
         return max(0, fresh)
 
 
-class Download:
+class LeasedDownload:
     """One lease as the gate sees it."""
 
     __slots__ = (
@@ -319,19 +319,19 @@ class Rounds:
     """
 
     def __init__(self) -> None:
-        self._awake: dict[int, Download] = {}
+        self._awake: dict[int, LeasedDownload] = {}
         #: The others, with what was under way to them at the last look, and by when they are due.
-        self._asleep: dict[int, tuple[Download, int]] = {}
+        self._asleep: dict[int, tuple[LeasedDownload, int]] = {}
         self._due: list[tuple[float, int]] = []
         #: What is under way to all that stand still.
         self.asleep_bytes = 0
 
     @property
-    def awake(self) -> Collection[Download]:
+    def awake(self) -> Collection[LeasedDownload]:
         """Those to look at."""
         return self._awake.values()
 
-    def add(self, download: Download) -> None:
+    def add(self, download: LeasedDownload) -> None:
         """One more runs."""
         self._awake[download.lease] = download
 
@@ -340,7 +340,7 @@ class Rounds:
         self._awake.pop(lease, None)
         self._forget(lease)
 
-    def _forget(self, lease: int) -> Download | None:
+    def _forget(self, lease: int) -> LeasedDownload | None:
         download, flying = self._asleep.pop(lease, (None, 0))
         self.asleep_bytes -= flying
         return download
@@ -351,7 +351,7 @@ class Rounds:
         if download is not None:
             self._awake[lease] = download
 
-    def measured(self, download: Download) -> None:
+    def measured(self, download: LeasedDownload) -> None:
         """It was measured, which tells when it is worth looking again."""
         lease = download.lease
         if download.look_at_s and self._awake.pop(lease, None) is not None:

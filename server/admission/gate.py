@@ -33,14 +33,14 @@ from protocol.ticket import Ticket
 from server.admission.client_keys import TICKET_FIELD, proves_something, visitor_cookie
 from server.admission.client_programs import ToolRule
 from server.admission.credentials import write_proof
-from server.admission.downloads import Delivery, Download
+from server.admission.downloads import Delivery, LeasedDownload
 from server.admission.gateparts import AdmissionRequest, GateParts
-from server.admission.identify import Reception
+from server.admission.identify import Identifier
 from server.admission.leases import LeaseManager, moved
 from server.admission.parked import ParkedFor, ParkedRequest, ParkedRequests
 from server.admission.responses import Notice, clear_cookie
 from server.admission.rules import NOTHING
-from server.files.transfer import BodyPlan, Representation, Start
+from server.files.transfer import BodyPlan, Representation, StartBody
 from server.http.answers import Header
 from server.http.cookies import read_cookie
 from server.http.request import Request
@@ -98,7 +98,7 @@ class Gate:
             self, parts.reactor, self._expected, parts.holds_most, parts.holds_per_client
         )
         self._small_below = settings.small_below_bytes
-        self.reception = Reception(parts, self.parked, lambda: self._small_below)
+        self.reception = Identifier(parts, self.parked, lambda: self._small_below)
         #: Since when requests are parked with tickets although nothing runs.
         self._idle_since_s: float | None = None
 
@@ -143,7 +143,7 @@ class Gate:
         self.leases.close_doors(closed)
 
     @property
-    def downloads(self) -> dict[int, Download]:
+    def downloads(self) -> dict[int, LeasedDownload]:
         """Running downloads by lease."""
         return self.leases.downloads
 
@@ -222,7 +222,9 @@ class Gate:
             self.leases.admit_small(now)
         self.parts.popularity.count(url_path, times, size_bytes)
 
-    def enter(self, request: Request, rep: Representation, plan: BodyPlan, start: Start) -> None:
+    def enter(
+        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
+    ) -> None:
         """See `transfer.Admission`."""
         visit = self.reception.receive(request, rep, plan, start, self.parts.wall())
         if visit is None:
@@ -298,10 +300,10 @@ class Gate:
                 return TicketState.READY
         return TicketState.WAITING
 
-    # -- parked requests (`parked.Host`, `leases.Parked`) --------------------------------------
+    # -- parked requests (`parked.ParkingGate`, `leases.Parked`) -----------------------------------
 
     def offer_again(self, request: ParkedRequest) -> None:
-        """See `parked.Host`."""
+        """See `parked.ParkingGate`."""
         if request.over:
             return
         job = request.visit.job
@@ -332,7 +334,7 @@ class Gate:
             self._refuse(visit, decision)
 
     def left(self, request: ParkedRequest, limit: bool) -> None:
-        """See `parked.Host`."""
+        """See `parked.ParkingGate`."""
         if request.over:
             return
         ticket = request.ticket
@@ -424,7 +426,7 @@ class Gate:
             now = self.now()
             row = self.policy.ticket(admit.ticket) if admit.ticket is not None else None
             waited_s = max(0.0, now - row.issued_s) if row is not None else 0.0
-            download = self.leases.begin(Download(admit, job, rep, now, waited_s))
+            download = self.leases.begin(LeasedDownload(admit, job, rep, now, waited_s))
         else:
             download.renew(rep, job.remaining_bytes)
         if admit.ticket is None or admit.joined or visit.proof.ticket is not None:
@@ -433,7 +435,7 @@ class Gate:
             # Its ticket is new, and what a client was told must survive a crash.
             self.parts.journal.after_commit(lambda: self._send(visit, admit, download))
 
-    def _send(self, visit: AdmissionRequest, admit: Admit, download: Download) -> None:
+    def _send(self, visit: AdmissionRequest, admit: Admit, download: LeasedDownload) -> None:
         if self.downloads.get(admit.lease) is not download:
             # It was cut off meanwhile.
             self._decided(visit, self.leases.offer(visit.job))

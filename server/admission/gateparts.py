@@ -20,13 +20,13 @@ from server.admission.passes import PassBook
 from server.admission.popularity import Popularity
 from server.admission.responses import WaitingRoom
 from server.admission.rules import RuleBook
-from server.files.transfer import BodyPlan, Representation, Start
+from server.files.transfer import BodyPlan, Representation, StartBody
 from server.http.clock import Clock
 from server.http.request import Request
 from server.store.records import ArrivalRecord
 
 
-class Journal(Protocol):
+class TicketJournal(Protocol):
     """Where tickets go that must survive (`store.Store`)."""
 
     def keep_tickets(self, rows: Iterable[TicketRow]) -> None:
@@ -50,7 +50,7 @@ class AdmissionRequest:
     request: Request
     rep: Representation
     plan: BodyPlan
-    start: Start
+    start: StartBody
     job: Job
     rule: ToolRule
     proof: Proof
@@ -72,7 +72,7 @@ class GateParts:
     wall: Callable[[], float]
     rng: random.Random
     keys: KeyRing
-    journal: Journal
+    journal: TicketJournal
     numbers: Numbers
     passes: PassBook
     waiting: WaitingRoom

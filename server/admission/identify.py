@@ -17,14 +17,14 @@ from server.admission.gateparts import AdmissionRequest, GateParts
 from server.admission.parked import ParkedRequests
 from server.admission.responses import Notice
 from server.admission.rules import Verdict
-from server.files.transfer import BodyPlan, Representation, Start
+from server.files.transfer import BodyPlan, Representation, StartBody
 from server.http.answers import prefers_html
 from server.http.denylist import BlockList
 from server.http.proxies import block_of
 from server.http.request import Request
 
 
-class Reception:
+class Identifier:
     """Receives requests for the gate, and tells who may see what (`transfer.Visibility`).
 
     `small_below` tells which files count as small, in bytes.
@@ -40,7 +40,7 @@ class Reception:
         self._small_below = small_below
 
     def receive(
-        self, request: Request, rep: Representation, plan: BodyPlan, start: Start, now: float
+        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody, now: float
     ) -> AdmissionRequest | None:
         """The request as a visit, or None when it is answered already."""
         parts = self.parts

@@ -17,7 +17,7 @@ from policies.contract import Admit, Decision, Job, TicketRow, TicketState
 from policies.driver import PolicyDriver, PolicyView
 from policies.registry import make_policy
 from policies.settings import PolicySettings
-from server.admission.downloads import Delivery, Download, Rounds
+from server.admission.downloads import Delivery, LeasedDownload, Rounds
 from server.admission.gateparts import GateParts
 
 TICK_S = 0.25
@@ -67,9 +67,9 @@ class LeaseManager:
         parked: Parked,
     ) -> None:
         self.settings = settings
-        self.downloads: dict[int, Download] = {}
+        self.downloads: dict[int, LeasedDownload] = {}
         #: The same by client and file, of which one client has at most one lease.
-        self._by_job: dict[tuple[str, str], Download] = {}
+        self._by_job: dict[tuple[str, str], LeasedDownload] = {}
         self._rounds = Rounds()
         #: How many there are of each file, and which of all are paused.
         self._of_file: Counter[str] = Counter()
@@ -92,7 +92,7 @@ class LeaseManager:
         self._wake_call: Any = None
         self._tick_call: Any = None
         #: What is still to be measured before the next tick.
-        self._to_measure: list[Download] = []
+        self._to_measure: list[LeasedDownload] = []
         self._measure_call: Any = None
 
     @property
@@ -158,7 +158,7 @@ class LeaseManager:
 
     # -- downloads -----------------------------------------------------------------------------
 
-    def find(self, client: str, file: str) -> Download | None:
+    def find(self, client: str, file: str) -> LeasedDownload | None:
         """The running download of this client for this file."""
         return self._by_job.get((client, file))
 
@@ -169,7 +169,7 @@ class LeaseManager:
         """
         return not (self._paused or file in self._of_file or self._parts.line.busy)
 
-    def begin(self, download: Download) -> Download:
+    def begin(self, download: LeasedDownload) -> LeasedDownload:
         """A lease was granted."""
         self.downloads[download.lease] = download
         self._rounds.add(download)
@@ -178,12 +178,12 @@ class LeaseManager:
         self._parts.popularity.count(download.file, 1, 0)
         return download
 
-    def left(self, download: Download) -> None:
+    def left(self, download: LeasedDownload) -> None:
         """Who was to ride on this lease left before the first byte."""
         self._driver.end(download.lease, self.now(), download.remaining_bytes(), done=False)
         self.settle()
 
-    def end(self, download: Download, reason: str) -> None:
+    def end(self, download: LeasedDownload, reason: str) -> None:
         """Cut a download off and free its slot."""
         if self._drop(download.lease) is None:
             return
@@ -236,7 +236,7 @@ class LeaseManager:
             self._keep([row] if row is not None else [])
         self.settle()
 
-    def _drop(self, lease: int) -> Download | None:
+    def _drop(self, lease: int) -> LeasedDownload | None:
         download = self.downloads.pop(lease, None)
         if download is None:
             return None
@@ -375,7 +375,7 @@ class LeaseManager:
             decision = self._driver.offer(job, now)
             if isinstance(decision, Admit):
                 if decision.lease not in self.downloads:
-                    self.begin(Download(decision, job, entry.rep, now))
+                    self.begin(LeasedDownload(decision, job, entry.rep, now))
                 self._driver.end(decision.lease, now, size, done=False)
         self._parts.prequeue.tend(wall_s)
 

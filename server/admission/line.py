@@ -6,7 +6,7 @@ from collections.abc import Collection, Set
 from typing import Protocol
 
 from policies.bottleneck import Bottleneck, LineOrders, Sample
-from server.admission.downloads import Download
+from server.admission.downloads import LeasedDownload
 from server.files.transfer import Transfer
 
 #: What has not arrived so long after a body was over is not waited for, seconds; nor are more
@@ -57,7 +57,7 @@ class Line(Protocol):
         """Configure another bound."""
         ...
 
-    def held_back(self, download: Download) -> bool | None:
+    def held_back(self, download: LeasedDownload) -> bool | None:
         """Whether this download may be faster than it is."""
         ...
 
@@ -65,7 +65,7 @@ class Line(Protocol):
         """A body was handed over whole; a part of it may not have arrived yet."""
         ...
 
-    def tick(self, now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
+    def tick(self, now: float, downloads: Collection[LeasedDownload], asleep_bytes: int) -> None:
         """Look at running downloads; so much is under way to those that stand still."""
         ...
 
@@ -77,7 +77,7 @@ class LineKeeper:
         self._link = link
         self._bottleneck = Bottleneck(ceiling_bytes_s)
         self._orders = LineOrders(ceiling_bytes_s)
-        self._held: dict[int, Download] = {}
+        self._held: dict[int, LeasedDownload] = {}
         #: Bodies that are over and still on their way, and since when.
         self._lingering: list[tuple[Transfer, float]] = []
 
@@ -99,7 +99,7 @@ class LineKeeper:
         """Configure another bound; it counts from the next tick."""
         self._bottleneck.ceiling_bytes_s = bandwidth_bytes_s
 
-    def held_back(self, download: Download) -> bool | None:
+    def held_back(self, download: LeasedDownload) -> bool | None:
         """Whether this download may be faster than it is: by the cap, or by a line unknown yet."""
         return self._orders.held_back(download.lease, download.stuck)
 
@@ -118,7 +118,7 @@ class LineKeeper:
         self._lingering = still
         return total
 
-    def tick(self, now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
+    def tick(self, now: float, downloads: Collection[LeasedDownload], asleep_bytes: int) -> None:
         """Look at running downloads, then cap and hold back as the bottleneck asks."""
         total_flying = self._linger(now) + asleep_bytes
         samples = []
@@ -149,6 +149,6 @@ class LineKeeper:
         self._orders = orders
 
 
-def chosen(leases: Set[int], downloads: Collection[Download]) -> list[Download]:
+def chosen(leases: Set[int], downloads: Collection[LeasedDownload]) -> list[LeasedDownload]:
     """The downloads of these leases."""
     return [download for download in downloads if download.lease in leases] if leases else []

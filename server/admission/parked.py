@@ -34,7 +34,7 @@ class ParkedFor(enum.Enum):
     SLOT = "looks for a free slot"
 
 
-class Host(Protocol):
+class ParkingGate(Protocol):
     """What a parked request asks of the gate."""
 
     def offer_again(self, request: ParkedRequest) -> None:
@@ -133,7 +133,7 @@ class ParkedRequests:
 
     def __init__(
         self,
-        host: Host,
+        host: ParkingGate,
         reactor: Clock,
         estimate: Callable[[int], float | None],
         most: int,

@@ -15,7 +15,7 @@ from twisted.logger import globalLogPublisher
 from twisted.python.threadpool import ThreadPool
 
 from server.admin.adapter import LIMITS, AdminHandler
-from server.admin.blocks import Blocks
+from server.admin.blocks import BlockedNetworks
 from server.admin.branding import LOGO_ROUTE, Branding
 from server.admin.doors import Doors
 from server.admin.events import EventLog, FaultCount
@@ -30,7 +30,7 @@ from server.admin.vitals import Totals, Vitals
 from server.admission.actions import QueueActions
 from server.admission.gate import Gate
 from server.app.bootstrap import configured_policy
-from server.app.listeners import Listener, Opened, open_admin
+from server.app.listeners import Listener, OpenListener, open_admin
 from server.app.parts import Part
 from server.app.settings import ServerConfig
 from server.files.site import Site
@@ -76,7 +76,7 @@ class AdminService:
         mirrors: Registry | None,
         tls: TlsServer | None,
         key: bytes | None,
-        opened: Opened | None = None,
+        opened: OpenListener | None = None,
     ) -> None:
         self._config = config
         self._tables = tables
@@ -119,7 +119,7 @@ class AdminService:
             events=events,
             revisions=Revisions(gate, store, events, now, revision, configured_policy(config)),
             rules=RuleKeeper(gate, prequeue, papers, now, config.rules, real_url),
-            blocks=Blocks(desk, papers, now),
+            blocks=BlockedNetworks(desk, papers, now),
             branding=branding,
             doors=Doors(gate, branding, papers),
             files=FileIndex(reactor, site, gate, store, now),

@@ -65,7 +65,7 @@ def open_port(front: Front, place: str, tls: TlsServer | None, flag: str = "--li
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenListener:
     """A place that is open already: its URL, and a socket for each process that serves."""
 
     url: str
@@ -74,7 +74,7 @@ class Opened:
 
 def open_early(
     config: ServerConfig, handed: Sequence[socket.socket], count: int
-) -> Iterator[Opened]:
+) -> Iterator[OpenListener]:
     """Open all places for `count` processes; `handed` are those of systemd.
 
     Raises `CannotStart`.
@@ -83,28 +83,28 @@ def open_early(
     for place in config.listen:
         if place == HANDED_OVER:
             for one in handed:
-                yield Opened(url_of(one, tls), [one, *(one.dup() for _ in range(count - 1))])
+                yield OpenListener(url_of(one, tls), [one, *(one.dup() for _ in range(count - 1))])
         else:
             bound, url = bind_shared(place, count, tls)
-            yield Opened(url, bound)
+            yield OpenListener(url, bound)
 
 
-def open_admin_early(config: ServerConfig, handed: socket.socket | None) -> Opened | None:
+def open_admin_early(config: ServerConfig, handed: socket.socket | None) -> OpenListener | None:
     """Open the admin page's place, where there is one; `handed` is that of systemd.
 
     Raises `CannotStart`.
     """
     tls = config.tls_cert is not None
     if handed is not None:
-        return Opened(url_of(handed, tls), [handed])
+        return OpenListener(url_of(handed, tls), [handed])
     if config.admin == "off":
         return None
     bound, url = bind_shared(config.admin, 1, tls, "--admin")
-    return Opened(url, bound)
+    return OpenListener(url, bound)
 
 
 def open_admin(
-    front: Front, place: str, tls: TlsServer | None, opened: Opened | None = None
+    front: Front, place: str, tls: TlsServer | None, opened: OpenListener | None = None
 ) -> Listener:
     """Serve the admin page at its place, or where it was `opened` early, which stays open.
 

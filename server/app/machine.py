@@ -22,7 +22,7 @@ from protocol.cluster import FromLeader, FromNode, decode_from_leader, decode_fr
 from server.admin.adapter import LIMITS
 from server.app.config import CannotStart, LoadedConfig
 from server.app.fleet import ClusterSeat, FleetPlan
-from server.app.listeners import Listener, Opened, open_admin, tls_server
+from server.app.listeners import Listener, OpenListener, open_admin, tls_server
 from server.app.meeting import Meeting, MeetingEndpoint, write_meeting
 from server.app.settings import ServerConfig, split_address
 from server.app.shared import Shared, machine_name, open_shared
@@ -85,7 +85,7 @@ class Machine:
         *,
         campaigns: bool,
         again: bool,
-        admin: Opened | None = None,
+        admin: OpenListener | None = None,
     ) -> None:
         config = loaded.config
         self._opened_admin = admin

@@ -16,7 +16,7 @@ from twisted.internet.defer import fail
 from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint
 from twisted.internet.error import ConnectError
 
-from server.cluster.identity import Identity, MutualTls
+from server.cluster.identity import MutualTls, NodeIdentity
 from server.mirror.durable import write_whole
 
 _NAME = "cluster.json"
@@ -29,7 +29,7 @@ class Meeting:
     epoch: int
     host: str
     port: int
-    identities: tuple[Identity, ...]
+    identities: tuple[NodeIdentity, ...]
 
 
 def write_meeting(state: Path, meeting: Meeting) -> None:
@@ -58,7 +58,7 @@ class MeetingFile:
             seen = status.st_ino, status.st_mtime_ns
             if seen != self._seen:
                 found: dict[str, Any] = json.loads(self._path.read_text("ascii"))
-                identities = tuple(Identity(pem, made_s) for pem, made_s in found["identities"])
+                identities = tuple(NodeIdentity(pem, made_s) for pem, made_s in found["identities"])
                 self._meeting = Meeting(found["epoch"], found["host"], found["port"], identities)
                 self._seen = seen
         except (OSError, ValueError, KeyError, TypeError):

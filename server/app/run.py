@@ -43,7 +43,7 @@ from server.app.rights import become
 from server.app.settings import HANDED_OVER
 
 if TYPE_CHECKING:
-    from server.app.listeners import Opened
+    from server.app.listeners import OpenListener
     from server.app.workers import Child
 
 
@@ -53,8 +53,8 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     os.umask(0o077)
     config, count = loaded.config, loaded.config.worker_count()
     alone = count == 1 and config.cluster is None
-    opened: list[Opened] = []
-    admin: Opened | None = None
+    opened: list[OpenListener] = []
+    admin: OpenListener | None = None
     try:
         files, page = HANDED_OVER in config.listen, config.admin == HANDED_OVER
         handed = handed_over(files, page) if files or page else HandedOver([], None)
@@ -98,7 +98,7 @@ _COLLECT = (20_000, 20, 20)
 _SHARED = ("server.app.service", "server.app.node_service", "server.app.machine")
 
 
-def _be_child(child: Child, load: Callable[[], LoadedConfig], admin: Opened | None) -> int:
+def _be_child(child: Child, load: Callable[[], LoadedConfig], admin: OpenListener | None) -> int:
     """The life of one process of several; its exit status."""
     from server.app.workers import CANNOT, LEADER
 
@@ -125,8 +125,8 @@ def _serve(
     loaded: LoadedConfig,
     load: Callable[[], LoadedConfig],
     child: Child | None = None,
-    opened: Sequence[Opened] = (),
-    admin: Opened | None = None,
+    opened: Sequence[OpenListener] = (),
+    admin: OpenListener | None = None,
 ) -> tuple[list[str], int]:
     """Have the queue, and serve by oneself or by nodes."""
     reactor = _reactor(loaded)
@@ -160,7 +160,7 @@ def _serve_machine(
     loaded: LoadedConfig,
     load: Callable[[], LoadedConfig],
     child: Child,
-    admin: Opened | None,
+    admin: OpenListener | None,
 ) -> tuple[list[str], int]:
     """Follow the leader of a cluster, or be it."""
     reactor = _reactor(loaded)

@@ -50,7 +50,7 @@ from server.app.fleet import FleetPlan, FleetTotals, LeaderHome, NodePort, OwnTo
 from server.app.keys import KeyKeeper, load_keys
 from server.app.listeners import (
     Listener,
-    Opened,
+    OpenListener,
     adopt_port,
     open_port,
     tls_server,
@@ -99,8 +99,8 @@ class Service:
         loaded: LoadedConfig,
         reactor: Any,
         fleet: FleetPlan | None = None,
-        opened: Sequence[Opened] = (),
-        admin: Opened | None = None,
+        opened: Sequence[OpenListener] = (),
+        admin: OpenListener | None = None,
     ) -> None:
         self.loaded = loaded
         #: Where sockets are open already, these are all.

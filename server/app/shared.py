@@ -12,7 +12,7 @@ from pathlib import Path
 
 from protocol.ticket import Key, KeyRing
 from server.app.keys import Entries, read_keys, renewed
-from server.cluster.identity import Identity, make_identity
+from server.cluster.identity import NodeIdentity, make_identity
 from server.mirror.durable import write_whole
 from server.store.cluster import Secret, read_secrets, take_turns, write_secrets
 from server.store.database import Database
@@ -29,7 +29,7 @@ class Shared:
     """What signs tickets, what the machines know each other by, and what signs admin sessions."""
 
     keys: KeyRing
-    identities: tuple[Identity, ...]
+    identities: tuple[NodeIdentity, ...]
     admin_key: bytes
 
 
@@ -51,7 +51,7 @@ def open_shared(database: Database, state: Path, now: float, rotate_after_s: flo
                     write_secrets(session, kind, rows)
     return Shared(
         KeyRing([key for key, _ in _entries(fresh[_TICKETS])]),
-        tuple(Identity(one.text, one.made_s) for one in fresh[_LINKS]),
+        tuple(NodeIdentity(one.text, one.made_s) for one in fresh[_LINKS]),
         bytes.fromhex(fresh[_ADMIN][-1].text),
     )
 

@@ -24,7 +24,7 @@ import click
 
 from server.app.config import LoadedConfig
 from server.app.fleet import FleetPlan
-from server.app.listeners import Opened
+from server.app.listeners import OpenListener
 
 #: A child that lived for less than this twice in a row is started again after a pause, in seconds.
 _YOUNG_S, _PAUSE_S = 3.0, 1.0
@@ -70,7 +70,7 @@ class Workers:
         loaded: LoadedConfig,
         count: int,
         be: Callable[[Child], int],
-        opened: Sequence[Opened],
+        opened: Sequence[OpenListener],
     ) -> None:
         self._config = loaded.config
         self._clustered = loaded.config.cluster is not None

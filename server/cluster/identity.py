@@ -32,14 +32,14 @@ _VALID = datetime.timedelta(days=3650)
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class NodeIdentity:
     """A certificate with its key, as PEM, and when it was made."""
 
     pem: str
     made_s: float
 
 
-def make_identity(now: float) -> Identity:
+def make_identity(now: float) -> NodeIdentity:
     """A new one; its key never leaves the cluster."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tidegate cluster")])
@@ -61,10 +61,12 @@ def make_identity(now: float) -> Identity:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    return Identity((certificate.public_bytes(serialization.Encoding.PEM) + private).decode(), now)
+    return NodeIdentity(
+        (certificate.public_bytes(serialization.Encoding.PEM) + private).decode(), now
+    )
 
 
-def shown(identities: Sequence[Identity], now: float) -> Identity:
+def shown(identities: Sequence[NodeIdentity], now: float) -> NodeIdentity:
     """The one that is shown: the newest that all have read."""
     settled = [one for one in identities if one.made_s <= now - _SETTLED_S]
     if settled:
@@ -76,10 +78,10 @@ def shown(identities: Sequence[Identity], now: float) -> Identity:
 class MutualTls:
     """Makes both ends of connections; `use` gives it other identities from then on."""
 
-    def __init__(self, identities: Sequence[Identity], now: float) -> None:
+    def __init__(self, identities: Sequence[NodeIdentity], now: float) -> None:
         self.use(identities, now)
 
-    def use(self, identities: Sequence[Identity], now: float) -> None:
+    def use(self, identities: Sequence[NodeIdentity], now: float) -> None:
         """Show and accept these."""
         pem = ssl.PrivateCertificate
         trusted: list[Any] = [

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from server.admission.downloads import Download
+from server.admission.downloads import LeasedDownload
 from server.admission.line import LineKeeper
 from server.cluster.leader import Node, Nodes, RemoteTransfer
 from server.files.transfer import Transfer
@@ -87,7 +87,7 @@ class FleetLine:
         for _, keeper in self._lines.values():
             keeper.set_ceiling(bandwidth_bytes_s)
 
-    def held_back(self, download: Download) -> bool | None:
+    def held_back(self, download: LeasedDownload) -> bool | None:
         """See `Line`: by the line that it is on."""
         found = self._lines.get(_machine_of(download))
         return found[1].held_back(download) if found is not None else False
@@ -95,14 +95,14 @@ class FleetLine:
     def ended(self, transfer: Transfer, now: float) -> None:
         """See `Line`; of a body that is over nodes tell nothing more: its rest has arrived."""
 
-    def tick(self, now: float, downloads: Collection[Download], asleep_bytes: int) -> None:
+    def tick(self, now: float, downloads: Collection[LeasedDownload], asleep_bytes: int) -> None:
         """Look at each line whose nodes have all told how far they are since the last time."""
         by_machine: dict[str, list[Node]] = {}
         for node in self._nodes:
             by_machine.setdefault(node.machine, []).append(node)
         for name in self._lines.keys() - by_machine.keys():
             del self._lines[name]
-        on: dict[str, list[Download]] = {}
+        on: dict[str, list[LeasedDownload]] = {}
         for download in downloads:
             on.setdefault(_machine_of(download), []).append(download)
         for name, nodes in by_machine.items():
@@ -116,13 +116,13 @@ class FleetLine:
                 keeper.tick(machine.told_s, on.get(name, ()), asleep)
 
 
-def _machine_of(download: Download) -> str:
+def _machine_of(download: LeasedDownload) -> str:
     """Where most of its bodies are."""
     found = Counter(_machines(download))
     return max(found, key=lambda name: (found[name], name)) if found else ""
 
 
-def _machines(download: Download) -> Iterable[str]:
+def _machines(download: LeasedDownload) -> Iterable[str]:
     for delivery in download.deliveries:
         if isinstance(delivery.transfer, RemoteTransfer):
             yield delivery.transfer.machine

@@ -34,7 +34,7 @@ class Peer(Generic[Received]):
         self.closed = closed
 
 
-class Silent:
+class SilentConnections:
     """Connections at a door on which no message has come yet: a stranger without the cluster's
     certificate never gets further, and must not use up the descriptors either."""
 
@@ -66,7 +66,7 @@ class Link(Int32StringReceiver, Generic[Received]):
         reactor: Clock,
         decode: Callable[[bytes], list[Received]],
         peer: Peer[Received],
-        silent: Silent | None = None,
+        silent: SilentConnections | None = None,
     ) -> None:
         self._reactor = reactor
         self._decode = decode
@@ -152,7 +152,7 @@ class LinkFactory(protocol.Factory, Generic[Received]):
         self._reactor = reactor
         self._decode = decode
         self._peer = peer
-        self._silent = Silent(reactor) if door else None
+        self._silent = SilentConnections(reactor) if door else None
 
     def buildProtocol(self, addr: Any) -> Link[Received]:
         """See `Factory`."""

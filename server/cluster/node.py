@@ -59,8 +59,7 @@ from server.admission.rules import NOTHING, Rule, RuleBook
 from server.cluster.link import Link, Peer
 from server.cluster.wire import file_digests, wire_file, wire_plan, wire_request
 from server.files.pacer import Share
-from server.files.transfer import BodyPlan, FileKey, Representation, Transfer
-from server.files.transfer import Start as StartBody
+from server.files.transfer import BodyPlan, FileKey, Representation, StartBody, Transfer
 from server.http.clock import Clock
 from server.http.denylist import BlockList
 from server.http.proxies import block_of
@@ -132,7 +131,7 @@ class _Asked:
 
 
 class RemoteAdmission:
-    """Implements `transfer.Admission` and `Visibility` at a node, and answers for the leader."""
+    """Implements `transfer.Admission` and `Visibility` at a node, for the leader."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ class DigestCache(Protocol):
 
 
 class FileChanged(Exception):
-    """The file was written to while its digest was computed."""
+    """The file is not the one it was when it was opened."""
 
 
 class Stopped(FileChanged):
@@ -102,7 +102,7 @@ def _digest_behind_others(file: OpenFile, stopped: Callable[[], bool]) -> FileDi
 
 
 @dataclass(slots=True)
-class _Wish:
+class _DigestWish:
     file: OpenFile
     hits: int = 0
     waiting: list[defer.Deferred[FileDigests]] = field(default_factory=list)
@@ -126,8 +126,8 @@ class Catalog:
         self._most_known = most_known
         self._learned = learned
         self._known: OrderedDict[FileKey, FileDigests] = OrderedDict()
-        self._line: dict[FileKey, _Wish] = {}
-        self._active: dict[FileKey, _Wish] = {}
+        self._line: dict[FileKey, _DigestWish] = {}
+        self._active: dict[FileKey, _DigestWish] = {}
         self._pool: ThreadPool | None = None
         self._stopped = False
 
@@ -205,11 +205,11 @@ class Catalog:
             self._pool.stop()
             self._pool = None
 
-    def _wish(self, file: OpenFile) -> _Wish:
+    def _wish(self, file: OpenFile) -> _DigestWish:
         key = file.rep.key
         wish = self._active.get(key) or self._line.get(key)
         if wish is None:
-            wish = self._line[key] = _Wish(file)
+            wish = self._line[key] = _DigestWish(file)
         return wish
 
     def _next(self) -> None:

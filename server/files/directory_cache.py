@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from server.files.paths import url_of
 from server.files.transfer import Visibility
-from server.files.tree import Entry, Tree
+from server.files.tree import DirectoryEntry, Tree
 from server.http.clock import Clock
 
 #: What was read (or rendered) is used again for this many times what it cost: 5 % at the most.
@@ -19,7 +19,7 @@ _MOST_FOLDERS_KEPT = 256
 class Coming:
     """Something that opens in so many seconds."""
 
-    entry: Entry
+    entry: DirectoryEntry
     opens_in_s: float
 
 
@@ -33,10 +33,10 @@ class Folders:
         self._tree = tree
         self._visibility = visibility
         self._clock = clock
-        self._kept: dict[tuple[bytes, ...], tuple[float, list[Entry], list[Coming]]] = {}
+        self._kept: dict[tuple[bytes, ...], tuple[float, list[DirectoryEntry], list[Coming]]] = {}
         self._entries_kept = 0
 
-    def entries(self, parts: list[bytes]) -> list[Entry]:
+    def entries(self, parts: list[bytes]) -> list[DirectoryEntry]:
         """Directories and files by name. The caller changes nothing in it. Raises NotHere."""
         return self._look(parts)[0]
 
@@ -44,7 +44,7 @@ class Folders:
         """What is hidden here as yet, and may be registered for. Raises NotHere."""
         return self._look(parts)[1]
 
-    def _look(self, parts: list[bytes]) -> tuple[list[Entry], list[Coming]]:
+    def _look(self, parts: list[bytes]) -> tuple[list[DirectoryEntry], list[Coming]]:
         now = self._clock.seconds()
         key = tuple(parts)
         kept = self._kept.get(key)
@@ -68,7 +68,7 @@ class Folders:
         self._kept.clear()
         self._entries_kept = 0
 
-    def _read(self, parts: list[bytes]) -> tuple[list[Entry], list[Coming]]:
+    def _read(self, parts: list[bytes]) -> tuple[list[DirectoryEntry], list[Coming]]:
         folder = b"".join(part + b"/" for part in parts)
         look = self._visibility
         shown, coming = [], []

@@ -21,7 +21,7 @@ from server.files.pages import SECURITY_HEADERS, Pages
 from server.files.paths import SIGNATURES, url_of
 from server.files.readme import MOST_README_BYTES, READMES, render_readme
 from server.files.transfer import HasTorrent, Visibility
-from server.files.tree import Entry, IsDirectory, NotHere, Tree
+from server.files.tree import DirectoryEntry, IsDirectory, NotHere, Tree
 from server.http.answers import HTML, Header, prefers_html
 from server.http.clock import Clock
 from server.http.phrases import Phrases, phrases_for
@@ -78,12 +78,12 @@ def _iso(unix_s: float) -> str:
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _href(entry: Entry) -> str:
+def _href(entry: DirectoryEntry) -> str:
     return quote_from_bytes(entry.name, safe="") + ("/" if entry.is_directory else "")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ListingView:
     """How somebody wants to see a directory."""
 
     sort: str
@@ -93,7 +93,7 @@ class Look:
     language: str
 
     @classmethod
-    def of(cls, query: dict[str, list[str]], form: str, language: str) -> Look:
+    def of(cls, query: dict[str, list[str]], form: str, language: str) -> ListingView:
         """What a query asks for; what it cannot mean is left out."""
         if form != "html":
             return cls("name", False, 1, "", "en")
@@ -174,7 +174,7 @@ class Listings:
         """Answer for a directory; False when there is none."""
         query = _query_of(request)
         form = self._form(request, query)
-        look = Look.of(query, form, phrases_for(request.header(b"accept-language")).language)
+        look = ListingView.of(query, form, phrases_for(request.header(b"accept-language")).language)
         key = (form, look, *parts)
         now = self._clock.seconds()
         kept = self._kept.get(key)
@@ -211,7 +211,7 @@ class Listings:
         request.respond(200, fields, body)
         return True
 
-    def _render(self, form: str, parts: list[bytes], look: Look) -> tuple[bytes, bytes]:
+    def _render(self, form: str, parts: list[bytes], look: ListingView) -> tuple[bytes, bytes]:
         entries, coming = self._folders.entries(parts), self._folders.coming(parts)
         if form == "json":
             return b"application/json", self._json(parts, entries, coming)
@@ -227,7 +227,7 @@ class Listings:
         accept = (request.header(b"accept") or b"").lower()
         return "json" if b"application/json" in accept and b"text/html" not in accept else "html"
 
-    def _described(self, parts: list[bytes], entry: Entry) -> dict[str, Any]:
+    def _described(self, parts: list[bytes], entry: DirectoryEntry) -> dict[str, Any]:
         slash = "/" if entry.is_directory else ""
         known = None if entry.is_directory else self._catalog.known(entry.key)
         return {
@@ -239,7 +239,9 @@ class Listings:
             "url": url_of(b"/".join([*parts, entry.name])) + slash,
         }
 
-    def _json(self, parts: list[bytes], entries: list[Entry], coming: list[Coming]) -> bytes:
+    def _json(
+        self, parts: list[bytes], entries: list[DirectoryEntry], coming: list[Coming]
+    ) -> bytes:
         path = url_of(b"/".join(parts)) + ("/" if parts else "")
         described = [self._described(parts, entry) for entry in entries]
         for one in coming:
@@ -248,7 +250,7 @@ class Listings:
         document = {"path": path, "entries": described}
         return json.dumps(document, separators=(",", ":")).encode("ascii") + b"\n"
 
-    def _feed(self, parts: list[bytes], entries: list[Entry]) -> bytes:
+    def _feed(self, parts: list[bytes], entries: list[DirectoryEntry]) -> bytes:
         """The newest files (RFC 4287)."""
         files = [entry for entry in entries if not entry.is_directory]
         files.sort(key=lambda entry: entry.mtime_s, reverse=True)
@@ -269,7 +271,11 @@ class Listings:
         )
 
     def _html(
-        self, parts: list[bytes], entries: list[Entry], coming: list[Coming], look: Look
+        self,
+        parts: list[bytes],
+        entries: list[DirectoryEntry],
+        coming: list[Coming],
+        look: ListingView,
     ) -> bytes:
         phrases = Phrases(look.language)
         found = entries
@@ -322,7 +328,7 @@ class Listings:
         )
 
     def _row(
-        self, parts: list[bytes], entry: Entry, names: set[bytes], phrases: Phrases
+        self, parts: list[bytes], entry: DirectoryEntry, names: set[bytes], phrases: Phrases
     ) -> dict[str, Any]:
         row = self._described(parts, entry)
         row["href"] = _href(entry)
@@ -342,7 +348,7 @@ class Listings:
         ]
         return row
 
-    def _readme(self, parts: list[bytes], entries: list[Entry]) -> Markup:
+    def _readme(self, parts: list[bytes], entries: list[DirectoryEntry]) -> Markup:
         """What the folder says of itself."""
         by_name = {entry.name.lower(): entry for entry in entries if not entry.is_directory}
         for name in READMES:
@@ -357,7 +363,7 @@ class Listings:
         return Markup("")
 
     @staticmethod
-    def _ordered(entries: list[Entry], sort: str, falling: bool) -> list[Entry]:
+    def _ordered(entries: list[DirectoryEntry], sort: str, falling: bool) -> list[DirectoryEntry]:
         keys = {
             "name": lambda e: e.name.lower(),
             "size": lambda e: e.size_bytes,

@@ -62,7 +62,7 @@ def _described_by(folder: list[bytes], name: bytes) -> list[bytes]:
     return folder
 
 
-class Generated:
+class GeneratedFiles:
     """Answers for generated files."""
 
     def __init__(

@@ -22,7 +22,7 @@ from server.files.directory_cache import Folders
 from server.files.disk import Disk
 from server.files.headers import Descriptions
 from server.files.listing import Listings
-from server.files.manifests import Generated
+from server.files.manifests import GeneratedFiles
 from server.files.openfile import OpenFile
 from server.files.pacer import Pacer
 from server.files.pages import STATIC_ROUTE, Pages
@@ -108,7 +108,9 @@ class Site:
         self._listings = Listings(
             tree, catalog, self.folders, visibility, pages, reactor, greet, has_torrent
         )
-        self._generated = Generated(tree, catalog, self.folders, visibility, self.said, reactor)
+        self._generated = GeneratedFiles(
+            tree, catalog, self.folders, visibility, self.said, reactor
+        )
         self._makers: list[Finder] = [self._generated.answer]
         self._unrouted = unrouted
         self._wall = wall

@@ -1,6 +1,6 @@
 """The seam between what is sent (site, senders) and who may send now (admission).
 
-The site plans an answer completely, then asks an `Admission`. The admission starts it, now or
+The site plans an answer completely, then asks an `Admission`. That starts it, now or
 later, or answers the request itself; the site never learns why.
 """
 
@@ -123,7 +123,7 @@ class TransferListener(Protocol):
         ...
 
 
-class Start(Protocol):
+class StartBody(Protocol):
     """Begins to send a planned body."""
 
     def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
@@ -157,7 +157,9 @@ class Admission(Protocol):
         """So much of a file was sent so many times after `admit_again`."""
         ...
 
-    def enter(self, request: Request, rep: Representation, plan: BodyPlan, start: Start) -> None:
+    def enter(
+        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
+    ) -> None:
         """Take charge of a request: call `start` now or later, or answer the request yourself."""
         ...
 

@@ -42,7 +42,7 @@ class IsDirectory(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DirectoryEntry:
     """One name in a directory, as a listing shows it."""
 
     name: bytes
@@ -205,7 +205,7 @@ class Tree:
             self._open.popitem(last=False)
         return file
 
-    def entries(self, parts: list[bytes]) -> list[Entry]:
+    def entries(self, parts: list[bytes]) -> list[DirectoryEntry]:
         """What a directory shows: directories and regular files of the tree, by name.
 
         Links are shown as what they lead to, when that lies inside the tree. Raises NotHere.
@@ -228,7 +228,7 @@ class Tree:
                 is_directory = stat.S_ISDIR(status.st_mode)
                 if is_directory or stat.S_ISREG(status.st_mode):
                     found.append(
-                        Entry(
+                        DirectoryEntry(
                             name,
                             is_directory,
                             status.st_size,

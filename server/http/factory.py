@@ -24,7 +24,7 @@ _SWEPT_AT_ONCE = 1000
 _PART_LOOK_S = 0.02
 
 
-class Connection(Protocol):
+class CountedConnection(Protocol):
     """What the books hold of a connection (`connection.HttpConnection`)."""
 
     peer_address: str
@@ -104,7 +104,7 @@ class HttpFactory:
         if denylist is not None:
             denylist.on_added(self._one_more_is_blocked)
         self.server_line = b"Server: %b\r\n" % server_name.encode("ascii")
-        self.connections: set[Connection] = set()
+        self.connections: set[CountedConnection] = set()
         self.per_address: dict[str, int] = {}
         self.refusing = 0
         self.refused_total = 0
@@ -119,7 +119,7 @@ class HttpFactory:
         self.turns = Turns(reactor, lambda sent_bytes: charge(sent_bytes) if charge else None)
         self._ready: dict[tuple[bool, bool], ReadyTable] = {}
         self._sweeper: Any = None
-        self._to_sweep: list[Connection] = []
+        self._to_sweep: list[CountedConnection] = []
         self._tell_time()
 
     def ready_table(self, peer_address: str, *, is_tls: bool) -> ReadyTable | None:
@@ -195,7 +195,7 @@ class HttpFactory:
             # Do not look again before the next sweep.
             self._nothing_idle_s = self.now
 
-    def entered(self, connection: Connection) -> ProtocolError | None:
+    def entered(self, connection: CountedConnection) -> ProtocolError | None:
         """Count a new connection; an error means that it must be refused."""
         self.accepted_total += 1
         self._make_room()
@@ -209,7 +209,7 @@ class HttpFactory:
         self.refusing += 1
         return ProtocolError(reason, status=503, code="too-many-connections")
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: CountedConnection) -> None:
         """A counted connection is over."""
         self.connections.discard(connection)
         here = self.per_address.get(connection.block, 0) - 1

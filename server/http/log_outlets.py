@@ -37,7 +37,7 @@ _SYSLOG = "/dev/log"
 _PRIORITY = 3 * 8 + 6
 
 
-class Outlet(Protocol):
+class LogOutlet(Protocol):
     """Takes lines away. Faults are OSError."""
 
     def send(self, lines: list[str]) -> None:
@@ -60,7 +60,7 @@ def log_file(place: str | None) -> Path | None:
     return Path(place)
 
 
-def open_outlet(place: str) -> Outlet:
+def open_outlet(place: str) -> LogOutlet:
     """`-`, `journal`, `syslog`, `syslog:HOST:PORT`, `syslog:PATH` or a file. Raises OSError."""
     path = log_file(place)
     if path is not None:
@@ -165,7 +165,7 @@ def _journal_entry(line: str) -> bytes:
 class LineWriter:
     """Writes entries at once; at most so many of one address in a minute, 0 for no bound."""
 
-    def __init__(self, outlet: Outlet, form: Format, most_per_minute: int = 0) -> None:
+    def __init__(self, outlet: LogOutlet, form: Format, most_per_minute: int = 0) -> None:
         self._outlet = outlet
         self._form = form
         self._most = most_per_minute

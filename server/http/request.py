@@ -19,14 +19,14 @@ from server.http.proxies import Preface, TrustedProxies
 _NO_HEADERS: Mapping[bytes, bytes] = {}
 
 
-class Bounds(Protocol):
+class ListenerBounds(Protocol):
     """What holds for all connections of a listener (`factory.HttpFactory`)."""
 
     limits: HttpLimits
     proxies: TrustedProxies
 
 
-class Connection(Protocol):
+class RequestConnection(Protocol):
     """What a request needs of the connection it came by (`connection.HttpConnection`)."""
 
     peer_address: str
@@ -46,7 +46,7 @@ class Connection(Protocol):
         ...
 
     @property
-    def factory(self) -> Bounds:
+    def factory(self) -> ListenerBounds:
         """What holds for all connections."""
         ...
 
@@ -144,7 +144,7 @@ class Request:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: RequestConnection,
         method: bytes,
         target: bytes,
         headers: Mapping[bytes, bytes],

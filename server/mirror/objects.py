@@ -163,7 +163,7 @@ class ObjectStore:
 
 
 class PublishedDisk:
-    """A `protocol.tree_scan.Disk` on the tree to publish: reading a file stores its content."""
+    """A `tree_scan.FileSystem` on the tree to publish: reading a file stores its content."""
 
     def __init__(self, root: Path, store: ObjectStore) -> None:
         self._root = root

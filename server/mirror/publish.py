@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from protocol.batch import Header
-from protocol.batch_generate import Generated, generate
+from protocol.batch_generate import GeneratedUpdate, generate
 from protocol.channel import Edge, Index, Version, check_channel, prune
 from protocol.errors import BadManifest
 from protocol.tree import (
@@ -47,7 +47,7 @@ _ATTRIBUTES = ("user.", "security.capability", "system.posix_acl")
 _SNAPSHOT_WORTH = 0.5
 
 Progress = Callable[[str, int, int], object]
-Announce = Callable[[Iterable[tuple[Edge, Generated]]], object]
+Announce = Callable[[Iterable[tuple[Edge, GeneratedUpdate]]], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Published:
     skipped: tuple[str, ...]
     stripped: tuple[str, ...]
     bared: tuple[str, ...]
-    updates: tuple[tuple[Edge, Generated], ...]
+    updates: tuple[tuple[Edge, GeneratedUpdate], ...]
 
 
 def _has_attributes(path: str) -> bool:
@@ -157,7 +157,7 @@ class Publisher:
         bared: list[str] = []
         seen = Seen()
         manifest, digest = self._scan(tree, now, seen, skipped, stripped, bared, report)
-        updates: list[tuple[Edge, Generated]] = []
+        updates: list[tuple[Edge, GeneratedUpdate]] = []
 
         def published(number: int, *, changed: bool) -> Published:
             left_out = tuple(skipped), tuple(stripped), tuple(bared)
@@ -283,7 +283,7 @@ class Publisher:
         version: Version,
         new: ManifestFile,
         report: Progress,
-    ) -> tuple[Edge, Generated]:
+    ) -> tuple[Edge, GeneratedUpdate]:
         window = self.settings.window_bytes
         header = Header(
             self.channel, start, version.version, before, version.manifest_sha256, window
@@ -311,7 +311,7 @@ class Publisher:
         delta: bool,
         what: str,
         report: Progress,
-    ) -> tuple[Generated, Path]:
+    ) -> tuple[GeneratedUpdate, Path]:
         handle, name = tempfile.mkstemp(dir=self._state, prefix="update-")
         read = self._store.read
         with os.fdopen(handle, "wb") as out:

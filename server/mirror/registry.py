@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from protocol.errors import BadToken
 from protocol.manifest import Source
-from protocol.mirror_report import Report
+from protocol.mirror_report import MirrorReport
 
 #: A mirror reports at least every minute; three missed reports make it silent.
 FRESH_S = 180.0
@@ -40,7 +40,7 @@ class Admitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MirrorStanding:
     """What the origin knows of one mirror now; `seen_s` ago it reported last."""
 
     name: str
@@ -58,7 +58,7 @@ class Registry:
 
     def __init__(self, admitted: Mapping[str, Admitted] | None = None) -> None:
         self._admitted = dict(admitted or {})
-        self._reports: dict[tuple[str, str], Report] = {}
+        self._reports: dict[tuple[str, str], MirrorReport] = {}
         self._heard: dict[tuple[str, str], float] = {}
         self._latest: dict[str, int] = {}
 
@@ -80,7 +80,7 @@ class Registry:
     def latest(self) -> Mapping[str, int]:
         return self._latest
 
-    def hear(self, report: Report, now: float) -> None:
+    def hear(self, report: MirrorReport, now: float) -> None:
         """Take a verified report. One that is not newer than the last raises `BadToken`."""
         key = (report.mirror, report.channel)
         last = self._reports.get(key)
@@ -89,14 +89,14 @@ class Registry:
         self._reports[key] = report
         self._heard[key] = now
 
-    def standings(self, now: float) -> list[Standing]:
+    def standings(self, now: float) -> list[MirrorStanding]:
         """Every mirror that reported within a day, with its condition; by name."""
         for key, heard in list(self._heard.items()):
             if now - heard > FORGET_S:
                 self._forget(key)
         return [self._standing(key, now) for key in sorted(self._reports)]
 
-    def _standing(self, key: tuple[str, str], now: float) -> Standing:
+    def _standing(self, key: tuple[str, str], now: float) -> MirrorStanding:
         report, silent_s = self._reports[key], now - self._heard[key]
         condition: Condition = "current"
         if silent_s > FRESH_S:
@@ -105,7 +105,7 @@ class Registry:
             condition = "troubled"
         elif report.version != self._latest.get(report.channel):
             condition = "behind"
-        return Standing(
+        return MirrorStanding(
             report.mirror,
             self._admitted[report.mirror].url,
             report.channel,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from protocol.batch_generate import Generated
+from protocol.batch_generate import GeneratedUpdate
 from protocol.channel import Edge
 from server.multicast.schedule import ScheduledSend, write_entry
 
@@ -17,7 +17,7 @@ def schedule_updates(
     state: Path,
     prefix: str,
     channel: str,
-    updates: Iterable[tuple[Edge, Generated]],
+    updates: Iterable[tuple[Edge, GeneratedUpdate]],
     at: float,
 ) -> list[str]:
     """Schedule the updates (not the snapshots: those who need one come one by one).

@@ -16,16 +16,13 @@ from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.threads import deferToThreadPool
 
 from protocol.fec import BlockLayout
+from server.files.digests import FileChanged
 from server.files.openfile import OpenFile
 from server.files.transfer import FileKey
 
 _KEEP = 256
 _READ_BYTES = 1 << 18
 _THREADS = 4
-
-
-class FileChanged(Exception):
-    """The file is not the one it was when it was opened."""
 
 
 def hash_blocks(

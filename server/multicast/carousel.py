@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from protocol.fec import BlockLayout, Scheme
 from protocol.packet import PacketFlag
-from protocol.session_report import Report
+from protocol.session_report import ReceiverReport
 from server.multicast.nack_aggregation import Repair, Wants, wants_source
-from server.multicast.proactive_repair import RECENT_S, Ended, at_least, surely_enough
+from server.multicast.proactive_repair import RECENT_S, EndedBlocks, at_least, surely_enough
 from server.multicast.receivers import Members
 from server.multicast.schedule_steps import CarouselSettings, Mark, Phase, Run
 
@@ -72,7 +72,7 @@ class Carousel:
         #: Which datagram was the next at a time, every few milliseconds.
         self._sent_at: deque[tuple[int, float]] = deque(maxlen=_MOST_SENT)
         self._foreseen = False
-        self._ended = Ended(layout.blocks)
+        self._ended = EndedBlocks(layout.blocks)
         #: The blocks below this one have had their source sent.
         self._out = 0
         self._listen_since = now
@@ -159,7 +159,7 @@ class Carousel:
         """The least rate a member said it can take."""
         return self._members.slowest_declared_bytes_s()
 
-    def report(self, report: Report, now: float) -> str:
+    def report(self, report: ReceiverReport, now: float) -> str:
         """Take a report; the action to answer with: continue, unicast or closed."""
         if self.phase is Phase.CLOSED:
             return "closed"
@@ -182,7 +182,7 @@ class Carousel:
             self._sent_symbols += self._late_symbols
             self._late_symbols = 0
 
-    def _take_wants(self, report: Report, wants: Wants) -> None:
+    def _take_wants(self, report: ReceiverReport, wants: Wants) -> None:
         # The report has the low 32 bits of the last datagram it saw; it cannot be a future one.
         behind = (self._sequence - 1 - report.sequence) & 0xFFFFFFFF
         # Where somebody forged such a one, all that was sent counts as seen.

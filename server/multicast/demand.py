@@ -69,7 +69,7 @@ Decision = Hold | Join | Unicast
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartSession:
     """Begin a session for the object and offer it to these."""
 
     key: str
@@ -206,9 +206,9 @@ class Hot:
             item.session = None
             item.warm = item.warm if vain else True
 
-    def decide(self, now: float) -> list[Start | Gather | Release]:
+    def decide(self, now: float) -> list[StartSession | Gather | Release]:
         """What is due now; sets `wake_at`."""
-        out: list[Start | Gather | Release] = []
+        out: list[StartSession | Gather | Release] = []
         window = self.settings.window_s
         self.wake_at = float("inf")
         for key in list(self._objects):
@@ -220,7 +220,7 @@ class Hot:
                 item.warm = bool(item.arrivals) and item.arrivals[-1] > now - window
             ripe = item.held and self._enough(item) and self._next_check(now) <= now
             if item.held and (item.session is not None or ripe):
-                out.append(Start(key, tuple(item.held)))
+                out.append(StartSession(key, tuple(item.held)))
                 for _, client in item.held.values():
                     self._patience.rewarded(client)
                 item.held.clear()

@@ -12,7 +12,7 @@ from protocol.marks import MarkSigner
 from protocol.packet import PAYLOAD_OFFSET
 from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from protocol.session import INLINE_HASHES, Offer
-from protocol.session_report import Report, ReportAnswer
+from protocol.session_report import ReceiverReport, ReportAnswer
 from server.files.openfile import OpenFile
 from server.http.clock import Clock
 from server.multicast.carousel import Carousel
@@ -40,7 +40,7 @@ _SILENCE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SessionPlace:
     """Where a session sends: group, port, sender's address, reach."""
 
     group: str
@@ -78,7 +78,7 @@ class LiveSession:
         file: OpenFile,
         fec: FecParameters,
         hashes: tuple[bytes, ...],
-        place: Place,
+        place: SessionPlace,
         sender: Sender,
         rate: RateControl,
         settings: CarouselSettings,
@@ -230,7 +230,7 @@ class LiveSession:
         """Whether the offer was given to a receiver under this name, which nobody can guess."""
         return name in self._names
 
-    def report(self, report: Report) -> ReportAnswer:
+    def report(self, report: ReceiverReport) -> ReportAnswer:
         """What to answer to a report; that of a stranger changes nothing."""
         now = self._reactor.seconds()
         before = self.report_window_s(report.member)

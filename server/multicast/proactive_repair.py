@@ -36,7 +36,7 @@ def at_least(k: int, loss: float) -> int:
     return int(k * loss / (1 - loss))
 
 
-class Ended:
+class EndedBlocks:
     """The blocks whose source went out lately."""
 
     def __init__(self, blocks: int) -> None:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protocol.session_report import Report
+from protocol.session_report import ReceiverReport
 from server.multicast.fair_rate import FairRate
 
 #: What the files that wait for another one get together, beside the one that is sent.
@@ -59,7 +59,7 @@ class RateSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _StepDown:
     """A step down, and for whom."""
 
     member: str
@@ -85,7 +85,7 @@ class RateControl:
         self._configured = configured_bytes_s
         self._share = 1.0
         self._changed_at = float("-inf")
-        self._trial: _Trial | None = None
+        self._trial: _StepDown | None = None
         #: What each member had been sent and had received at its last judged report.
         self._counts: dict[str, tuple[int, int, int]] = {}
         self._lags: dict[str, int] = {}
@@ -120,7 +120,7 @@ class RateControl:
         ways = (fair.datagrams_s for fair in self._fair.values())
         return min(ways, default=math.inf) * self._datagram_bytes
 
-    def report(self, report: Report, now: float, rtt_s: float | None = None) -> None:
+    def report(self, report: ReceiverReport, now: float, rtt_s: float | None = None) -> None:
         """A receiver tells how many datagrams there were so far, and how many it got.
 
         `rtt_s`: how long ago the last one it saw was sent; None if nobody knows.
@@ -148,7 +148,7 @@ class RateControl:
         elif self._complains(member, loss, report.queue_ms):
             share = max(settings.floor_share, self._share * max(0.5, 1 - loss))
             if share < self._share:
-                self._trial = _Trial(member, loss, self._share, now)
+                self._trial = _StepDown(member, loss, self._share, now)
                 self._change(share, now)
         elif self._share < 1.0:
             self._change(min(1.0, self._share + settings.recover_share), now)
@@ -164,7 +164,7 @@ class RateControl:
         if self._trial is not None and self._trial.member == member:
             self._trial = None
 
-    def _follow_reader(self, report: Report, lost_there: float, now: float) -> None:
+    def _follow_reader(self, report: ReceiverReport, lost_there: float, now: float) -> None:
         """Slow down for a receiver that falls behind; as soon as nobody does, speed up again."""
         settings, member = self._settings, report.member
         catching_up = report.lag_ms < 0.9 * self._lags.get(member, 0)
@@ -205,7 +205,7 @@ class RateControl:
             return True
         return False
 
-    def _judge(self, trial: _Trial, member: str, loss: float, now: float) -> None:
+    def _judge(self, trial: _StepDown, member: str, loss: float, now: float) -> None:
         if member != trial.member:
             return
         self._trial = None

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from protocol.session_report import Report
+from protocol.session_report import ReceiverReport
 from server.multicast.schedule_steps import CarouselSettings
 
 #: Over so many offers the gaps between them are looked at.
@@ -133,7 +133,7 @@ class Members:
         worst = self._settings.worst_loss
         return max((m.loss for m in self._punctual() if m.loss <= worst), default=0.0)
 
-    def report(self, report: Report, now: float) -> str:
+    def report(self, report: ReceiverReport, now: float) -> str:
         """Take a report; the action to answer with: continue, unicast or closed."""
         member = self._members.get(report.member)
         if member is None:
@@ -153,7 +153,7 @@ class Members:
             return "unicast"
         return "continue"
 
-    def _too_lossy(self, member: _Member, report: Report, now: float) -> bool:
+    def _too_lossy(self, member: _Member, report: ReceiverReport, now: float) -> bool:
         """Judge what was lost since the last time, once that is enough to go by.
 
         A download that starts on the same line takes most of it for half a second, so many

@@ -22,7 +22,7 @@ from protocol.session import HEADER_NAME, Capability, parse_capability
 from server.files.openfile import OpenFile
 from server.http.clock import Clock
 from server.http.request import Request
-from server.multicast.live import LiveSession, Place
+from server.multicast.live import LiveSession, SessionPlace
 from server.multicast.rate import RateControl, shares
 from server.multicast.schedule_steps import CarouselSettings
 from server.multicast.settings import MulticastSettings
@@ -261,18 +261,18 @@ class Sessions:
         for session in list(self._running.values()):
             session.stop("the server stops")
 
-    def _place(self, url: str) -> Place:
+    def _place(self, url: str) -> SessionPlace:
         source = self._interface.address
         ttl = self.settings.ttl
         if self.paper:
             parts = urlsplit(url)
             address = map_url(parts.hostname or "", parts.path)
-            return Place(address.group, max(1, address.port), source, ttl, False)
+            return SessionPlace(address.group, max(1, address.port), source, ttl, False)
         network = self.settings.group_network()
         number = self._rng.randrange(1, network.num_addresses)
         group = str(ipaddress.ip_address(int(network.network_address) + number))
         family = "6" if self._interface.is_ipv6 else "4"
-        return Place(group, self._rng.randint(*_PORTS), source, ttl, True, family)
+        return SessionPlace(group, self._rng.randint(*_PORTS), source, ttl, True, family)
 
     def _share(self) -> None:
         """The rate is for all sessions together; the file that is sent soonest goes first."""

@@ -1,7 +1,7 @@
 """The switch in front of the gate: holds capable requests, offers sessions, lets the rest through.
 
-Implements `transfer.Admission` around another one. A request without the header, a range request,
-a HEAD, a file under a rule: straight through, at the price of one dictionary look-up.
+Implements `transfer.Admission` around another one. A request without the header, a range
+request, a HEAD, a file under a rule: straight through, at the price of one dictionary look-up.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from protocol.session import (
 )
 from server.admission.client_keys import CLIENT_FIELD
 from server.files.openfile import OpenFile
-from server.files.transfer import Admission, BodyPlan, Representation
-from server.files.transfer import Start as StartBody
+from server.files.transfer import Admission, BodyPlan, Representation, StartBody
 from server.files.tree import IsDirectory, NotHere, Tree
 from server.http.clock import Clock
 from server.http.proxies import block_of
 from server.http.request import Request
 from server.multicast.blocks import BlockHashes
-from server.multicast.demand import Gather, Hold, Hot, Join, Release, Start
+from server.multicast.demand import Gather, Hold, Hot, Join, Release, StartSession
 from server.multicast.live import LiveSession
 from server.multicast.sessions import Sessions
 
@@ -182,7 +181,7 @@ class MulticastSwitch:
         now = self._reactor.seconds()
         for outcome in self.hot.decide(now):
             waiting = [self._held.pop(name) for name in outcome.waiters if name in self._held]
-            if isinstance(outcome, Start) and waiting:
+            if isinstance(outcome, StartSession) and waiting:
                 self._begin(outcome.key, waiting)
             elif isinstance(outcome, Gather) and waiting:
                 self._begin(outcome.key, waiting, outcome.needed)

@@ -58,7 +58,7 @@ class SessionRow(Base):
     seen_s: Mapped[float]
 
 
-class StateRow(Base):
+class DocumentRow(Base):
     """A document of the operator's: rules for files, blocked networks, the waiting page."""
 
     __tablename__ = "operator_state"
@@ -71,7 +71,7 @@ _TABLES: dict[str, type[Base]] = {
     "users": UserRow,
     "tokens": TokenRow,
     "sessions": SessionRow,
-    "state": StateRow,
+    "state": DocumentRow,
 }
 
 

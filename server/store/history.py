@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Integer, cast, delete, func, insert, literal, select
 from sqlalchemy.orm import Session
 
-from server.store.models import Sample
+from server.store.models import SampleRow
 from server.store.records import SampleRecord
 
 RAW, MINUTE, HOUR = 0, 60, 3600
@@ -32,7 +32,7 @@ def write_samples(session: Session, samples: Iterable[SampleRecord]) -> None:
         for sample in samples
     ]
     if rows:
-        session.execute(insert(Sample), rows)
+        session.execute(insert(SampleRow), rows)
 
 
 def thin(session: Session, now: float) -> None:
@@ -41,32 +41,34 @@ def thin(session: Session, now: float) -> None:
     _condense(session, MINUTE, HOUR, now)
     for resolution_s, kept_s in KEPT_S.items():
         session.execute(
-            delete(Sample).where(Sample.resolution_s == resolution_s, Sample.at_s < now - kept_s)
+            delete(SampleRow).where(
+                SampleRow.resolution_s == resolution_s, SampleRow.at_s < now - kept_s
+            )
         )
 
 
 def _condense(session: Session, fine: int, coarse: int, now: float) -> None:
-    done = session.scalar(select(func.max(Sample.at_s)).where(Sample.resolution_s == coarse))
+    done = session.scalar(select(func.max(SampleRow.at_s)).where(SampleRow.resolution_s == coarse))
     start = (done + coarse) if done is not None else 0.0
     end = now - now % coarse
     if end <= start:
         return
-    bucket = cast(func.floor(Sample.at_s / coarse), Integer) * coarse
+    bucket = cast(func.floor(SampleRow.at_s / coarse), Integer) * coarse
     if session.get_bind().dialect.name == "sqlite":
-        bucket = cast(Sample.at_s / coarse, Integer) * coarse
+        bucket = cast(SampleRow.at_s / coarse, Integer) * coarse
     rows = (
         select(
             literal(coarse).label("resolution_s"),
-            Sample.series,
+            SampleRow.series,
             bucket.label("at_s"),
-            func.avg(Sample.mean).label("mean"),
-            func.max(Sample.peak).label("peak"),
+            func.avg(SampleRow.mean).label("mean"),
+            func.max(SampleRow.peak).label("peak"),
         )
-        .where(Sample.resolution_s == fine, Sample.at_s >= start, Sample.at_s < end)
-        .group_by(Sample.series, bucket)
+        .where(SampleRow.resolution_s == fine, SampleRow.at_s >= start, SampleRow.at_s < end)
+        .group_by(SampleRow.series, bucket)
     )
     session.execute(
-        insert(Sample).from_select(["resolution_s", "series", "at_s", "mean", "peak"], rows)
+        insert(SampleRow).from_select(["resolution_s", "series", "at_s", "mean", "peak"], rows)
     )
 
 
@@ -80,14 +82,14 @@ def read_samples(
 ) -> list[SampleRecord]:
     """The newest `most` samples of one resolution in [`since_s`, `until_s`), newest first."""
     query = (
-        select(Sample.at_s, Sample.series, Sample.mean, Sample.peak)
+        select(SampleRow.at_s, SampleRow.series, SampleRow.mean, SampleRow.peak)
         .where(
-            Sample.resolution_s == resolution_s,
-            Sample.series.in_(list(series)),
-            Sample.at_s >= since_s,
-            Sample.at_s < until_s,
+            SampleRow.resolution_s == resolution_s,
+            SampleRow.series.in_(list(series)),
+            SampleRow.at_s >= since_s,
+            SampleRow.at_s < until_s,
         )
-        .order_by(Sample.at_s.desc())
+        .order_by(SampleRow.at_s.desc())
         .limit(most)
     )
     return [SampleRecord(*row) for row in session.execute(query)]
@@ -113,7 +115,7 @@ def read_binned(
         end_s = until_s
         if resolution_s != RAW:
             last_s = session.scalar(
-                select(func.max(Sample.at_s)).where(Sample.resolution_s == resolution_s)
+                select(func.max(SampleRow.at_s)).where(SampleRow.resolution_s == resolution_s)
             )
             end_s = min(until_s, start_s if last_s is None else last_s + resolution_s)
         if end_s <= start_s:
@@ -143,17 +145,17 @@ def _bins(
     width_s: float,
 ) -> Iterable[tuple[str, int, float, int]]:
     """(series, step, mean, count) of the samples of one resolution."""
-    step = cast((Sample.at_s - origin_s) / width_s, Integer)
+    step = cast((SampleRow.at_s - origin_s) / width_s, Integer)
     if session.get_bind().dialect.name != "sqlite":
-        step = cast(func.floor((Sample.at_s - origin_s) / width_s), Integer)
+        step = cast(func.floor((SampleRow.at_s - origin_s) / width_s), Integer)
     query = (
-        select(Sample.series, step.label("step"), func.avg(Sample.mean), func.count())
+        select(SampleRow.series, step.label("step"), func.avg(SampleRow.mean), func.count())
         .where(
-            Sample.resolution_s == resolution_s,
-            Sample.series.in_(list(series)),
-            Sample.at_s >= start_s,
-            Sample.at_s < end_s,
+            SampleRow.resolution_s == resolution_s,
+            SampleRow.series.in_(list(series)),
+            SampleRow.at_s >= start_s,
+            SampleRow.at_s < end_s,
         )
-        .group_by(Sample.series, "step")
+        .group_by(SampleRow.series, "step")
     )
     return (tuple(row) for row in session.execute(query))

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from policies.contract import TicketRow, TicketState
-from server.store.models import Counter, Ticket
+from server.store.models import Counter, TicketRecord
 
 #: States of tickets that still have a place, or a download that died with the process.
 LIVE = (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
@@ -56,9 +56,9 @@ def _insert_of(dialect: str) -> type[sqlite.Insert] | type[postgresql.Insert]:
 @functools.cache
 def _upsert(dialect: str) -> Executable:
     # Building it costs more than writing a few rows with it.
-    statement = _insert_of(dialect)(Ticket.__table__)  # type: ignore[arg-type]
+    statement = _insert_of(dialect)(TicketRecord.__table__)  # type: ignore[arg-type]
     changed = {name: statement.excluded[name] for name in _CHANGING}
-    return statement.on_conflict_do_update(index_elements=[Ticket.number], set_=changed)
+    return statement.on_conflict_do_update(index_elements=[TicketRecord.number], set_=changed)
 
 
 def write_tickets(session: Session, rows: Iterable[TicketRow]) -> None:
@@ -86,8 +86,8 @@ COUNTED_MOST = 10_000
 
 
 #: A download of which nothing was wanted any more: its ticket is used, see `LeaseManager.ending`.
-_ENDING = and_(Ticket.state == TicketState.STARTED, Ticket.remaining_bytes == 0)
-_OVER = or_(Ticket.state.not_in([*LIVE]), _ENDING)
+_ENDING = and_(TicketRecord.state == TicketState.STARTED, TicketRecord.remaining_bytes == 0)
+_OVER = or_(TicketRecord.state.not_in([*LIVE]), _ENDING)
 
 
 def read_journal(session: Session) -> JournalState:
@@ -104,11 +104,13 @@ def read_journal(session: Session) -> JournalState:
 
 def _read_journal(session: Session) -> JournalState:
     # Plain rows: a hundred thousand ORM objects take seconds to build, and a start waits for it.
-    columns = [getattr(Ticket, name) for name in _COLUMNS]
+    columns = [getattr(TicketRecord, name) for name in _COLUMNS]
     live = session.execute(
-        select(*columns).where(Ticket.state.in_([*LIVE]), not_(_ENDING)).order_by(Ticket.number)
+        select(*columns)
+        .where(TicketRecord.state.in_([*LIVE]), not_(_ENDING))
+        .order_by(TicketRecord.number)
     ).all()
-    over = session.scalars(select(Ticket.number).where(_OVER)).all()
+    over = session.scalars(select(TicketRecord.number).where(_OVER)).all()
     counter = session.get(Counter, _NUMBERS)
     highest = max(live[-1].number if live else 0, max(over, default=0))
     return JournalState(
@@ -120,7 +122,7 @@ def _read_journal(session: Session) -> JournalState:
 
 def forget_tickets(session: Session, before_s: float) -> None:
     """Drop finished tickets that changed last before `before_s`: their tokens have expired."""
-    session.execute(delete(Ticket).where(_OVER, Ticket.changed_s < before_s))
+    session.execute(delete(TicketRecord).where(_OVER, TicketRecord.changed_s < before_s))
 
 
 def _ticket(row: Sequence[Any]) -> TicketRow:
@@ -138,16 +140,16 @@ def search_tickets(
     than `COUNTED_MOST` + 1 are counted.
     """
     fits: list[ColumnElement[bool]] = [
-        Ticket.client.contains(text, autoescape=True),
-        Ticket.file.contains(text, autoescape=True),
+        TicketRecord.client.contains(text, autoescape=True),
+        TicketRecord.file.contains(text, autoescape=True),
     ]
     if text.isascii() and text.isdigit() and len(text) < 19:
-        fits.append(Ticket.number == int(text))
+        fits.append(TicketRecord.number == int(text))
     numbers: list[int] = []
     total = 0
     for state in states:
-        wanted = (Ticket.state == state, or_(*fits))
-        found = select(Ticket.number).where(*wanted).order_by(Ticket.number)
+        wanted = (TicketRecord.state == state, or_(*fits))
+        found = select(TicketRecord.number).where(*wanted).order_by(TicketRecord.number)
         room = limit - len(numbers)
         rows = session.scalars(found.offset(max(0, offset - total)).limit(room)).all()
         numbers += rows

@@ -19,7 +19,7 @@ class Base(DeclarativeBase):
     """All tables of one Tidegate database."""
 
 
-class Ticket(Base):
+class TicketRecord(Base):
     """One row of the journal: a place in the queue, or the memory that it was used."""
 
     __tablename__ = "tickets"
@@ -73,7 +73,7 @@ class Revision(Base):
     restored_from: Mapped[int | None] = mapped_column(BigInteger)
 
 
-class Sample(Base):
+class SampleRow(Base):
     """One point of one series at one resolution (0: raw, 60: minutes, 3600: hours)."""
 
     __tablename__ = "history"
@@ -90,7 +90,7 @@ class Sample(Base):
     )
 
 
-class Event(Base):
+class EventRow(Base):
     """Something that an operator may want to read later."""
 
     __tablename__ = "events"
@@ -103,7 +103,7 @@ class Event(Base):
     data: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
 
 
-class Arrival(Base):
+class ArrivalRow(Base):
     """One large job that asked for the first time: what previews of a policy replay."""
 
     __tablename__ = "arrivals"
@@ -137,7 +137,7 @@ class UsageHour(Base):
     sent_bytes: Mapped[int] = mapped_column(BigInteger)
 
 
-class Pass(Base):
+class PassRow(Base):
     """A signed priority pass that an operator issued; the signature lives in the token."""
 
     __tablename__ = "passes"

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, delete, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from server.store.journal import insert_for
-from server.store.models import Arrival, Digest, Event, Pass, Revision
+from server.store.models import ArrivalRow, Digest, EventRow, PassRow, Revision
 from server.store.records import (
     ArrivalRecord,
     EventRecord,
@@ -102,7 +102,7 @@ def write_events(session: Session, records: Iterable[EventRecord]) -> None:
         for record in records
     ]
     if rows:
-        session.execute(insert(Event), rows)
+        session.execute(insert(EventRow), rows)
 
 
 def read_events(
@@ -116,12 +116,12 @@ def read_events(
     """The latest events, newest first; `text` is looked for in the text and the kind."""
     wanted: list[ColumnElement[bool]] = []
     if before_id is not None:
-        wanted.append(Event.id < before_id)
+        wanted.append(EventRow.id < before_id)
     if kind is not None:
-        wanted.append(Event.kind == kind)
+        wanted.append(EventRow.kind == kind)
     if text:
-        wanted.append(or_(Event.text.contains(text, autoescape=True), Event.kind == text))
-    query = select(Event).where(*wanted).order_by(Event.id.desc()).limit(limit)
+        wanted.append(or_(EventRow.text.contains(text, autoescape=True), EventRow.kind == text))
+    query = select(EventRow).where(*wanted).order_by(EventRow.id.desc()).limit(limit)
     return [
         EventRecord(
             number=row.id,
@@ -137,8 +137,8 @@ def read_events(
 
 def forget_events(session: Session, before_s: float) -> None:
     """Drop events and arrivals older than `before_s`."""
-    session.execute(delete(Event).where(Event.at_s < before_s))
-    session.execute(delete(Arrival).where(Arrival.at_s < before_s))
+    session.execute(delete(EventRow).where(EventRow.at_s < before_s))
+    session.execute(delete(ArrivalRow).where(ArrivalRow.at_s < before_s))
 
 
 def write_arrivals(session: Session, records: Iterable[ArrivalRecord]) -> None:
@@ -153,12 +153,14 @@ def write_arrivals(session: Session, records: Iterable[ArrivalRecord]) -> None:
         for record in records
     ]
     if rows:
-        session.execute(insert(Arrival), rows)
+        session.execute(insert(ArrivalRow), rows)
 
 
 def read_arrivals(session: Session, since_s: float, limit: int) -> list[ArrivalRecord]:
     """Arrivals since a time, oldest first."""
-    query = select(Arrival).where(Arrival.at_s >= since_s).order_by(Arrival.at_s).limit(limit)
+    query = (
+        select(ArrivalRow).where(ArrivalRow.at_s >= since_s).order_by(ArrivalRow.at_s).limit(limit)
+    )
     return [
         ArrivalRecord(at_s=row.at_s, client=row.client, file=row.file, size_bytes=row.size_bytes)
         for row in session.scalars(query)
@@ -168,7 +170,7 @@ def read_arrivals(session: Session, since_s: float, limit: int) -> list[ArrivalR
 def write_passes(session: Session, records: Iterable[PassRecord]) -> None:
     """Remember issued passes."""
     session.add_all(
-        Pass(
+        PassRow(
             serial=record.serial,
             priority_class=record.priority_class,
             weight=record.weight,
@@ -187,7 +189,7 @@ def write_passes(session: Session, records: Iterable[PassRecord]) -> None:
 
 def read_passes(session: Session) -> list[PassRecord]:
     """All passes, newest first."""
-    query = select(Pass).order_by(Pass.issued_s.desc(), Pass.serial)
+    query = select(PassRow).order_by(PassRow.issued_s.desc(), PassRow.serial)
     return [
         PassRecord(
             serial=row.serial,
@@ -208,7 +210,7 @@ def read_passes(session: Session) -> list[PassRecord]:
 
 def count_pass_use(session: Session, record: PassRecord) -> None:
     """Store how often a pass was used; one that another process issued is taken up."""
-    statement = insert_for(session)(Pass).values(
+    statement = insert_for(session)(PassRow).values(
         serial=record.serial,
         priority_class=record.priority_class,
         weight=record.weight,
@@ -223,12 +225,12 @@ def count_pass_use(session: Session, record: PassRecord) -> None:
     )
     session.execute(
         statement.on_conflict_do_update(
-            index_elements=[Pass.serial], set_={"uses": statement.excluded.uses}
+            index_elements=[PassRow.serial], set_={"uses": statement.excluded.uses}
         )
     )
 
 
 def revoke_pass(session: Session, serial: str) -> bool:
     """Make a pass worthless; False when it is unknown."""
-    result = session.execute(update(Pass).where(Pass.serial == serial).values(revoked=True))
+    result = session.execute(update(PassRow).where(PassRow.serial == serial).values(revoked=True))
     return bool(getattr(result, "rowcount", 0))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from protocol.errors import ProtocolError
-from server.torrent.swarm import Announce, Census, Event, Place
+from server.torrent.swarm import Announce, Census, PeerEvent, Place
 
 _HASH_BYTES = 20
 _MOST_HASHES = 16
@@ -59,10 +59,10 @@ def read_announce(query: bytes, address: str) -> Question:
     fields = fields_of(query)
     event = _one(fields, b"event", b"").decode("latin-1")
     try:
-        happened = Event(event)
+        happened = PeerEvent(event)
     except ValueError:
         # BEP 21 and others add words of their own.
-        happened = Event.STILL_THERE
+        happened = PeerEvent.STILL_THERE
     port = _number(fields, b"port", None, 65535)
     if port == 0:
         raise BadAnnounce("A peer listens on a port from 1 to 65535.")

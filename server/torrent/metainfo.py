@@ -88,7 +88,7 @@ class Metainfo:
 
 
 @dataclass(slots=True)
-class _Wish:
+class _TorrentWish:
     file: OpenFile
     waiting: list[defer.Deferred[Metainfo]]
 
@@ -102,7 +102,7 @@ class MetainfoStore:
         self._most = most
         self._known: OrderedDict[FileKey, Metainfo] = OrderedDict()
         self._by_hash: dict[bytes, Metainfo] = {}
-        self._wishes: OrderedDict[FileKey, _Wish] = OrderedDict()
+        self._wishes: OrderedDict[FileKey, _TorrentWish] = OrderedDict()
         self._making: _Making | None = None
         self._pool: ThreadPool | None = None
         self._stopped = False
@@ -143,7 +143,7 @@ class MetainfoStore:
         if self._stopped or (len(self._wishes) >= _MOST_QUEUED and rep.key not in self._wishes):
             return defer.fail(CannotMake())
         result: defer.Deferred[Metainfo] = defer.Deferred()
-        self._wishes.setdefault(rep.key, _Wish(file, [])).waiting.append(result)
+        self._wishes.setdefault(rep.key, _TorrentWish(file, [])).waiting.append(result)
         self._next()
         return result
 

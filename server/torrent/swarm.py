@@ -22,7 +22,7 @@ _MOST_PEERS_OF_ONE = 64
 Place = tuple[str, int]
 
 
-class Event(Enum):
+class PeerEvent(Enum):
     """What a peer says of itself (BEP 3)."""
 
     STILL_THERE = ""
@@ -38,7 +38,7 @@ class Announce:
     address: str
     port: int
     left_bytes: int
-    event: Event = Event.STILL_THERE
+    event: PeerEvent = PeerEvent.STILL_THERE
     want: int = 30
 
 
@@ -73,11 +73,16 @@ class Swarm:
         self._expire(now)
         place = (said.address, said.port)
         known = self._peers.get(place)
-        if said.event is Event.STOPPED:
+        if said.event is PeerEvent.STOPPED:
             self._forget(place)
             return []
         complete = said.left_bytes == 0
-        if said.event is Event.COMPLETED and complete and known is not None and not known.complete:
+        if (
+            said.event is PeerEvent.COMPLETED
+            and complete
+            and known is not None
+            and not known.complete
+        ):
             self._downloaded += 1
         want = max(0, min(said.want, _MOST_PEERS_OF_ONE))
         if known is None and not self._make_room(said.address):

@@ -9,7 +9,7 @@ import pytest
 
 from protocol.errors import ProtocolError
 from protocol.session import decode_offer
-from protocol.session_report import Report, decode_report, encode_report
+from protocol.session_report import ReceiverReport, decode_report, encode_report
 from server.multicast import sessions as sessions_module
 from tests.test_server_multicast_switch import FakeSender, House
 
@@ -55,7 +55,9 @@ def test_reports_of_strangers_change_nothing(house: House) -> None:
     [session] = house.sessions.running
     rate = session.transmitter.rate_bytes_s
     for number in range(50):
-        report = Report(f"nobody{number}", "receiving", 0, 5, 10_000 + number, 10, counts={0: 9})
+        report = ReceiverReport(
+            f"nobody{number}", "receiving", 0, 5, 10_000 + number, 10, counts={0: 9}
+        )
         house.post(offer.report_url, encode_report(report))
         house.run(0.02)
     assert session.transmitter.rate_bytes_s >= rate

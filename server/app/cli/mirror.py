@@ -16,7 +16,7 @@ from protocol.errors import ProtocolError
 from protocol.units import format_duration, format_size, parse_duration, parse_size
 
 if TYPE_CHECKING:
-    from protocol.batch_generate import Generated
+    from protocol.batch_generate import GeneratedUpdate
     from protocol.channel import Edge
     from server.mirror.publish import Progress, Published
 
@@ -135,7 +135,7 @@ def publish(
 
     delay_s = _said(lambda: parse_duration(multicast_in))
 
-    def announce(updates: Iterable[tuple[Edge, Generated]]) -> None:
+    def announce(updates: Iterable[tuple[Edge, GeneratedUpdate]]) -> None:
         if multicast_state is not None:
             from server.mirror.scheduling import LOOK_S, schedule_updates
 
