@@ -45,7 +45,7 @@ layers: $(VENV)/.test
 
 # A test that fails only beside others is a bug of its own: both runs stand in the output.
 unit: $(VENV)/.test
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile || { \
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder || { \
 		echo "Those that failed beside others run once more, alone:"; \
 		PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest --last-failed \
 			--last-failed-no-failures none; }

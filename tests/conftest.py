@@ -21,6 +21,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 IN_CI = bool(os.environ.get("CI"))
 
 
+#: The files that take longest come first, or the others' processes would wait for them at the end.
+LONGEST = (
+    "test_e2e_chaos",
+    "test_e2e_cluster",
+    "test_docs_commands",
+    "test_e2e_deb",
+    "test_e2e_crash",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Turn a skip into a failure in CI: a missing tool must be noticed there."""

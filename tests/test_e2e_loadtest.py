@@ -195,7 +195,11 @@ def test_hot_objects_come_by_multicast(tmp_path: Path) -> None:
         tmp_path,
         "hot_object",
         *("--figures-json", str(tmp_path / "figures.json"), "--thin", "40"),
-        serve=("--multicast", "--multicast-interface", "127.0.0.1", "--multicast-rate", "50Mbit"),
+        serve=(
+            *("--multicast", "--multicast-interface", "127.0.0.1", "--multicast-rate", "50Mbit"),
+            # Else mirrors on the same machine are done before a cohort stands.
+            *("--multicast-hold", "0"),
+        ),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = figures(tmp_path)

@@ -14,10 +14,12 @@ import pytest
 from twisted.internet import defer
 from twisted.internet.task import Clock, deferLater
 
+from protocol.manifest import FileDigests
 from server.files import digests as module
 from server.files.digest_warmup import Survey
 from server.files.digests import Catalog, FileChanged, Stopped, digest_file
 from server.files.openfile import OpenFile
+from server.files.touched import Touched
 from server.files.tree import Tree
 from tests.http_bench import Bench
 from tests.open_files import MemoryDigestCache
@@ -73,6 +75,29 @@ def test_a_flood_of_files_keeps_few_of_them_open(
     last = files[f"f{module._MOST_ASKED + 19}"]
     catalog.want(last).addErrback(lambda _: None)
     assert catalog.pending == module._MOST_ASKED + 3
+
+
+def test_a_file_touched_again_while_it_is_read_is_read_again(
+    tmp_path: Path, at_work: dict[str, defer.Deferred[Any]]
+) -> None:
+    file = opened(tmp_path, big=1 << 24)["big"]
+    catalog = Catalog(Clock(), MemoryDigestCache(), threads=2)
+    catalog.want(file)
+    digests = FileDigests(1 << 24, b"d" * 32, 1 << 24, (b"d" * 32,))
+    at_work.pop("big").callback(digests)
+    told: list[bool] = []
+    os.utime(tmp_path / "big", (1, 1))
+    Touched(catalog).still(file).addCallback(told.append)
+    os.utime(tmp_path / "big", (2, 2))
+    at_work.pop("big").errback(FileChanged())
+    assert not told
+    at_work.pop("big").callback(digests)
+    assert told == [True]
+    assert file.unchanged()
+    os.utime(tmp_path / "big", (3, 3))
+    Touched(catalog).still(file).addCallback(told.append)
+    at_work.pop("big").callback(FileDigests(1 << 24, b"e" * 32, 1 << 24, (b"e" * 32,)))
+    assert told == [True, False]
 
 
 def test_what_is_cheap_to_hash_is_not_kept(tmp_path: Path) -> None:

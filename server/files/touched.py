@@ -21,6 +21,8 @@ from server.files.transfer import Representation
 
 #: How many paths, and former contents of each, are remembered.
 _MOST_PATHS, _MOST_FORMER = 4_096, 8
+#: A file whose times are set again and again is read this often once more.
+_TRIES = 8
 
 
 class Touched:
@@ -62,16 +64,22 @@ class Touched:
 
         return self._catalog.want(file).addCallbacks(compare, lambda _: False)
 
-    def still(self, file: OpenFile) -> defer.Deferred[bool]:
-        """Whether a changed file has its content still; if so it counts as unchanged again."""
+    def still(self, file: OpenFile, tries: int = _TRIES) -> defer.Deferred[bool]:
+        """Whether a changed file has its content still; if so it counts as unchanged again.
+
+        A status that changes again while the content is read is looked at again.
+        """
         now = file.as_it_is()
         if now is None:
             return defer.succeed(False)
 
-        def found(same: bool) -> bool:
+        def found(same: bool) -> bool | defer.Deferred[bool]:
             if same:
                 file.accept(now)
-            return same
+                return True
+            later = file.as_it_is()
+            changed = later is not None and later.rep.key != now.rep.key
+            return self.still(file, tries - 1) if changed and tries else False
 
         return self.same(file.rep, now).addCallback(found)
 
