@@ -15,20 +15,22 @@ from heapq import heappop, heappush
 from random import Random
 
 from client.net.retry import (
+    ComeBack,
+    FailureReason,
     GiveUp,
     Granted,
+    Refused,
     SendNow,
     Visit,
     WaitUntil,
 )
 from loadtest.sim.chronicle import Chronicle
 from loadtest.sim.conditions import Conditions, Starved
-from loadtest.sim.hearing import heard
 from loadtest.sim.outcome import RunRecord, SimClient
 from loadtest.sim.sight import Sight
 from loadtest.sim.swarm import PeerCrowds
 from loadtest.workloads import File, Workload
-from policies.contract import AdmissionPolicy, Admit, Job, Wait
+from policies.contract import AdmissionPolicy, Admit, Job, Refuse, Wait
 from policies.driver import PolicyDriver
 from policies.max_min import Flow, SharedLink
 from policies.upkeep import TRICKLE_S, trickle_bytes
@@ -471,3 +473,18 @@ class Engine:
             del self._held[client.held]
             self._held_downloads.discard((client.visitor.key, self._file_of(client).name))
         client.held = None
+
+
+def heard(decision: Wait | Refuse) -> ComeBack | Refused:
+    """What a client hears of a decision: waits in whole seconds, as Retry-After has them."""
+    if isinstance(decision, Wait):
+        return ComeBack(
+            float(math.ceil(decision.retry_after_s)),
+            None if decision.ticket is None else str(decision.ticket),
+            decision.place,
+            ready=decision.ready,
+        )
+    if decision.retry_after_s is not None:
+        return ComeBack(float(math.ceil(decision.retry_after_s)))
+    fault = decision.reason.value.startswith("ticket-")
+    return Refused(FailureReason.REFUSED, decision.reason.value, ticket_fault=fault)
