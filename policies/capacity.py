@@ -12,7 +12,7 @@ _MEMORY = 0.05
 _REMEMBERED = 20_000
 #: A transfer that was held back is taken to be able to go this much faster than it went (beyond
 #: any overbooking, or more and more would share less and less), until it is seen not to.
-_PROBE = 1.5
+_PROBE = 1.25
 #: Who takes this part of all it was taken to be able to, held back by nothing but the server, may
 #: well be faster.
 _ALL = 0.9
