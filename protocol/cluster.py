@@ -156,15 +156,11 @@ class Ending(msgspec.Struct, frozen=True, array_like=True, tag="ending"):
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
-    """A body that was started has ended; `complete` when every byte was handed over.
-
-    `flying_bytes` were handed over and had not arrived then.
-    """
+    """A body that was started has ended; `complete` when every byte was handed over."""
 
     number: int
     delivered_bytes: int
     complete: bool
-    flying_bytes: int = 0
 
 
 class BodyState(msgspec.Struct, frozen=True, array_like=True):
@@ -180,6 +176,8 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     """Told four times a second: the bodies that moved, and what left the node.
 
     `small` counts what was served without asking since the last time: URL path, times, bytes.
+    `flying_bytes` of `sent_bytes_total` have not arrived yet, those of bodies that are over
+    included; None from a node that does not tell.
     """
 
     bodies: tuple[BodyState, ...] = ()
@@ -189,6 +187,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     connections: int = 0
     connections_total: int = 0
     sent_bytes_total: int = 0
+    flying_bytes: int | None = None
 
 
 class Parting(msgspec.Struct, frozen=True, array_like=True, tag="parting"):

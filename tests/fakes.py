@@ -99,6 +99,8 @@ class FakeTransfer:
         self.paused = False
         self.aborted = ""
         self.over = False
+        #: What has not arrived of what was sent.
+        self.flying = 0
 
     def pause(self) -> None:
         self.paused = True
@@ -111,10 +113,10 @@ class FakeTransfer:
         self.end(False)
 
     def delivered_bytes(self) -> int:
-        return self.sent_bytes
+        return self.sent_bytes if self.over else self.sent_bytes - self.flying
 
     def flying_bytes(self) -> int:
-        return 0
+        return self.flying
 
     def limit_unsent(self, most_bytes: int) -> None:
         pass

@@ -110,7 +110,7 @@ def test_a_newer_peer_may_add_fields_and_messages() -> None:
 
 
 def test_an_older_peer_leaves_fields_out() -> None:
-    older = [["hello", "n"], ["progress"], ["ended", 3, 10, True]]
+    older = [["hello", "n"], ["progress"], ["ended", 3, 10, True, 5]]
     assert decode_from_node(msgspec.msgpack.encode(older)) == [
         Hello("n"),
         Progress(),

@@ -299,6 +299,31 @@ def test_the_cap_is_divided_among_the_nodes_by_what_they_can_use() -> None:
     assert parts[1] > 900_000
 
 
+def test_a_node_tells_what_has_not_arrived_also_of_bodies_that_are_over() -> None:
+    house = FleetHouse(slots=2)
+    over, running = (house.ask_at(0, f"192.0.2.{n}").transfer for n in (1, 2))
+
+    def told() -> list[int | None]:
+        return [node.told.flying_bytes for node in house.nodes]
+
+    over.send(BIG)
+    over.flying = 700_000
+    running.send(50_000)
+    running.flying = 30_000
+    house.wait(0.5)
+    assert told() == [730_000, 0]
+    over.finish()
+    house.wait(0.5)
+    assert over.over
+    assert told() == [730_000, 0]
+    over.flying = 300_000
+    house.wait(0.5)
+    assert told() == [330_000, 0]
+    # Whoever never takes the rest is not waited for.
+    house.wait(25)
+    assert told() == [30_000, 0]
+
+
 @pytest.mark.parametrize(
     "frame",
     [

@@ -70,6 +70,29 @@ class Line(Protocol):
         ...
 
 
+class LingeringBodies:
+    """Bodies that were handed over whole and of which a part has not arrived yet."""
+
+    def __init__(self) -> None:
+        self._bodies: list[tuple[Transfer, float]] = []
+
+    def add(self, transfer: Transfer, now: float) -> None:
+        """It is over; what the kernel still holds of it has not arrived."""
+        if len(self._bodies) < _LINGERING and transfer.flying_bytes():
+            self._bodies.append((transfer, now))
+
+    def flying_bytes(self, now: float) -> int:
+        """What has not arrived of them all."""
+        total, still = 0, []
+        for transfer, since in self._bodies:
+            flying = transfer.flying_bytes()
+            if flying and now < since + _LINGER_S:
+                total += flying
+                still.append((transfer, since))
+        self._bodies = still
+        return total
+
+
 class LineKeeper:
     """Finds what the line carries and keeps the pacer's cap just below. Tick it often."""
 
@@ -78,8 +101,7 @@ class LineKeeper:
         self._bottleneck = Bottleneck(ceiling_bytes_s)
         self._orders = LineOrders(ceiling_bytes_s)
         self._held: dict[int, LeasedDownload] = {}
-        #: Bodies that are over and still on their way, and since when.
-        self._lingering: list[tuple[Transfer, float]] = []
+        self._lingering = LingeringBodies()
 
     @property
     def line_bytes_s(self) -> float:
@@ -104,23 +126,21 @@ class LineKeeper:
         return self._orders.held_back(download.lease, download.stuck)
 
     def ended(self, transfer: Transfer, now: float) -> None:
-        """A body was handed over whole; what the kernel still holds of it has not arrived."""
-        if len(self._lingering) < _LINGERING and transfer.flying_bytes():
-            self._lingering.append((transfer, now))
+        """See `Line`."""
+        self._lingering.add(transfer, now)
 
-    def _linger(self, now: float) -> int:
-        total, still = 0, []
-        for transfer, since in self._lingering:
-            flying = transfer.flying_bytes()
-            if flying and now < since + _LINGER_S:
-                total += flying
-                still.append((transfer, since))
-        self._lingering = still
-        return total
+    def tick(
+        self,
+        now: float,
+        downloads: Collection[LeasedDownload],
+        asleep_bytes: int,
+        told_flying_bytes: int | None = None,
+    ) -> None:
+        """Look at running downloads, then cap and hold back as the bottleneck asks.
 
-    def tick(self, now: float, downloads: Collection[LeasedDownload], asleep_bytes: int) -> None:
-        """Look at running downloads, then cap and hold back as the bottleneck asks."""
-        total_flying = self._linger(now) + asleep_bytes
+        `told_flying_bytes` is all that was sent and has not arrived, where others send it and say.
+        """
+        total_flying = self._lingering.flying_bytes(now) + asleep_bytes
         samples = []
         for download in downloads:
             if download.look_at_s and not download.held:
@@ -134,6 +154,8 @@ class LineKeeper:
                 left = max(0, download.wanted_bytes - download.coverage.total_bytes - running)
                 samples.append(Sample(download.lease, arrived, left, download.stuck))
         link = self._link
+        if told_flying_bytes is not None:
+            total_flying = told_flying_bytes
         acked = link.sent_bytes_total - total_flying
         orders = self._bottleneck.observe(now, acked, total_flying, link.link_busy, samples)
         if orders.cap_bytes_s != self._orders.cap_bytes_s:

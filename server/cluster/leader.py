@@ -212,11 +212,11 @@ class RemoteConnection:
         if not self.request.finished:
             self.request.ended(gone=True)
 
-    def body_ended(self, delivered_bytes: int, complete: bool, flying_bytes: int) -> None:
+    def body_ended(self, delivered_bytes: int, complete: bool) -> None:
         """The node has sent the body, or as much of it as there was to be."""
         self.node.remote.pop(self.number, None)
         if self.transfer is not None:
-            self.transfer.ended(delivered_bytes, complete, flying_bytes)
+            self.transfer.ended(delivered_bytes, complete)
         if not self.request.finished:
             self.request.ended(gone=False)
 
@@ -288,12 +288,11 @@ class RemoteTransfer:
     def _let_end(self) -> None:
         self._node.send(MayEnd(self._number))
 
-    def ended(self, delivered_bytes: int, complete: bool, flying_bytes: int = 0) -> None:
+    def ended(self, delivered_bytes: int, complete: bool) -> None:
         """It is over; its listener hears of it once."""
         if not self._over:
             self._over = True
-            self._delivered_bytes = delivered_bytes
-            self.sent_bytes = delivered_bytes + flying_bytes
+            self.sent_bytes = self._delivered_bytes = delivered_bytes
             self._listener.transfer_done(self, complete)
 
 
@@ -533,7 +532,7 @@ class Leader:
         elif isinstance(message, Ended):
             remote = node.remote.get(message.number)
             if remote is not None:
-                remote.body_ended(message.delivered_bytes, message.complete, message.flying_bytes)
+                remote.body_ended(message.delivered_bytes, message.complete)
             else:
                 self._forget(node, message.number)
         elif isinstance(message, Ending):

@@ -31,6 +31,13 @@ class _Machine:
         """See `Outlet`."""
         return any(node.told.link_busy for node in self.here)
 
+    @property
+    def flying_bytes(self) -> int | None:
+        """What was sent and has not arrived; None while a node of the version before is here."""
+        told = [node.told.flying_bytes for node in self.here]
+        known = [one for one in told if one is not None]
+        return sum(known) if len(known) == len(told) else None
+
     def goodput_bytes_s(self) -> float:
         """See `Outlet`."""
         return sum(node.told.goodput_bytes_s for node in self.here)
@@ -93,7 +100,7 @@ class FleetLine:
         return found[1].held_back(download) if found is not None else False
 
     def ended(self, transfer: Transfer, now: float) -> None:
-        """See `Line`; of a body that is over nodes tell nothing more: its rest has arrived."""
+        """See `Line`; its node watches it, and tells what has not arrived."""
 
     def tick(self, now: float, downloads: Collection[LeasedDownload], asleep_bytes: int) -> None:
         """Look at each line whose nodes have all told how far they are since the last time."""
@@ -113,7 +120,7 @@ class FleetLine:
             if machine.hear(nodes):
                 # Whose these are is not known: on one machine, its own.
                 asleep = asleep_bytes // len(by_machine)
-                keeper.tick(machine.told_s, on.get(name, ()), asleep)
+                keeper.tick(machine.told_s, on.get(name, ()), asleep, machine.flying_bytes)
 
 
 def _machine_of(download: LeasedDownload) -> str:

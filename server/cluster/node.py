@@ -54,7 +54,7 @@ from protocol.cluster import (
 from protocol.manifest import FileDigests
 from server.admission.client_keys import proves_something
 from server.admission.downloads import unsent_most
-from server.admission.line import Outlet
+from server.admission.line import LingeringBodies, Outlet
 from server.admission.rules import NOTHING, Rule, RuleBook
 from server.cluster.link import Link, Peer
 from server.cluster.wire import file_digests, wire_file, wire_plan, wire_request
@@ -160,6 +160,7 @@ class RemoteAdmission:
         self._silent_s = 0.0
         self._parting = False
         self._outlet = outlet
+        self._lingering = LingeringBodies()
         self._connections = connections
         self._leave = leave
         self._rules_changed = rules_changed
@@ -370,8 +371,8 @@ class RemoteAdmission:
         """A body is over: tell how much of it arrived."""
         if not asked.ended:
             self._drop(asked)
-            delivered = transfer.delivered_bytes()
-            self._send(Ended(asked.number, delivered, complete, transfer.flying_bytes()))
+            self._lingering.add(transfer, self._reactor.seconds())
+            self._send(Ended(asked.number, transfer.delivered_bytes(), complete))
 
     def _tick(self) -> None:
         self._tick_call = self._reactor.callLater(TICK_S, self._tick)
@@ -387,10 +388,12 @@ class RemoteAdmission:
         if not self._welcomed:
             return
         bodies = []
+        flying = self._lingering.flying_bytes(self._reactor.seconds())
         for asked in self._asked.values():
             transfer = asked.transfer
             if transfer is not None:
                 now = (transfer.sent_bytes, transfer.delivered_bytes(), transfer.blocked)
+                flying += now[0] - now[1]
                 self._bound(asked, transfer, now[1])
                 if now != asked.seen:
                     asked.seen = now
@@ -406,6 +409,7 @@ class RemoteAdmission:
                 here,
                 total,
                 self._outlet.sent_bytes_total,
+                flying,
             )
         )
 
