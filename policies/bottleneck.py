@@ -458,8 +458,9 @@ class Bottleneck:
                 held[sample.lease] = more
                 rate += more
         if rate < _MISSING * total:
-            self._next_trial_s = now + _AGAIN_S
-            return
+            # One has nearly all, as with dozens of connections: the others alone tell nothing.
+            first = max(crowd, key=lambda sample: rates[sample.lease]).lease
+            held = {first: rates[first]}
         kept = {s.lease: rates[s.lease] for s in crowd if s.lease not in held}
         self._trial = _LevelTrial(now, held, kept, goodput)
         self._tried = frozenset(held)

@@ -20,12 +20,17 @@ STEP_S = 0.05
 MB = 1_000_000.0
 
 
-def share_out(amount: float, wants: dict[int, float]) -> dict[int, float]:
-    """Max-min: everybody gets what it wants or an equal part of the rest."""
+def share_out(
+    amount: float, wants: dict[int, float], weights: dict[int, float] | None = None
+) -> dict[int, float]:
+    """Max-min: everybody gets what it wants or a part of the rest, equal or by its weight."""
+    weight = dict.fromkeys(wants, 1.0) if weights is None else weights
     got: dict[int, float] = {}
-    for position, (key, want) in enumerate(sorted(wants.items(), key=lambda item: item[1])):
-        got[key] = min(want, amount / (len(wants) - position))
+    left = sum(weight[key] for key in wants)
+    for key, want in sorted(wants.items(), key=lambda item: item[1] / weight[item[0]]):
+        got[key] = min(want, amount * weight[key] / left)
         amount -= got[key]
+        left -= weight[key]
     return got
 
 
@@ -38,6 +43,7 @@ class Client:
     acked: float = 0.0
     window: float = 0.0
     stuck: bool = False
+    connections: int = 1
 
 
 @dataclass
@@ -57,13 +63,13 @@ class World:
     arrivals: Callable[[World], None] = lambda world: None
     born: int = 0
 
-    def add(self, rate_bytes_s: float, size: float = math.inf) -> None:
+    def add(self, rate_bytes_s: float, size: float = math.inf, connections: int = 1) -> None:
         self.born += 1
-        self.clients[self.born] = Client(rate_bytes_s, size, self.now)
+        self.clients[self.born] = Client(rate_bytes_s, size, self.now, connections=connections)
 
     def room(self, client: Client) -> float:
         """What its socket takes; the window of one that empties it grows."""
-        return max(self.buffer, client.window) - client.socket
+        return max(self.buffer * client.connections, client.window) - client.socket
 
     def run(self, seconds: float) -> None:
         rng = random.Random(self.seed)
@@ -95,7 +101,8 @@ class World:
             for key, client in self.clients.items()
         }
         line = self.line(self.now) * STEP_S
-        drained = share_out(line, wants)
+        weights = {key: float(client.connections) for key, client in self.clients.items()}
+        drained = share_out(line, wants, weights)
         for key, count in drained.items():
             client = self.clients[key]
             client.socket -= count
@@ -306,3 +313,34 @@ def test_who_takes_less_than_the_line_has_is_limited_by_itself() -> None:
     world.run(20)
     assert world.orders.line_bytes_s == math.inf
     assert len(world.orders.limited) >= 10
+
+
+@pytest.mark.parametrize("connections", [8, 40, 100])
+@pytest.mark.parametrize("newcomers", [3, 12])
+def test_one_download_with_many_connections_does_not_hide_the_line(
+    connections: int, newcomers: int
+) -> None:
+    """It took nearly all of an unknown line for minutes, and newcomers with little got crumbs."""
+    line = 2.5 * MB
+    world = World(steady(line), Bottleneck(), buffer=30_000.0)
+    world.add(100 * MB, connections=connections)
+    world.run(5)
+    for _ in range(newcomers):
+        world.add(5 * MB, size=3 * MB)
+        world.run(0.5)
+    begun_s = world.now
+    world.run(30)
+    empty_s = 30_000.0 * connections / line
+    assert world.found_at_s(line, begun_s) - begun_s <= 5.0 + 2.0 * empty_s
+
+
+@pytest.mark.parametrize("connections", [8, 40])
+def test_one_download_with_many_connections_is_not_taken_for_a_full_line(connections: int) -> None:
+    """It takes nearly all that leaves, and all of its own line."""
+    world = World(steady(20 * MB), Bottleneck(), buffer=30_000.0)
+    world.add(2.5 * MB, connections=connections)
+    for _ in range(6):
+        world.add(0.05 * MB)
+    world.run(120)
+    assert world.log[-1][2] == math.inf
+    assert world.acked >= 0.95 * 120 * 2.8 * MB
