@@ -31,6 +31,8 @@ class Behaviour:
     hasty: bool = False
     #: Throws away what is sent while it is answering.
     deaf: bool = False
+    #: The same, but it reads on after the answer: what is asked then is answered.
+    swallows: bool = False
     #: Resets in every answer, after so many bytes of it.
     cut_after: int | None = None
     #: Thinks so long before each answer.
@@ -140,6 +142,11 @@ class Mirror:
                     # It has lost its place in what it was asked.
                     self._stop.wait(60)
                     return
+                if self.behaviour.swallows:
+                    buffer = b""
+                    while self._more(sock):
+                        if not sock.recv(65536):
+                            return
 
     @staticmethod
     def _more(sock: socket.socket) -> bool:

@@ -119,6 +119,14 @@ def test_servers_that_stall_on_a_second_request_are_asked_one_at_a_time(one: Run
     assert len(retried) == len(set(retried))
 
 
+def test_an_answer_to_a_later_request_is_no_lie_where_requests_were_crowded(one: Run) -> None:
+    """All mirrors were dropped for sending another part than was asked for."""
+    with running(*(Behaviour(DATA, rate=RATE, swallows=True) for _ in range(3))) as mirrors:
+        result = one.get(*(mirror.url for mirror in mirrors))
+    assert one.right()
+    assert all(source.dropped is None for source in result.sources)
+
+
 def test_a_mirror_that_cuts_every_answer_at_one_place_is_asked_less_and_less(
     tmp_path: Path,
 ) -> None:

@@ -65,6 +65,11 @@ class Situation:
     #: The client's own line, and the size of the file, where they are not those of all.
     client_mbit: float | None = None
     size_kib: int | None = None
+    #: How `bench.parallel.odd` plays the mirror that misbehaves, or all.
+    odd: str = ""
+    all_odd: bool = False
+    #: The file is asked for from the first mirror alone.
+    one_url: bool = False
 
 
 SCENARIOS = (
@@ -83,9 +88,23 @@ SCENARIOS = (
     ),
     Situation("killed", "killed", bar=1.06),
     Situation("static, RTT 40 ms", "static", 40.0, bar=1.10),
+    Situation("static, RTT 100 ms", "static", 100.0, bar=1.12),
+    Situation("static, RTT 200 ms", "static", 200.0, bar=1.25),
+    Situation("swap, RTT 40 ms", "swap", 40.0, bar=1.12),
+    Situation("4 MiB", size_kib=4 << 10, bar=1.08),
+    Situation("1 MiB", size_kib=1 << 10),
     Situation("no mirror has ranges", "norange", directive="max_ranges 0;", bar=1.03),
     Situation("the fastest has no ranges", directive="max_ranges 0;", first_only=True, bar=1.10),
     Situation("closes after each answer", directive="keepalive_timeout 0;", bar=1.15),
+    Situation("resets after 300 kB of each answer", odd="--cut 300000", bar=1.20),
+    Situation("all are deaf while they answer", odd="--deaf", all_odd=True, bar=1.15),
+    Situation(
+        "IPv6 black hole, one URL",
+        "black hole",
+        tools=("tidegate", "aria2", "curl"),
+        size_kib=8 << 10,
+        one_url=True,
+    ),
     Situation(
         "200 KiB/s a connection",
         tools=("tidegate", "tidegate-one", "aria2", "aria2-x4", "axel"),
@@ -126,6 +145,8 @@ def optimum_s(
             return size / min(link, total)
         case "norange":
             return size / max(rates)
+        case "black hole":
+            return size / rates[0]
     return size / total
 
 
@@ -150,12 +171,18 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         directives=dict.fromkeys(
             range(1 if scenario.first_only else len(rates)), scenario.directive
         ),
+        odd=dict.fromkeys(range(len(rates)) if scenario.all_odd else [bad], scenario.odd)
+        if scenario.odd
+        else {},
+        black_hole=kind == "black hole",
         prefix=given.prefix,
     )
     with lab, tempfile.TemporaryDirectory() as folder:
         urls = [lab.url(number) for number in order]
         if kind == "reverse":
             urls.reverse()
+        if scenario.one_url:
+            urls = urls[:1]
         command = TOOLS[tool].format(
             urls=" ".join(urls),
             first=urls[0],
@@ -255,6 +282,7 @@ def summed(scenario: Situation, tool: str, runs: Sequence[LabRun]) -> dict[str, 
         "scenario": scenario.name,
         "tool": tool,
         "ratios": ratios,
+        "seconds": [round(run.seconds, 3) for run in runs],
         "median": statistics.median(ratios),
         "waste": round(statistics.median(run.waste for run in runs), 5),
         "right": all(run.right for run in runs),

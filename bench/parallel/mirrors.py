@@ -11,6 +11,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from bench.shared import namespaces
 from bench.shared.namespaces import LabFailed, inside, run, shape
 
 CLIENT = "10.78.0.100"
+NAME = "mirror.test"
 PIECE_BYTES = 256 << 10
 #: TCP payload of a full Ethernet frame: what of a token bucket's rate can be a file's bytes.
 PAYLOAD = 1448 / 1514
@@ -63,6 +65,10 @@ class Mirrors:
     limit_kib: int = 0
     #: Lines of nginx's configuration for the file, by mirror.
     directives: Mapping[int, str] = field(default_factory=dict)
+    #: Mirrors that `odd.py` plays instead of nginx: the words it is given.
+    odd: Mapping[int, str] = field(default_factory=dict)
+    #: The first mirror has a name, too, whose IPv6 address is a black hole.
+    black_hole: bool = False
     prefix: str = "tgp"
     root: Path = field(init=False)
 
@@ -70,6 +76,7 @@ class Mirrors:
         self.root = Path(tempfile.mkdtemp(prefix=f"{self.prefix}."))
         self.root.chmod(0o755)
         self._relay: subprocess.Popen[str] | None = None
+        self._odd: list[subprocess.Popen[bytes]] = []
         try:
             self._build()
         except BaseException:
@@ -81,6 +88,9 @@ class Mirrors:
         for number in range(len(self.rates_mbit)):
             self.kill(number)
         namespaces.remove(self._names())
+        shutil.rmtree(self._etc, ignore_errors=True)
+        for process in self._odd:
+            process.wait()
         if self._relay is not None:
             self._relay.kill()
             self._relay.wait()
@@ -104,7 +114,13 @@ class Mirrors:
 
     def url(self, number: int) -> str:
         """The file on a mirror."""
-        return f"http://{self.address(number)}/file.bin"
+        host = NAME if self.black_hole and number == 0 else self.address(number)
+        return f"http://{host}/file.bin"
+
+    @property
+    def _etc(self) -> Path:
+        """What `ip netns exec` lays over /etc in the client's namespace."""
+        return Path("/etc/netns") / self.client
 
     def _names(self) -> list[str]:
         spaces = [self.space(number) for number in range(len(self.rates_mbit))]
@@ -128,10 +144,21 @@ class Mirrors:
             f"add rule ip count in ip saddr {self.address(n)} counter; "
             for n in range(len(self.rates_mbit))
         )
+        if self.black_hole:
+            self._dig_black_hole()
         chain = "add chain ip count in { type filter hook input priority 0; }; "
         run(*inside(self.client, "nft", f"add table ip count; {chain}{rules}"))
         for number in range(len(self.rates_mbit)):
             self._wait_for(number)
+
+    def _dig_black_hole(self) -> None:
+        on = "net.ipv6.conf.all.disable_ipv6=0"
+        run(*inside(self.client, "sysctl", "-qw", on))
+        nobody = "lladdr 02:00:00:00:00:01 dev eth0 nud permanent"
+        for words in ("addr add fd78::100/64 dev eth0 nodad", f"neigh add fd78::1 {nobody}"):
+            run("ip", "-n", self.client, *words.split())
+        self._etc.mkdir(parents=True, exist_ok=True)
+        (self._etc / "hosts").write_text(f"fd78::1 {NAME}\n{self.address(0)} {NAME}\n")
 
     def _client_port(self, bridge: str) -> None:
         if self.rtt_ms:
@@ -186,6 +213,9 @@ class Mirrors:
         (root / "www" / "file.bin").symlink_to(self.root / file)
         if number in self.busy:
             (root / "busy").touch()
+        if number in self.odd:
+            self._serve_oddly(number, root)
+            return
         config = root / "nginx.conf"
         words = {"root": root, "address": self.address(number), "retry_after": self.retry_after_s}
         words |= {"limit": self.limit_kib, "directives": self.directives.get(number, "")}
@@ -193,9 +223,17 @@ class Mirrors:
         nginx = shutil.which("nginx") or "/usr/sbin/nginx"
         run(*inside(self.space(number), nginx, "-c", str(config)))
 
+    def _serve_oddly(self, number: int, root: Path) -> None:
+        words = [sys.executable, str(Path(__file__).with_name("odd.py")), self.address(number)]
+        words += [str(root / "www" / "file.bin"), *self.odd[number].split()]
+        process = subprocess.Popen(inside(self.space(number), *words))
+        self._odd.append(process)
+        (root / "pid").write_text(str(process.pid))
+
     def _wait_for(self, number: int) -> None:
         for _ in range(50):
-            words = ["curl", "-s", "-o", "/dev/null", "-m", "1", f"http://{self.address(number)}/"]
+            words = ["curl", "-s", "-o", "/dev/null", "-m", "1", "-r", "0-0"]
+            words.append(f"http://{self.address(number)}/")
             done = subprocess.run(inside(self.client, *words), check=False)
             if done.returncode == 0:
                 return

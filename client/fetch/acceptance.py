@@ -31,7 +31,7 @@ def answered(state: State, event: Answered, now: float) -> Actions:
     body, lane = event.body, event.lane
     mirror = state.mirror_of(lane)
     if not body.whole and body.start != event.start:
-        return faults.drop(state, mirror, "it sends another part than was asked for")
+        return faults.misplaced(state, mirror)
     if mirror.validator is not None and body.validator != mirror.validator:
         when = "during the download" if mirror.answered else "since the download was broken off"
         return faults.changed(state, mirror, f"the file changed on the server {when}")

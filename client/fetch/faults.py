@@ -206,6 +206,20 @@ def due(state: State, number: int, until: float, now: float) -> Actions:
     return [Connect(lane) for lane in mirror.lanes]
 
 
+def misplaced(state: State, mirror: Mirror) -> Actions:
+    """It sends another part than was asked for. That may be the answer to a later request, where an
+    earlier one was thrown away because it came while another was under way."""
+    if mirror.depth is Depth.ONE:
+        return drop(state, mirror, "it sends another part than was asked for")
+    mirror.depth = Depth.ONE
+    mirror.counts.retries += 1
+    return _connect_anew(mirror)
+
+
+def _connect_anew(mirror: Mirror) -> Actions:
+    return [act for lane in mirror.lanes for act in (HangUp(lane), Connect(lane))]
+
+
 def redirected(state: State, lane: int, location: str) -> Actions:
     """The file is at another place."""
     mirror = state.mirror_of(lane)
@@ -220,7 +234,7 @@ def redirected(state: State, lane: int, location: str) -> Actions:
         state.reasons.append((FailureReason.PROTOCOL, str(error)))
         return drop(state, mirror, str(error))
     mirror.at = aim
-    return [act for lane in mirror.lanes for act in (HangUp(lane), Connect(lane))]
+    return _connect_anew(mirror)
 
 
 def outside(state: State, event: OutsideFile) -> Actions:
