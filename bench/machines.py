@@ -765,7 +765,7 @@ def judge(
 @click.option("--count", default=3, show_default=True, help="Machines.")
 @click.option("--clients", default=300, show_default=True)
 @click.option("--seconds", default=60.0, show_default=True)
-@click.option("--slots", default=6, show_default=True)
+@click.option("--slots", default=6, show_default=True, help="Of all machines together.")
 @click.option("--policy", default="ticket", show_default=True)
 @click.option("--seed", default=1, show_default=True)
 @click.option("--prefix", default="tgf", show_default=True, help="Of the namespaces' names.")
@@ -792,7 +792,10 @@ def faults(
         body = random.Random(seed).randbytes(400_000)
         (root / "release" / "big.bin").write_bytes(body)
         (root / "release" / "long.bin").write_bytes(bytes(100_000_000))
-        args = ("--slots", str(slots), "--reserve-small", "0", "--bandwidth", "4MB")
+        if slots % count:
+            raise click.BadParameter(f"{slots} slots are no whole number for each machine")
+        own = str(slots // count)
+        args = ("--slots", own, "--reserve-small", "0", "--bandwidth", "4MB")
         database = Database(postgres.url)
         stack.callback(database.close)
         fleet = stack.enter_context(

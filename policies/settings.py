@@ -283,6 +283,20 @@ class PolicySettings(BaseModel):
             )
         return self
 
+    def of_machines(self, count: int) -> PolicySettings:
+        """What so many machines have together: slots and line are each one's own."""
+        if count == 1:
+            return self
+        line = self.bandwidth_bytes_s
+        return self.model_copy(
+            update={
+                "slots": count * self.slots,
+                "reserve_small": count * self.reserve_small,
+                "slots_max": count * self.slots_max,
+                "bandwidth_bytes_s": count * line if line is not None else None,
+            }
+        )
+
     def weight_of(self, priority_class: str | None) -> float:
         """The weight of a priority class; 1 for none or one that is not configured."""
         return 1.0 if priority_class is None else self.class_weights.get(priority_class, 1.0)

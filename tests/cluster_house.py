@@ -13,7 +13,7 @@ from protocol.cluster import FromLeader, FromNode, decode_from_leader, decode_fr
 from protocol.manifest import FileDigests
 from server.admission.gate import SmallTerms
 from server.app.fleet import encode_rules
-from server.cluster.leader import Leader, Nodes
+from server.cluster.leader import Leader, Nodes, machine_of
 from server.cluster.line import FleetLine
 from server.cluster.link import Link
 from server.cluster.node import RemoteAdmission
@@ -117,27 +117,35 @@ class Home:
     def served_small(self, url_path: str, times: int, size_bytes: int) -> None:
         self.house.gate.served_elsewhere(url_path, times, size_bytes)
 
+    def serve_with(self, machines: int) -> None:
+        self.house.gate.serve_with(machines)
+
     def rules(self) -> bytes:
         return encode_rules(self.house.gate.parts.rules.rules)
 
 
 class FleetHouse(House):
-    """The same as a `House`, but every request enters by one node or another, in turn."""
+    """The same as a `House`, but every request enters by one node or another, in turn.
 
-    def __init__(self, *args: Any, count: int = 2, **settings: Any) -> None:
+    The nodes are those of one machine, or each is one of its own.
+    """
+
+    def __init__(self, *args: Any, count: int = 2, machines: bool = False, **settings: Any) -> None:
         super().__init__(*args, **settings)
+        self.names = [f"m{n}/node-0" if machines else f"node-{n}" for n in range(count)]
         self.begun_again: list[Request] = []
         self.left: Callable[[int], None] = lambda index: None
         self.outlets = [Outlet() for _ in range(count)]
         self.fleet = [
             RemoteAdmission(
                 self.clock,
-                f"node-{index}",
+                self.names[index],
                 index,
                 outlet,
                 small_below_bytes=self.settings.small_below_bytes,
                 leave=partial(self._leave, index),
                 again=lambda request: self.begun_again.append(request),
+                machine=machine_of(self.names[index]),
             )
             for index, outlet in enumerate(self.outlets)
         ]
@@ -162,7 +170,7 @@ class FleetHouse(House):
             self.nodes,
             TrustedProxies(),
             epoch=1,
-            awaited=frozenset(f"node-{index}" for index in range(len(self.fleet))),
+            awaited=frozenset(self.names),
             machine="",
             cap_of=self.lines.cap_of,
         )

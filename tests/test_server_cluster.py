@@ -299,6 +299,39 @@ def test_the_cap_is_divided_among_the_nodes_by_what_they_can_use() -> None:
     assert parts[1] > 900_000
 
 
+def test_each_machine_brings_its_slots_and_takes_them_along() -> None:
+    house = FleetHouse(slots=2, reserve_small=1, machines=True, lease_idle_s=5)
+
+    def slots() -> tuple[int, int]:
+        seen = house.gate.snapshot()
+        return seen.slots, seen.large_slots
+
+    assert slots() == (4, 2)
+    asked = [house.ask(f"192.0.2.{n}") for n in range(3)]
+    assert [one.started for one in asked] == [True, True, False]
+    # One that was lost for a moment comes back to its slots; one that is away for long does not
+    # count, nor does one that said that it leaves.
+    house.links[1].drop()
+    house.wait(20)
+    assert slots() == (4, 2)
+    house.wait(20)
+    assert slots() == (2, 1)
+    house.links[1] = join(house.clock, house.leader, house.fleet[1])
+    assert slots() == (4, 2)
+    house.fleet[1].part()
+    house.wait(0.25)
+    assert slots() == (4, 2)
+    house.links[1].drop()
+    house.wait(0.5)
+    assert slots() == (2, 1)
+    assert house.gate.settings.slots == 2
+
+
+def test_workers_of_one_machine_share_its_slots() -> None:
+    house = FleetHouse(slots=2, count=4)
+    assert [house.ask(f"192.0.2.{n}").started for n in range(3)] == [True, True, False]
+
+
 def test_a_node_tells_what_has_not_arrived_also_of_bodies_that_are_over() -> None:
     house = FleetHouse(slots=2)
     over, running = (house.ask_at(0, f"192.0.2.{n}").transfer for n in (1, 2))

@@ -2,6 +2,7 @@
 
     python -m bench.policies.lab                      every policy, three traces, the whole table
     python -m bench.policies.lab --policy fair --trace mixed --told none --told right
+    python -m bench.policies.lab --policy fair --trace mixed --told none --workers 1 --workers 2
 
 A server in one network namespace, its clients in another, a token bucket between them. The same
 crowd is replayed against nginx, against the server under each policy with nothing configured, with
@@ -13,6 +14,7 @@ Debian packages: iproute2, nginx-light.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -112,7 +114,9 @@ def set_rate(rate_mbit: float) -> None:
 
 
 @contextmanager
-def serving(folder: Path, policy: str, told_bytes_s: float | None) -> Iterator[None]:
+def serving(
+    folder: Path, policy: str, told_bytes_s: float | None, workers: int = 1
+) -> Iterator[None]:
     """nginx, or our server under a policy, in the server's namespace."""
     files = folder / "files"
     if policy == "nginx":
@@ -128,7 +132,7 @@ def serving(folder: Path, policy: str, told_bytes_s: float | None) -> Iterator[N
         state = Path(tempfile.mkdtemp(dir=folder))
         command = [sys.executable, "-m", "tidegate", "serve", str(files)]
         command += ["--listen", f"{SERVER}:8080", "--admin", "off", "--state", str(state)]
-        command += ["--policy", policy]
+        command += ["--policy", policy, "--workers", str(workers)]
         if told_bytes_s is not None:
             command += ["--bandwidth", f"{int(told_bytes_s * 8)}bit"]
     with (folder / "server.log").open("ab") as log:
@@ -230,6 +234,7 @@ def main() -> int:
     parser.add_argument("--policy", action="append", choices=servers)
     parser.add_argument("--trace", action="append", choices=sorted(TRACES))
     parser.add_argument("--told", action="append", choices=sorted(TOLD))
+    parser.add_argument("--workers", type=int, action="append", help="processes; 1")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
@@ -242,12 +247,14 @@ def main() -> int:
             folder = Path(name)
             lay_out(folder, workload)
             nginx_s = 0.0
-            runs = [("nginx", "none")]
-            runs += [(p, t) for p in given.policy or servers for t in given.told or TOLD]
-            for policy, told in runs:
+            runs = [("nginx", "none", 1)]
+            runs += itertools.product(
+                given.policy or servers, given.told or TOLD, given.workers or [1]
+            )
+            for policy, told, workers in runs:
                 part = TOLD[told]
                 bound = None if part is None else part * LINE_BYTES_S
-                with serving(folder, policy, bound):
+                with serving(folder, policy, bound, workers):
                     poll = policy in ("ticket", "reserve", "fcfs")
                     found = replay(folder, workload, poll=poll)
                 times = [c["done_s"] - c["came_s"] for c in found if c["done_s"] is not None]
@@ -257,7 +264,7 @@ def main() -> int:
                 rows.append(
                     TraceRow(
                         trace,
-                        policy,
+                        policy if workers == 1 else f"{policy}, {workers} workers",
                         told,
                         live,
                         simulated(policy, workload, bound, 3),

@@ -158,6 +158,12 @@ class Gate:
         for request in self.parked:
             self.offer_again(request)
 
+    def serve_with(self, machines: int) -> None:
+        """So many machines send from now on, each with the configured slots."""
+        if machines != self.parts.machines:
+            self.parts.machines = machines
+            self.apply(self.policy.name, self.settings)
+
     def drain(self) -> None:
         """Admit nobody any more; those who wait in their request are sent away with their place."""
         self.draining = True

@@ -87,6 +87,8 @@ class GateParts:
     holds_most: int = 5000
     holds_per_client: int = 64
     ticket_max_age_s: float = 7 * 86_400.0
+    #: How many machines send, each with the configured slots and a line of its own.
+    machines: int = 1
 
     def wall_ahead_s(self) -> float:
         """How far the wall clock is ahead of the process clock: what was stepped or slept through.

@@ -77,7 +77,8 @@ class LeaseManager:
         self.now: Callable[[], float] = parts.now
         self._parts = parts
         self._rng: random.Random = parts.rng
-        self._driver = PolicyDriver(make_policy(policy, settings, self._rng), self)
+        together = settings.of_machines(parts.machines)
+        self._driver = PolicyDriver(make_policy(policy, together, self._rng), self)
         #: Whether nobody may start, for maintenance.
         self.closed = False
         #: Bound once: it is asked for each small file.
@@ -127,7 +128,8 @@ class LeaseManager:
     def switch(self, name: str, settings: PolicySettings) -> None:
         """Another policy, or the same with other settings; it takes over everything."""
         self._record()
-        self._driver.switch(lambda old: make_policy(name, settings, self._rng, old))
+        together = settings.of_machines(self._parts.machines)
+        self._driver.switch(lambda old: make_policy(name, together, self._rng, old))
         self.settings = settings
         self._pass_time()
 

@@ -17,7 +17,7 @@ from server.admission.gate import Gate, SmallTerms
 from server.admission.rules import Rule, RuleBook
 from server.app.listeners import Listener
 from server.app.shared import Shared
-from server.cluster.leader import Leader, Nodes
+from server.cluster.leader import Leader, Nodes, machine_of
 from server.cluster.link import LinkFactory
 from server.files.pacer import Pacer
 from server.files.site import Site
@@ -65,6 +65,11 @@ class FleetPlan:
     def awaited(self) -> frozenset[str]:
         """The nodes that a new leader waits for."""
         return self.cluster.awaited if self.cluster is not None else self.names
+
+    @property
+    def machines(self) -> int:
+        """How many machines these are on."""
+        return max(1, len({machine_of(name) for name in self.awaited}))
 
 
 class OwnTotals:
@@ -229,6 +234,10 @@ class LeaderHome:
     def served_small(self, url_path: str, times: int, size_bytes: int) -> None:
         """See `leader.Home`."""
         self._gate.served_elsewhere(url_path, times, size_bytes)
+
+    def serve_with(self, machines: int) -> None:
+        """See `leader.Home`."""
+        self._gate.serve_with(machines)
 
     def rules(self) -> bytes:
         """See `leader.Home`."""

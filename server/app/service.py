@@ -180,6 +180,7 @@ class Service:
             holds_most=config.holding.most,
             holds_per_client=config.holding.most_per_client,
             ticket_max_age_s=config.ticket_max_age_s,
+            machines=fleet.machines if fleet is not None else 1,
         )
         policy = memory.revision
         self.gate = gate = Gate(

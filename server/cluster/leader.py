@@ -74,6 +74,9 @@ GATHER_S = 2.0
 _LOOK_S = 0.02
 #: Nodes are told so many networks that are blocked; of more they have every request judged.
 _MOST_BLOCKED = 1_000
+#: A machine that was lost has its share of the slots for so long, seconds: its downloads are
+#: resumed, or it is only started anew.
+_MISSED_S = 30.0
 #: The nodes have at least this part of the cap, whatever the leader itself sends.
 _LEAST = 0.05
 
@@ -112,6 +115,10 @@ class Home(Protocol):
 
     def served_small(self, url_path: str, times: int, size_bytes: int) -> None:
         """Count what was served on these terms."""
+        ...
+
+    def serve_with(self, machines: int) -> None:
+        """So many machines send now, each with slots and a line of its own."""
         ...
 
     def rules(self) -> bytes:
@@ -296,6 +303,11 @@ class RemoteTransfer:
             self._listener.transfer_done(self, complete)
 
 
+def machine_of(name: str) -> str:
+    """The machine of the node that bears this name; the only one has none."""
+    return name.rpartition("/")[0]
+
+
 @dataclass(eq=False, slots=True)
 class Node:
     """One node as the leader knows it."""
@@ -369,6 +381,12 @@ class Nodes:
     def machines(self) -> set[str]:
         """The machines that were heard a moment ago."""
         return {node.machine for node in self if node.silent_s < _QUIET_S}
+
+    def counted_machines(self, now: float) -> int:
+        """The machines that are here, or were a moment ago and did not say that they leave."""
+        here = {node.machine for node in self}
+        missed = (name for name, since_s in self.away.items() if since_s > now - _MISSED_S)
+        return max(1, len(here | {machine_of(name) for name in missed}))
 
     @property
     def link_busy(self) -> bool:
@@ -505,6 +523,7 @@ class Leader:
         if not node.serves:
             return node
         self.nodes.add(node)
+        self._home.serve_with(self.nodes.counted_machines(self._reactor.seconds()))
         self._tell_node(node, self._parts().get(node.name))
         if self._awaited <= self.nodes.by_name.keys():
             # What it runs follows in the same frame or is there already.
@@ -628,6 +647,7 @@ class Leader:
             if node.silent_s >= SILENT_S:
                 _log.error("Node {name} says nothing; its connection is cut.", name=node.name)
                 node.link.drop()
+        self._home.serve_with(self.nodes.counted_machines(self._reactor.seconds()))
         parts = self._parts()
         for node in self.nodes:
             self._tell_node(node, parts.get(node.name))
