@@ -368,7 +368,7 @@ class Bottleneck:
         goodput, rates = self._rates(_LONG_S)
         crowd = _telling(samples, rates)
         stuck = sum(sample.stuck for sample in crowd)
-        if len(crowd) < (2 if known else 3) or stuck < _STUCK * len(crowd) or goodput <= 0.0:
+        if len(crowd) < 2 or stuck < _STUCK * len(crowd) or goodput <= 0.0:
             self._stuck_since_s = math.inf
             return
         then, count = self._crowd

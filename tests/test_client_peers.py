@@ -11,7 +11,7 @@ import libtorrent
 import pytest
 
 from client.peers.exchange import BadTorrent, Exchange
-from client.schedule.intervals import Spans
+from protocol.intervals import Spans
 from server.torrent.making import make
 
 SIZE = 3_000_001

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.net.errors import LocalProblem
-from client.schedule.intervals import Spans
 from client.storage.journal import Identity, Journal, boot_id
 from client.storage.output import FileTarget
 from client.storage.piece_writer import Pieces, Sink
 from client.storage.storage import FileBacking, RingBacking
+from protocol.intervals import Spans
 
 DATA = Random(5).randbytes(1000)
 

@@ -35,6 +35,7 @@ _WITHIN_ONE_TURN = frozenset(
         "test_a_ticket_is_answered_only_once_it_is_safe_in_the_journal",
         "test_an_operator_cancels_withdraws_promotes_and_blocks",
         "test_close_leaves_no_timer_behind",
+        "test_copies_of_the_same_bytes_bring_a_download_no_nearer_to_its_end",
         "test_draining_sends_newcomers_away_and_lets_downloads_finish",
     }
 )

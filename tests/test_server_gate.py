@@ -794,9 +794,22 @@ def test_a_replaced_file_begins_its_coverage_anew() -> None:
     first = house.ask(ranges=(0, BIG // 2))
     download = next(iter(house.gate.downloads.values()))
     first.transfer.finish()
-    assert download.coverage.total_bytes == BIG // 2
+    assert download.coverage.total == BIG // 2
     download.renew(replace(representation(), etag='"new"'), BIG)
-    assert download.coverage.total_bytes == 0
+    assert download.coverage.total == 0
+
+
+def test_copies_of_the_same_bytes_bring_a_download_no_nearer_to_its_end() -> None:
+    """Forty connections with the same bytes counted forty times, so it was first for ever."""
+    house = House()
+    copies = [house.ask(), house.ask(), house.ask(ranges=(BIG // 4, BIG))]
+    download = next(iter(house.gate.downloads.values()))
+    for copy in copies:
+        copy.transfer.sent_bytes = copy.transfer.acked_bytes = BIG // 2
+    assert len(download.deliveries) == len(copies)
+    assert download.remaining_bytes() == BIG - 3 * BIG // 4
+    assert download.measure(1.0) == download.left_when_seen() == BIG - 3 * BIG // 4
+    assert not download.about_to_complete()
 
 
 def test_a_signed_ticket_with_a_number_never_issued_is_taken_up_and_not_reissued() -> None:

@@ -1,4 +1,4 @@
-"""The small parts of the gate: coverage, keys, numbers, phrases, rules, tools."""
+"""The small parts of the gate: keys, numbers, phrases, rules, tools."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from protocol.manifest import Source
 from protocol.ticket import KeyRing, Ticket
 from server.admission.client_keys import find_pass, find_remaining, find_ticket
 from server.admission.client_programs import ToolRule, ToolTable
-from server.admission.coverage import Coverage
 from server.admission.number_allocator import BLOCK, Numbers
 from server.admission.responses import Notice, WaitingRoom
 from server.admission.rules import NOTHING, Rule, RuleBook
@@ -43,18 +42,6 @@ def test_finding_tokens_never_crashes(field: bytes, query: bytes) -> None:
         find_pass({name: field}, b"tidegate-pass=" + query)
         remaining = find_remaining({name: field}, 1000)
         assert remaining is None or 0 <= remaining <= 1000
-
-
-# -- coverage ----------------------------------------------------------------------------------
-
-
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=30))
-def test_coverage_counts_every_byte_once(pieces: list[tuple[int, int]]) -> None:
-    coverage, model = Coverage(), set()
-    for start, stop in pieces:
-        coverage.add(start, stop)
-        model.update(range(start, stop))
-        assert coverage.total_bytes == len(model)
 
 
 # -- keys --------------------------------------------------------------------------------------

@@ -25,11 +25,11 @@ from client.net.answers import Body, Fields
 from client.net.errors import DownloadFailed, LocalProblem
 from client.net.network import Network
 from client.net.request_builder import Asking
-from client.schedule.intervals import Span, Spans
 from client.schedule.meter import Meter
 from client.schedule.segments import UNKNOWN_SIZE
 from protocol.errors import ProtocolError
 from protocol.fec import available_schemes
+from protocol.intervals import Span, Spans
 from protocol.session import HEADER_NAME, Capability, Offer, decode_offer, format_capability
 
 if TYPE_CHECKING:

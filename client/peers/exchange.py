@@ -16,8 +16,8 @@ from random import Random
 from typing import Any
 
 from client.net.errors import LocalProblem
-from client.schedule.intervals import Span, Spans
 from protocol.errors import ProtocolError
+from protocol.intervals import Span, Spans
 
 #: One request to the origin asks for so many pieces that nobody has, at most.
 _MOST_RUN_BYTES = 4 << 20

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from client.schedule.intervals import Span, Spans
 from client.schedule.meter import Meter
+from protocol.intervals import Span, Spans
 
 #: Stands for the size of a file that no mirror tells.
 UNKNOWN_SIZE = 1 << 62

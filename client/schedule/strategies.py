@@ -6,9 +6,9 @@ II and III); `AdaptiveBlocks` is ours and the default; `SingleBlocks` uses one m
 
 from __future__ import annotations
 
-from client.schedule.intervals import Span
 from client.schedule.model import Path, least_block
 from client.schedule.segments import Block, Blocks, Board, Lane
+from protocol.intervals import Span
 
 __all__ = ["AdaptiveBlocks", "Block", "Blocks", "DynamicBlocks", "HistoryBlocks", "SingleBlocks"]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from client.net.errors import LocalProblem
-from client.schedule.intervals import Spans
+from protocol.intervals import Spans
 
 PART_SUFFIX = ".tidegate-part"
 JOURNAL_SUFFIX = ".tidegate-part.journal"

@@ -11,11 +11,11 @@ from typing import Protocol
 
 from client.net.errors import LocalProblem
 from client.net.network import Network
-from client.schedule.intervals import Spans
 from client.schedule.segments import UNKNOWN_SIZE
 from client.storage.journal import JOURNAL_SUFFIX, PART_SUFFIX, Identity, Journal, boot_id
 from client.storage.piece_writer import Sink
 from client.storage.storage import FileBacking, RingBacking
+from protocol.intervals import Spans
 
 
 class Target(Protocol):

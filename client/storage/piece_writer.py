@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from client.schedule.intervals import Span, Spans
 from client.storage.storage import Backing, Buffer
+from protocol.intervals import Span, Spans
 
 #: hashlib releases the interpreter lock per call; this keeps one call below about a millisecond.
 _HASH_STRIDE = 1 << 20

@@ -8,11 +8,11 @@ connection finds its lease open.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from policies.contract import Admit, Job
+from protocol.intervals import Span, Spans
 from server.admission.client_keys import address_of
-from server.admission.coverage import Coverage
 from server.files.pacer import Share
 from server.files.transfer import BodyPlan, Representation, Transfer
 
@@ -81,6 +81,14 @@ class Delivery:
         if self._go_on is not None and not self.over:
             self._go_on()
 
+    def spans(self, count: int) -> Iterator[Span]:
+        """Where the first so many of its bytes belong in the file."""
+        for start, stop in self._plan.ranges:
+            if count <= 0:
+                return
+            yield start, min(stop, start + count)
+            count -= stop - start
+
     def wanted_end_bytes(self) -> int:
         """What it will have delivered as far as it was let: all, or what it has sent so far."""
         if self._go_on is not None:
@@ -94,12 +102,10 @@ class Delivery:
         self.over = True
         self.delivered_bytes = transfer.delivered_bytes()
         download = self.download
-        if complete:
-            for start, stop in self._plan.ranges:
+        if complete or len(self._plan.ranges) == 1:
+            count = self._plan.body_bytes if complete else self.delivered_bytes
+            for start, stop in self.spans(count):
                 download.coverage.add(start, stop)
-        elif len(self._plan.ranges) == 1:
-            start = self._plan.ranges[0][0]
-            download.coverage.add(start, start + transfer.delivered_bytes())
         download.ended_bytes += transfer.delivered_bytes()
         download.flowed_bytes += max(0, transfer.delivered_bytes() - self.seen_bytes)
         download.deliveries.discard(self)
@@ -175,7 +181,7 @@ class LeasedDownload:
         self.flowed_bytes = 0
         #: What had not arrived yet at the last `look`.
         self.flying_bytes = 0
-        self.coverage = Coverage()
+        self.coverage = Spans()
         self.deliveries: set[Delivery] = set()
         #: Whether the journal has it as used up, although its last bytes may be here yet.
         self.ending = False
@@ -186,17 +192,23 @@ class LeasedDownload:
         if rep.etag != self.etag:
             self.etag, self.size_bytes = rep.etag, rep.size_bytes
             self.wanted_bytes = wanted_bytes
-            self.coverage = Coverage()
+            self.coverage = Spans()
 
     def remaining_bytes(self) -> int:
         """What the client still wants, bytes on their way not counted."""
-        flying = sum(delivery.in_flight_bytes() for delivery in self.deliveries)
-        return max(0, self.wanted_bytes - self.coverage.total_bytes - flying)
+        return self._left((delivery, delivery.in_flight_bytes()) for delivery in self.deliveries)
 
     def left_when_seen(self) -> int:
         """`remaining_bytes` as of the last look at what runs, which asks nobody."""
-        flying = sum(delivery.seen_bytes for delivery in self.deliveries)
-        return max(0, self.wanted_bytes - self.coverage.total_bytes - flying)
+        return self._left((delivery, delivery.seen_bytes) for delivery in self.deliveries)
+
+    def _left(self, arrived: Iterable[tuple[Delivery, int]]) -> int:
+        """What is wanted beyond the coverage and the first so many bytes of each body.
+
+        A byte that arrives over several connections counts once: copies bring nothing nearer.
+        """
+        spans = (span for delivery, count in arrived for span in delivery.spans(count))
+        return max(0, self.wanted_bytes - self.coverage.total_with(spans))
 
     def taken_bytes(self) -> int:
         """How much of what the client wanted it has."""
@@ -225,12 +237,12 @@ class LeasedDownload:
 
     def complete(self) -> bool:
         """Whether everything wanted was delivered."""
-        return not self.deliveries and self.coverage.total_bytes >= self.wanted_bytes
+        return not self.deliveries and self.coverage.total >= self.wanted_bytes
 
     def about_to_complete(self) -> bool:
         """Whether the bodies that were let go to their end are all that is wanted."""
-        coming = sum(delivery.wanted_end_bytes() for delivery in self.deliveries)
-        return self.coverage.total_bytes + coming >= self.wanted_bytes
+        coming = ((delivery, delivery.wanted_end_bytes()) for delivery in self.deliveries)
+        return self._left(coming) == 0
 
     def measure(self, now: float) -> int:
         """Update the smoothed rate over the time it has run; not while paused.
@@ -238,14 +250,13 @@ class LeasedDownload:
         Returns what the client still wants. Each body is asked once, because asking the kernel is
         most of the cost.
         """
-        fresh = arrived = flying = 0
+        fresh = flying = 0
         for delivery in self.deliveries:
             fresh += delivery.flow()
-            arrived += delivery.seen_bytes
             if delivery.transfer is not None:
                 flying += delivery.transfer.sent_bytes - delivery.seen_bytes
         self.flying_bytes = flying
-        left = max(0, self.wanted_bytes - self.coverage.total_bytes - arrived)
+        left = self.left_when_seen()
         self.flowed_bytes += fresh
         running_s = now - self._looked_s
         if running_s < LOOK_S:

@@ -150,8 +150,7 @@ class LineKeeper:
             arrived, flying = download.look()
             total_flying += flying
             if download.deliveries and (download.held or not download.paused):
-                running = arrived - download.ended_bytes
-                left = max(0, download.wanted_bytes - download.coverage.total_bytes - running)
+                left = download.left_when_seen()
                 samples.append(Sample(download.lease, arrived, left, download.stuck))
         link = self._link
         if told_flying_bytes is not None:

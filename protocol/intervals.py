@@ -48,6 +48,16 @@ class Spans:
         self.total += fresh
         return fresh
 
+    def total_with(self, spans: Iterable[Span]) -> int:
+        """How many bytes would be in if these were put in, too, each counted once."""
+        total, reached = self.total, 0
+        for start, end in sorted(spans):
+            start = max(start, reached)
+            if end > start:
+                total += sum(last - first for first, last in self.holes(start, end))
+                reached = end
+        return total
+
     def remove(self, start: int, end: int) -> int:
         """Take [start, end) out; returns how many bytes were in."""
         low = bisect_right(self._ends, start)

@@ -3,15 +3,16 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from client.schedule.intervals import Spans
+from protocol.intervals import Spans
 
+pairs = st.tuples(st.integers(0, 40), st.integers(0, 40))
 moves = st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(0, 40)), max_size=30)
 
 
 @settings(max_examples=100)
-@given(moves, st.integers(0, 40), st.integers(0, 40))
+@given(moves, st.integers(0, 40), st.integers(0, 40), st.lists(pairs, max_size=6))
 def test_spans_behave_like_a_set_of_numbers(
-    turns: list[tuple[bool, int, int]], start: int, end: int
+    turns: list[tuple[bool, int, int]], start: int, end: int, more: list[tuple[int, int]]
 ) -> None:
     spans = Spans()
     model: set[int] = set()
@@ -36,3 +37,6 @@ def test_spans_behave_like_a_set_of_numbers(
     while reach in model:
         reach += 1
     assert spans.reach(start) == reach
+    others = {n for low, high in more for n in range(low, high)}
+    assert spans.total_with(more) == len(model | others)
+    assert spans.total == len(model)
