@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from random import Random
+
 import pytest
 
 from bench.multicast.bench import TrialRow
 from bench.multicast.lab import table
+from bench.multicast.network import bursts_of_loss
 from bench.multicast.paper_table import CLIENTS, mean, multicast_bytes
 from bench.multicast.sender_cpu import measure
 
@@ -40,6 +44,16 @@ def test_more_receivers_send_more_reports_but_hardly_more_bytes() -> None:
     few, many = measure(2, mib=4), measure(100, mib=4)
     assert few.sent_ratio < many.sent_ratio < 1.08 * few.sent_ratio
     assert few.reports < many.reports
+
+
+@pytest.mark.parametrize(("share", "mean"), [(0.05, 10.0), (0.05, 100.0), (0.2, 3.0)])
+def test_bursts_are_as_long_and_as_frequent_as_asked_for(share: float, mean: float) -> None:
+    found = [list(bursts_of_loss(share, mean, Random(seed))) for seed in range(20)]
+    lengths = [last - first + 1 for spans in found for first, last in spans]
+    assert sum(lengths) / (20 * 65536) == pytest.approx(share, rel=0.15)
+    assert sum(lengths) / len(lengths) == pytest.approx(mean, rel=0.15)
+    for spans in found:
+        assert all(one[1] < two[0] for one, two in pairwise(spans))
 
 
 def test_a_run_that_failed_is_said_in_the_table() -> None:

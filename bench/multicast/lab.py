@@ -59,6 +59,8 @@ def _losses(ctx: click.Context, param: click.Parameter, text: str) -> list[float
 @click.option("--fec", default="auto", show_default=True, help="Our erasure code.")
 @click.option("--line", default=100.0, show_default=True, help="Mb/s of the sender's interface.")
 @click.option("--rate", type=float, help="Mb/s that ours is paced at; default 99.8 % of the line.")
+@click.option("--burst", type=float, help="Losses in bursts of so many datagrams on average.")
+@click.option("--one-at", type=float, help="Percent that the first receiver loses, not as others.")
 @click.option("--trials", is_flag=True, help="Instead: losses in bursts, slow, late, killed, …")
 @click.option("--paper", is_flag=True, help="Instead: replay paper E's experiment (no root).")
 @click.option("--cpu", is_flag=True, help="Instead: the sender's CPU by receivers (no root).")
@@ -73,6 +75,8 @@ def lab(
     fec: str,
     line: float,
     rate: float | None,
+    burst: float | None,
+    one_at: float | None,
     trials: bool,
     paper: bool,
     cpu: bool,
@@ -113,7 +117,10 @@ def lab(
         for _ in range(rounds):
             for loss in losses:
                 for name in names:
-                    network = MulticastLab(receivers, loss, line, prefix)
+                    each = None if one_at is None else [one_at, *[loss] * (receivers - 1)]
+                    network = MulticastLab(
+                        receivers, loss, line, prefix, losses=each, mean_burst=burst
+                    )
                     row = bench.run(name, network)
                     rows.append(row)
                     click.echo(

@@ -1,14 +1,17 @@
 """A sender, a bridge and N receivers as network namespaces; cleans up after itself. Needs root.
 
-Losses are independent per receiver (nft on its input hook, UDP only unless asked otherwise), the
+Losses are independent per receiver (nft on its input hook, UDP only unless asked otherwise), and of
+single datagrams or in bursts as Gilbert and Elliott describe them. The
 rate is a token bucket on the sender's interface that counts Ethernet frames.
 """
 
 from __future__ import annotations
 
+import math
+import random
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +20,27 @@ from bench.shared.namespaces import inside, run, shape
 
 SENDER_ADDRESS = "10.77.0.1"
 _QUEUE = "burst 32kb latency 50ms"
+#: After so many datagrams a receiver's bursts begin anew.
+_CYCLE = 1 << 16
+
+
+def bursts_of_loss(share: float, mean: float, rng: random.Random) -> Iterator[tuple[int, int]]:
+    """First and last datagram of each burst in a cycle, by Gilbert and Elliott's model: a good
+    state where nothing is lost and a bad one where all is; `mean` is how many a burst loses on the
+    average, `share` what is lost in all."""
+    at = 0
+    while True:
+        at += _stay(mean * (1 - share) / share, rng)
+        last = at + _stay(mean, rng) - 1
+        if last >= _CYCLE:
+            return
+        yield at, last
+        at = last + 1
+
+
+def _stay(mean: float, rng: random.Random) -> int:
+    """How many datagrams a state lasts that ends with the same chance after each."""
+    return 1 + int(rng.expovariate(-math.log(1 - 1 / mean))) if mean > 1 else 1
 
 
 @dataclass
@@ -32,6 +56,8 @@ class MulticastLab:
     tcp_loss: bool = False
     #: So many datagrams in a row are lost of each so many.
     bursts: tuple[int, int] | None = None
+    #: Losses come in bursts of random length, so many datagrams on the average; None: single ones.
+    mean_burst: float | None = None
     #: One of fifty datagrams has some bits changed on the way.
     mangled: bool = False
     #: Another host, for a mirror.
@@ -92,7 +118,11 @@ class MulticastLab:
             if self.upload_mbit is not None:
                 shape(name, "eth0", self.upload_mbit, "burst 16kb latency 50ms")
             loss = self.losses[number] if self.losses else self.loss_percent
-            if loss:
+            if loss and self.mean_burst is not None:
+                found = bursts_of_loss(loss / 100, self.mean_burst, random.Random(number))
+                spans = ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in found)
+                self._rule(number, f"numgen inc mod {_CYCLE} {{ {spans} }} drop")
+            elif loss:
                 self.set_loss(number, loss)
             if self.bursts:
                 self._rule(number, f"numgen inc mod {self.bursts[1]} < {self.bursts[0]} drop")

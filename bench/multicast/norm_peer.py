@@ -76,7 +76,7 @@ def send(file: str, bits_s: float, nodes: list[int]) -> None:
     session = norm.NormCreateSession(instance, GROUP, PORT, 1)
     norm.NormSetMulticastInterface(session, INTERFACE)
     norm.NormSetTxRate(session, bits_s)
-    norm.NormSetGroupSize(session, 10)
+    norm.NormSetGroupSize(session, max(10, len(nodes)))
     norm.NormSetGrttEstimate(session, 0.02)
     norm.NormSetGrttMax(session, 0.08)
     for node in nodes:

@@ -175,6 +175,7 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         if scenario.odd
         else {},
         black_hole=kind == "black hole",
+        congestion=given.congestion,
         prefix=given.prefix,
     )
     with lab, tempfile.TemporaryDirectory() as folder:
@@ -248,6 +249,7 @@ def main() -> None:
     parser.add_argument("--rtt-ms", type=float)
     parser.add_argument("--limit-kib", type=int, help="KiB/s that a server gives a connection")
     parser.add_argument("--client-mbit", type=float, default=30.0)
+    parser.add_argument("--congestion", default="", help="TCP's at the mirrors: cubic, bbr, reno")
     parser.add_argument("--prefix", default="tgp", help="of the namespaces")
     parser.add_argument("--json", action="store_true", help="one line a tool, for --read")
     parser.add_argument("--read", nargs="+", help="print the table of such lines, run nothing")

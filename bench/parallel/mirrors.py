@@ -69,6 +69,8 @@ class Mirrors:
     odd: Mapping[int, str] = field(default_factory=dict)
     #: The first mirror has a name, too, whose IPv6 address is a black hole.
     black_hole: bool = False
+    #: TCP's congestion control at the mirrors, as `cubic`; empty: the machine's own.
+    congestion: str = ""
     prefix: str = "tgp"
     root: Path = field(init=False)
 
@@ -138,6 +140,9 @@ class Mirrors:
         self._files()
         for number, rate in enumerate(self.rates_mbit):
             self._cable(self.space(number), bridge, f"p{number}", self.address(number))
+            if self.congestion:
+                words = f"route change 10.78.0.0/24 dev eth0 congctl {self.congestion}"
+                run("ip", "-n", self.space(number), *words.split())
             self._rate("add", number, rate)
             self._serve(number)
         rules = "".join(
