@@ -196,7 +196,7 @@ class HookedAdmission:
     @property
     def _link_decides(self) -> bool:
         """Whether the link, not the slots, says how many run: known at last, and asked for."""
-        return self.policy.link_bound and math.isfinite(self.capacity.rate_bytes_s)
+        return self.policy.link_bound and self.capacity.known
 
     def close(self, closed: bool) -> None:
         """See `AdmissionPolicy.close`."""
@@ -540,7 +540,7 @@ class HookedAdmission:
         goodput_bytes_s: float,
         link_busy: bool,
         now: float,
-        line_bytes_s: float = math.inf,
+        line_bytes_s: float | None = None,
     ) -> None:
         """See `AdmissionPolicy.observe`."""
         wanted = bool(self.queue.here) or any(lease.paused for lease in self.pool.leases.values())

@@ -52,7 +52,7 @@ class Backfill:
         As long as that is bearable. One whose speed is unknown is measured, not too many at once;
         one whose told time has come is kept waiting only beyond all bounds.
         """
-        if not math.isfinite(self._capacity.rate_bytes_s):
+        if not self._capacity.known:
             return False
         owed = self._is_owed(row, now)
         most = self.most_paused()

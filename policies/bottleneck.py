@@ -52,6 +52,8 @@ _LEVEL, _STAYED = 0.85, 0.25
 _LIMITED_S, _MURKY_S = 0.2, 1.5
 #: A cap that holds somebody back at so much of all looks is what limits the crowd.
 _HOLDS = 0.9
+#: and a ceiling is what the line carries at least once it does so while this part of it arrives.
+_REACHED = 0.97
 #: A crowd that filled no line may since have done so when more than this arrives.
 _GREW = 1.25
 #: A cap just above the line leaves so much of the crowd stuck, and is lowered by this, once a
@@ -149,7 +151,8 @@ class _Probe:
 class Bottleneck:
     """Finds and follows one line. Feed it every quarter of a second or so; jitter does no harm.
 
-    `ceiling_bytes_s` is the operator's bound: the cap is never above it.
+    `ceiling_bytes_s` is the operator's bound: the cap is never above it. It tells nothing of the
+    line until so much has arrived while it held somebody back.
     """
 
     __slots__ = (
@@ -230,6 +233,7 @@ class Bottleneck:
         self._held.append((now, held_back))
         while self._held[0][0] <= now - _SHORT_S:
             self._held.popleft()
+        self._reach_ceiling(now)
         self._natural = verdict = self._comings_and_goings(now)
         if self._fell_together(now):
             pass
@@ -257,9 +261,9 @@ class Bottleneck:
         now = self._looks[-1].now
         if self._stuck_since_s < math.inf or self._trial is not None or now < self._murky_until_s:
             return False
-        if self._held_part() >= _HOLDS:
-            return True
         if self._line < math.inf:
+            if self._held_part() >= _HOLDS:
+                return True
             # Near the cap and held back by nothing: the cap may stand a little above the line.
             near = self._rates(_LONG_S)[0] >= _LEVEL * _BELOW * self._line
             return not near or self._held_part() >= 0.5
@@ -281,7 +285,8 @@ class Bottleneck:
                 cap = line * (_DRAIN if self._probe.drains else self._probe.factor)
         if self.ceiling_bytes_s is not None:
             cap = min(cap, self.ceiling_bytes_s)
-            line = min(line, self.ceiling_bytes_s)
+            if line < math.inf:
+                line = min(line, self.ceiling_bytes_s)
         hold = frozenset(self._trial.held) if self._trial is not None else frozenset[int]()
         clear = self._clear
         least_s = self._looks[-1].now - _LIMITED_S
@@ -348,6 +353,25 @@ class Bottleneck:
     def _held_part(self) -> float:
         return sum(held for _, held in self._held) / len(self._held)
 
+    @property
+    def _bounded(self) -> bool:
+        """Whether the line is known to carry the ceiling."""
+        ceiling = self.ceiling_bytes_s
+        return ceiling is not None and math.inf > _BELOW * self._line >= 0.999 * ceiling
+
+    def _reach_ceiling(self, now: float) -> None:
+        """While the ceiling holds somebody back, and all of it arrives, the line carries it."""
+        ceiling = self.ceiling_bytes_s
+        if ceiling is None or self._bounded or self._held_part() < 0.5:
+            return
+        if self._since(_SHORT_S) is None or self._rates(_SHORT_S)[0] < _REACHED * ceiling:
+            return
+        self._trial = self._probe = None
+        self._line = self._sure = ceiling / _BELOW
+        self._again_s, self._crowd = _AGAIN_S, (0.0, 0)
+        self._next_trial_s = now + _AGAIN_S
+        self._evidence.clear()
+
     # -- nothing special -----------------------------------------------------------------------
 
     def _watch(self, now: float, flying_bytes: int, samples: Sequence[Sample]) -> None:
@@ -355,14 +379,11 @@ class Bottleneck:
             return
         held_part = self._held_part()
         known = self._line < math.inf
-        if known and self._trim(now, samples):
+        if known and not self._bounded and self._trim(now, samples):
             return
         if held_part >= 0.5:
             self._stuck_since_s = math.inf
-            bounded = self.ceiling_bytes_s is not None and (
-                _BELOW * self._line >= self.ceiling_bytes_s
-            )
-            if known and not bounded and now >= self._next_probe_s:
+            if known and not self._bounded and now >= self._next_probe_s:
                 self._probe = _Probe(now, _PROBE, flying_bytes)
             return
         goodput, rates = self._rates(_LONG_S)
@@ -509,7 +530,7 @@ class Bottleneck:
     def _not_full(self, goodput_bytes_s: float, count: int, now: float) -> None:
         """Each client is limited by itself. A cap that stood has been wrong if it held anybody."""
         self._trial = None
-        if self._line < math.inf and goodput_bytes_s >= 0.9 * _BELOW * self._line:
+        if not self._bounded and goodput_bytes_s >= 0.9 * _BELOW * self._line:
             self._line = math.inf
         self._crowd = (goodput_bytes_s, count)
         self._wait_longer(now)

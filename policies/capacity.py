@@ -26,9 +26,11 @@ class Capacity:
 
     Feed it with `observe` (what the line is found to carry), `measured` and `learn` (what clients
     take); ask it for `rate_bytes_s`, `demand_bytes_s`, `speed` of a client, and whether the line
-    is `full`. `demand` is how much own speed of clients should be running to fill the line: the
-    capacity, times the configured overbooking, times a correction that grows while the line idles
-    although more was wanted (clients slower than they seemed), and falls back when it is full.
+    is `full`. What the line carries is `known` once it was found: a configured bound tells it only
+    where nobody looks. `demand` is how much own speed of clients should be running to fill the
+    line: the capacity, times the configured overbooking, times a correction that grows while the
+    line idles although more was wanted (clients slower than they seemed), and falls back when it
+    is full.
     """
 
     __slots__ = (
@@ -40,13 +42,14 @@ class Capacity:
         "_speeds",
         "configured",
         "full",
+        "known",
         "rate_bytes_s",
     )
 
     def __init__(self) -> None:
         self.configured: float | None = None
         self.rate_bytes_s = math.inf
-        self.full = False
+        self.full = self.known = False
         self._boost = 1.0
         self._overbook = 1.0
         self._client_log = math.log(250_000.0)
@@ -60,17 +63,25 @@ class Capacity:
         found = self.rate_bytes_s if self.rate_bytes_s != self.configured else math.inf
         self.configured = bandwidth_bytes_s
         self.rate_bytes_s = min(found, math.inf if bandwidth_bytes_s is None else bandwidth_bytes_s)
+        self.known = math.isfinite(self.rate_bytes_s)
 
     def observe(
-        self, goodput_bytes_s: float, link_busy: bool, more_wanted: bool, line_bytes_s: float
+        self,
+        goodput_bytes_s: float,
+        link_busy: bool,
+        more_wanted: bool,
+        line_bytes_s: float | None,
     ) -> None:
         """What left lately, whether the line was full, whether somebody was kept waiting.
 
-        `line_bytes_s` is what the line was found to carry; infinite while that is not known.
+        `line_bytes_s` is what the line was found to carry; infinite while that is not known, None
+        if nobody looks.
         """
         self.full = link_busy
         bound = math.inf if self.configured is None else self.configured
-        self.rate_bytes_s = max(1.0, min(line_bytes_s, bound))
+        found = bound if line_bytes_s is None else line_bytes_s
+        self.known = math.isfinite(found)
+        self.rate_bytes_s = max(1.0, min(found, bound))
         if link_busy or not more_wanted:
             self._boost = max(1.0, self._boost * 0.9)
         elif goodput_bytes_s < 0.97 * self.rate_bytes_s:

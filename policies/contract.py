@@ -302,11 +302,12 @@ class AdmissionPolicy(Protocol):
         goodput_bytes_s: float,
         link_busy: bool,
         now: float,
-        line_bytes_s: float = math.inf,
+        line_bytes_s: float | None = None,
     ) -> None:
         """What left the server lately in all, and whether its cap held anybody back.
 
-        `line_bytes_s` is what its line was found to carry; infinite while that is not known.
+        `line_bytes_s` is what its line was found to carry; infinite while that is not known, None
+        if nobody looks: then it carries what is configured.
         """
         ...
 

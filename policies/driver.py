@@ -13,7 +13,6 @@ are called as well.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -158,7 +157,7 @@ class PolicyDriver:
         goodput_bytes_s: float,
         link_busy: bool,
         now: float,
-        line_bytes_s: float = math.inf,
+        line_bytes_s: float | None = None,
     ) -> None:
         """What left the server lately, see `AdmissionPolicy`; `settle` after it."""
         self._policy.observe(goodput_bytes_s, link_busy, now, line_bytes_s)

@@ -110,7 +110,7 @@ class FairPolicy(Policy):
     @property
     def _known(self) -> bool:
         """Whether it is known what the link carries; until then nothing is ranked or paused."""
-        return math.isfinite(self._capacity.rate_bytes_s)
+        return self._capacity.known
 
     # -- the guard ---------------------------------------------------------------------------------
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from bench.policies.lab import LINE_BYTES_S, mixed, simulated, slow_clients, small_and_huge
 from loadtest.sim.conditions import PUNCTUAL, Conditions, Starved
 from loadtest.sim.controls import ProcessorSharing
 from loadtest.sim.engine import Engine
@@ -173,3 +175,12 @@ def test_two_clients_of_one_key_that_are_held_with_one_ticket_are_both_served() 
     rows = columns(tally.sessions, SESSION_FIELDS)
     assert rows["gave_up"].tolist() == [0.0] * 4
     assert len(rows["client"]) == 4
+
+
+@pytest.mark.parametrize("trace", [mixed, small_and_huge, slow_clients])
+def test_a_bound_above_the_line_costs_no_more_than_none(trace: Callable[[int], Workload]) -> None:
+    workload = trace(1)
+    none_s = simulated("fair", workload, None, 3)
+    for times in (1.06, 1.12, 2.0, 4.0):
+        assert simulated("fair", workload, times * LINE_BYTES_S, 3) <= 1.03 * none_s
+    assert none_s <= 1.15 * simulated("fair", workload, 0.98 * LINE_BYTES_S, 3)

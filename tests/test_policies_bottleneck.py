@@ -225,8 +225,41 @@ def test_a_configured_bound_is_a_bound_only() -> None:
             world.add(2 * MB)
         world.run(20)
     assert high.found_at_s(4 * MB) <= 5.0
+    # Nobody is ranked by a bound that has not held anybody back.
+    assert all(line == math.inf or line <= 1.06 * 4 * MB for _, _, line in high.log)
+    assert low.found_at_s(3 * MB, within=0.001) <= 2.0
     assert all(cap == 3 * MB for _, cap, _ in low.log)
     assert low.log[-1][2] == 3 * MB
+
+
+@pytest.mark.parametrize("times", [1.06, 1.12, 1.3, 4.0])
+def test_a_bound_above_the_line_costs_no_more_time_than_none(times: float) -> None:
+    """The cap holds somebody back now and then, but not all of it arrives."""
+
+    def arrive(world: World) -> None:
+        while len(world.clients) < 8:
+            world.add((0.8 + 0.2 * (world.born % 5)) * MB, (0.5 + world.born % 7) * MB)
+
+    line = 4 * MB
+    world = World(steady(line), Bottleneck(times * line), arrivals=arrive)
+    world.run(40)
+    assert world.found_at_s(line) <= 15.0
+    assert all(known == math.inf or known <= 1.1 * line for _, _, known in world.log)
+    assert world.acked >= 0.96 * line * 40
+
+
+def test_a_line_that_falls_below_its_bound_is_followed() -> None:
+    def line(now: float) -> float:
+        return 1.2 * MB if 20.0 <= now < 40.0 else 4.0 * MB
+
+    world = World(line, Bottleneck(3.8 * MB))
+    for number in range(12):
+        world.add((0.5 + 0.2 * number) * MB)
+    world.run(70)
+    assert world.found_at_s(3.8 * MB, within=0.001) <= 2.0
+    assert world.found_at_s(1.2 * MB, 20.0) <= 25.0
+    assert world.found_at_s(3.8 * MB, 40.0, within=0.001) <= 55.0
+    assert world.acked >= 0.95 * (50 * 3.8 + 20 * 1.2) * MB
 
 
 def test_a_crowd_that_no_longer_fills_its_line_is_not_held_to_what_it_took() -> None:

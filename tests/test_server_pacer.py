@@ -97,6 +97,26 @@ def test_bytes_that_left_without_asking_are_paid_for_later() -> None:
     assert pacer.link_busy
 
 
+@given(st.lists(st.floats(40_000.0, 300_000.0), min_size=20, max_size=40), st.floats(1.5, 4.0))
+@settings(max_examples=20)
+def test_a_cap_far_above_what_all_take_holds_nobody_back(rates: list[float], times: float) -> None:
+    clock = Clock()
+    pacer = Pacer(clock, times * sum(rates))
+    takers = [Taker(pacer, clock, rate) for rate in rates]
+    for taker in takers:
+        pacer.ready(taker)
+    run(clock, takers, 1)
+    held = 0
+    for _ in range(200):
+        # Looked at between two ticks, when some sockets have taken up again.
+        clock.advance(0.005)
+        for taker in takers:
+            taker.poll()
+        held += pacer.link_busy
+        clock.advance(0.005)
+    assert held <= 10
+
+
 def test_lifting_the_cap_frees_those_who_stood_in_line() -> None:
     clock = Clock()
     pacer = Pacer(clock, 1000)

@@ -6,7 +6,6 @@ paper's FTP is no policy but a way of asking (one connection for all files): `Co
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
 from policies.contract import (
@@ -106,7 +105,7 @@ class ProcessorSharing:
         goodput_bytes_s: float,
         link_busy: bool,
         now: float,
-        line_bytes_s: float = math.inf,
+        line_bytes_s: float | None = None,
     ) -> None:
         """Nothing depends on it."""
 

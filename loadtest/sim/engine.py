@@ -168,7 +168,7 @@ class Engine:
                 rate = sight.rate(lease, flow, now)
                 left = math.ceil(self._link.remaining(flow))
                 self._driver.progress(lease, now, left, rate, sight.held_back(lease, flow))
-        self._driver.observe(goodput, sight.busy, now, sight.orders.line_bytes_s)
+        self._driver.observe(goodput, sight.busy, now, sight.found_bytes_s)
         self._settle()
 
     # --- pieces from others ------------------------------------------------------------------

@@ -43,6 +43,11 @@ class Sight:
         self._capped = cap <= self._line_bytes_s
 
     @property
+    def found_bytes_s(self) -> float | None:
+        """What the line was found to carry; None where nobody looks."""
+        return None if self._bottleneck is None else self.orders.line_bytes_s
+
+    @property
     def busy(self) -> bool:
         """Whether the cap holds somebody back."""
         return self._capped and self._link.full

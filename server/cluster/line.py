@@ -5,6 +5,7 @@ What nodes tell four times a second stands in for what a single process sees of 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -70,9 +71,12 @@ class FleetLine:
 
     @property
     def line_bytes_s(self) -> float:
-        """What all lines carry; infinite while one is not known."""
+        """What all lines carry; infinite while none is known, or one has no bound at all."""
         found = [keeper.line_bytes_s for _, keeper in self._lines.values()]
-        return sum(found) if found else self._ceiling_bytes_s or float("inf")
+        if all(line == math.inf for line in found):
+            return math.inf
+        most = math.inf if self._ceiling_bytes_s is None else self._ceiling_bytes_s
+        return sum(min(line, most) for line in found)
 
     @property
     def busy(self) -> bool:

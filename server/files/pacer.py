@@ -94,6 +94,8 @@ class Pacer:
         self._budget = 0.0
         self._last_tick_s = reactor.seconds()
         self._tick_call: Any = None
+        #: Whether the budget was spent at the last tick while somebody still stood in the ring.
+        self._short = False
         self.sent_bytes_total = 0
         self._marks: deque[tuple[float, int]] = deque()
         #: Paused senders by when their next trickle is due; one that resumed goes when it surfaces.
@@ -115,6 +117,7 @@ class Pacer:
         """Change the cap; running transfers feel it at the next tick."""
         self._bandwidth_bytes_s = bandwidth_bytes_s
         if bandwidth_bytes_s is None:
+            self._short = False
             ring, self._ring = self._ring, deque()
             for share in ring:
                 share.in_ring = False
@@ -124,8 +127,12 @@ class Pacer:
 
     @property
     def link_busy(self) -> bool:
-        """Whether the cap, right now, holds somebody back."""
-        return bool(self._ring)
+        """Whether the cap, right now, holds somebody back.
+
+        Who stands in the ring until the next tick is not held back: under a cap far too high there
+        is always somebody whose socket has just taken up again.
+        """
+        return self._short
 
     def charge(self, count: int) -> None:
         """Note bytes that left without asking (headers, small answers); later ones pay for them."""
@@ -202,6 +209,7 @@ class Pacer:
                     ring.append(share)
                 else:
                     share.in_ring = False
+        self._short = bool(ring)
         if ring:
             self._tick_call = self._reactor.callLater(TICK_S, self._tick)
 
