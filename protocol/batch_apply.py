@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from protocol.batch import Update
 from protocol.batch_group import FilePart, decode_group
@@ -134,15 +134,16 @@ class Application:
         carried = self._carried()
         entry: Entry | None = None
         written: int = 0
-        right: bool | None = None
+        # None once a part of the content is not to be had.
+        hasher: Any = None
         for data in self._update.groups():
             group, joined = decode_group(data, window, self._stage.read_old)
             view = memoryview(joined) if joined is not None else None
             at = 0
             for part in group.outs:
                 if entry is None or part.path != entry.path:
-                    self._settle(entry, written, right)
-                    entry, written, right = next(carried, None), 0, None
+                    self._settle(entry, written, hasher)
+                    entry, written, hasher = next(carried, None), 0, hashlib.sha256()
                 if entry is None or part.path != entry.path or part.offset != written:
                     raise BadManifest(f"The update carries bytes for {part.path!r} out of turn.")
                 piece = None if view is None else view[at : at + part.length]
@@ -151,24 +152,22 @@ class Application:
                 if written > entry.size_bytes:
                     raise BadManifest(f"The update carries too many bytes for {part.path!r}.")
                 if piece is None:
-                    right = False
-                elif part.length == entry.size_bytes:
-                    right = hashlib.sha256(piece).hexdigest() == entry.sha256
-                if right is not False and piece is not None and part.length:
-                    self._stage.write(part.path, part.offset, piece)
-        self._settle(entry, written, right)
+                    hasher = None
+                if hasher is not None and piece is not None:
+                    hasher.update(piece)
+                    if part.length:
+                        self._stage.write(part.path, part.offset, piece)
+        self._settle(entry, written, hasher)
         if next(carried, None) is not None:
             raise BadManifest("The update does not carry all the contents it names.")
 
-    def _settle(self, entry: Entry | None, written: int, right: bool | None) -> None:
-        """All parts of a content have come: is it the one that was published? None: look."""
+    def _settle(self, entry: Entry | None, written: int, hasher: Any) -> None:
+        """All parts of a content have come: is it the one that was published?"""
         if entry is None:
             return
         if written != entry.size_bytes:
             raise BadManifest(f"The update carries too few bytes for {entry.path!r}.")
-        if right is None:
-            right = self._stage.digest_new(entry.path) == entry.sha256
-        if not right:
+        if hasher is None or hasher.hexdigest() != entry.sha256:
             self.missing.append(entry)
         elif entry.path in self._sources:
             self._late.append(entry)

@@ -6,11 +6,12 @@ the caller's `read`. What is held at once is one group (the window) and the chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from protocol.batch import Header, UpdateWriter
-from protocol.batch_group import encode_group, plan_groups
+from protocol.batch_align import Alignment
+from protocol.batch_group import FilePart, PlannedGroup, encode_group, encode_same, plan_groups
 from protocol.tree import Entry
 from protocol.tree_diff import Difference, change_to_row
 
@@ -56,15 +57,12 @@ def generate(
     for change in difference.changes():
         writer.row(change_to_row(change))
     total = difference.carried_bytes
-    done = window = 0
+    encoder = _Encoder(read_old, read_new, header.window_bytes)
+    done = 0
     for group in plan_groups(difference.contents(), header.window_bytes, delta=delta):
-        before = b"".join(read_old(entry, p.offset, p.length) for p, entry in group.refs)
-        after = b"".join(read_new(entry, p.offset, p.length) for p, entry in group.outs)
-        outs = tuple(part for part, _ in group.outs)
-        refs = tuple(part for part, _ in group.refs)
-        writer.group(encode_group(outs, refs, before, after))
-        done += len(after)
-        window = max(window, len(before) + len(after))
+        for data in encoder.encode(group):
+            writer.group(data)
+        done += sum(part.length for part, _ in group.outs)
         progress(done, total)
     writer.close()
     return GeneratedUpdate(
@@ -75,5 +73,54 @@ def generate(
         renames=difference.renames,
         contents=difference.carried,
         content_bytes=total,
-        window_bytes=window,
+        window_bytes=encoder.window_bytes,
     )
+
+
+class _Encoder:
+    """Reads and encodes groups; `window_bytes` is the most that one of them asked for."""
+
+    def __init__(self, read_old: ReadContent, read_new: ReadContent, window_bytes: int) -> None:
+        self._read_old = read_old
+        self._read_new = read_new
+        self._allowed_bytes = window_bytes
+        self._entry: Entry | None = None
+        self._alignment: Alignment | None = None
+        self.window_bytes = 0
+
+    def encode(self, group: PlannedGroup) -> Iterator[bytes]:
+        if group.cut and group.refs:
+            yield from self._encode_part(group)
+            return
+        before = b"".join(self._read_old(entry, p.offset, p.length) for p, entry in group.refs)
+        after = b"".join(self._read_new(entry, p.offset, p.length) for p, entry in group.outs)
+        outs = tuple(part for part, _ in group.outs)
+        refs = tuple(part for part, _ in group.refs)
+        self._used(len(before) + len(after))
+        yield encode_group(outs, refs, before, after)
+
+    def _encode_part(self, group: PlannedGroup) -> Iterator[bytes]:
+        ((out, entry),), ((ref, old),) = group.outs, group.refs
+        if self._alignment is None or self._entry != entry:
+            self._entry = entry
+            self._alignment = Alignment(
+                lambda offset, length: self._read_old(old, offset, length),
+                old.size_bytes,
+                self._allowed_bytes,
+            )
+        after = self._read_new(entry, out.offset, out.length)
+        low, high = ref.offset, ref.offset + ref.length
+        for piece in self._alignment.pieces(out.offset, after, low, high):
+            length = piece.end - piece.start
+            part = FilePart(out.path, piece.start, length)
+            beside = FilePart(ref.path, piece.low, piece.high - piece.low)
+            self._used(length + beside.length)
+            if piece.same:
+                yield encode_same(part, beside)
+                continue
+            content = after[piece.start - out.offset : piece.end - out.offset]
+            before = self._read_old(old, beside.offset, beside.length) if beside.length else b""
+            yield encode_group((part,), (beside,) if before else (), before, content)
+
+    def _used(self, size_bytes: int) -> None:
+        self.window_bytes = max(self.window_bytes, size_bytes)

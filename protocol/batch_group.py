@@ -19,7 +19,7 @@ from protocol.errors import BadManifest
 from protocol.tree import Entry, check_number, check_path
 from protocol.tree_diff import Content
 
-Codec = Literal["raw", "zstd"]
+Codec = Literal["raw", "zstd", "same"]
 _HEAD = struct.Struct(">II")
 HEAD_LIMIT_BYTES = 8 << 20
 #: Where planning stops: half, for the names' lengths are reckoned and not measured.
@@ -56,10 +56,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
-    """A group with the digests of the whole files behind its parts, for whoever reads them."""
+    """A group with the digests of the whole files behind its parts, for whoever reads them.
+
+    `cut`: it is one part of a file too large for a group.
+    """
 
     outs: tuple[tuple[FilePart, Entry], ...]
     refs: tuple[tuple[FilePart, Entry], ...]
+    cut: bool = False
 
 
 def plan_groups(
@@ -113,7 +117,7 @@ def _cut(entry: Entry, reference: Entry | None, window_bytes: int) -> Iterator[P
             start = int(min(max(0, middle - reach / 2), max(0, reference.size_bytes - reach)))
             stretch = FilePart(reference.path, start, min(reach, reference.size_bytes - start))
             refs = ((stretch, reference),)
-        yield PlannedGroup(((FilePart(entry.path, offset, length), entry),), refs)
+        yield PlannedGroup(((FilePart(entry.path, offset, length), entry),), refs, cut=True)
         offset += step
 
 
@@ -129,15 +133,24 @@ def encode_group(
             payload, refs = whole, ()
     if len(payload) >= len(new):
         payload, refs, codec = new, (), "raw"
+    return _head(outs, refs, codec) + payload
+
+
+def encode_same(out: FilePart, ref: FilePart) -> bytes:
+    """Encode a part that is byte for byte the same as one of the old tree."""
+    return _head((out,), (ref,), "same")
+
+
+def _head(outs: tuple[FilePart, ...], refs: tuple[FilePart, ...], codec: Codec) -> bytes:
     rows = [[_row(part) for part in outs], [_row(part) for part in refs], codec]
     head = json.dumps(rows, separators=(",", ":")).encode("ascii")
     packed = pack(head, DELTA_LEVEL)
-    return _HEAD.pack(len(packed), len(head)) + packed + payload
+    return _HEAD.pack(len(packed), len(head)) + packed
 
 
 def decode_group(
     data: bytes, window_bytes: int, read_old: Callable[[FilePart, memoryview], bool]
-) -> tuple[Group, bytes | None]:
+) -> tuple[Group, bytes | bytearray | memoryview | None]:
     """Read a group back: its parts and their joined bytes.
 
     `read_old` fills in the bytes of a reference, or says False when this mirror no longer has
@@ -156,10 +169,14 @@ def decode_group(
         if len(payload) != size:
             raise BadManifest("A group of the update has the wrong length; fetch it again.")
         return group, payload
+    if group.codec == "same":
+        if payload or len(old) != size:
+            raise BadManifest("A group of the update has the wrong length; fetch it again.")
+        return group, old
     return group, unpack(payload, size, old)
 
 
-def _decode_head(data: bytes, window_bytes: int) -> tuple[Group, bytes]:
+def _decode_head(data: bytes, window_bytes: int) -> tuple[Group, memoryview]:
     if len(data) < _HEAD.size:
         raise BadManifest("A group of the update is too short.")
     packed, raw = _HEAD.unpack_from(data)
@@ -171,11 +188,15 @@ def _decode_head(data: bytes, window_bytes: int) -> tuple[Group, bytes]:
         group = Group(tuple(map(_part, outs)), tuple(map(_part, refs)), codec)
     except (ValueError, TypeError, RecursionError) as fault:
         raise BadManifest("The head of a group of the update cannot be read.") from fault
-    if codec not in ("raw", "zstd"):
-        raise BadManifest("A group of the update is encoded in an unknown way.")
+    if codec not in ("raw", "zstd", "same"):
+        raise BadManifest(
+            "The update is encoded in a way that this program does not know: "
+            "install a newer Tidegate on this mirror.",
+            code="too-old",
+        )
     if group.out_bytes + group.ref_bytes > window_bytes:
         raise BadManifest("A group of the update is larger than its header promised.")
-    return group, data[_HEAD.size + packed :]
+    return group, memoryview(data)[_HEAD.size + packed :]
 
 
 def _row(part: FilePart) -> list[object]:

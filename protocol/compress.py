@@ -54,18 +54,19 @@ def pack_against(reference: bytes, data: bytes, level: int = DELTA_LEVEL) -> byt
     return zstd.compress(data, options=options, zstd_dict=prefix)
 
 
-def unpack(data: bytes, size_bytes: int, reference: bytes | bytearray = b"") -> bytes:
+def unpack(data: bytes | memoryview, size_bytes: int, reference: bytes | bytearray = b"") -> bytes:
     """Restore exactly `size_bytes`; more, fewer or damaged bytes raise `BadManifest`.
 
-    Never produces more than `size_bytes` + 1 bytes, whatever the frame says.
+    Never produces more than `size_bytes` + 1 bytes, whatever the frame says. A `bytearray` given
+    as the reference is empty afterwards: the decoder has a copy, and two would not fit.
     """
     log = _window_log(len(reference) + size_bytes)
     helps = len(reference) >= _SHORTEST_REFERENCE
     try:
-        decoder = zstd.ZstdDecompressor(
-            zstd_dict=zstd.ZstdDict(reference, is_raw=True).as_prefix if helps else None,
-            options={_D.window_log_max: max(log, 27)},
-        )
+        prefix = zstd.ZstdDict(reference, is_raw=True).as_prefix if helps else None
+        if isinstance(reference, bytearray):
+            reference.clear()
+        decoder = zstd.ZstdDecompressor(zstd_dict=prefix, options={_D.window_log_max: max(log, 27)})
         out = decoder.decompress(data, size_bytes + 1)
     except (zstd.ZstdError, EOFError) as fault:
         raise BadManifest("The compressed content is damaged; fetch the file again.") from fault

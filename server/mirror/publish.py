@@ -56,7 +56,7 @@ class PublishSettings:
 
     delta: bool = True
     paranoid: bool = False
-    memory_bytes: int = 512 << 20
+    memory_bytes: int = 256 << 20
     keep_versions: int = 16
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
 

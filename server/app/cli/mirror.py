@@ -100,7 +100,7 @@ def init(publish_dir: Path, keys: Path, root_passphrase_file: Path | None) -> No
 @click.option("--delta/--no-delta", default=True, help="Encode changes against the last version.")
 @click.option("--paranoid", is_flag=True, help="Read every file again, whatever its stamp.")
 @click.option(
-    "--memory", default="512MiB", show_default=True, help="Most memory contents may take."
+    "--memory", default="256MiB", show_default=True, help="Most memory contents may take."
 )
 @click.option(
     "--multicast-state",
