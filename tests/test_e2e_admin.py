@@ -173,8 +173,8 @@ def test_a_bad_setting_is_shown_at_its_field(driver: Any, visit: AdminVisit) -> 
 def test_release_pages_act(driver: Any, visit: AdminVisit) -> None:
     driver.get(visit.url + "/files/rule?path=%2F42.1%2F%2A")
     for name, moment in (
-        ("hidden_until", "2040-01-31T12:00"),
-        ("prequeue_from", "2020-01-01T00:00"),
+        ("hidden_until_s", "2040-01-31T12:00"),
+        ("prequeue_from_s", "2020-01-01T00:00"),
     ):
         driver.execute_script(
             "document.getElementById(arguments[0]).value = arguments[1]", f"f-{name}", moment
@@ -195,7 +195,7 @@ def test_release_pages_act(driver: Any, visit: AdminVisit) -> None:
     assert "Release night <3" in driver.find_element(By.TAG_NAME, "body").text
     driver.switch_to.default_content()
 
-    fields = {"kind": "gold", "path": "*", "max_uses": "1", "expires": "2040-01-01T00:00"}
+    fields = {"kind": "gold", "path": "*", "max_uses": "1", "expires_s": "2040-01-01T00:00"}
     sheet = visit.form("/passes", "/passes", count="3", **fields)
     assert sheet.headers["content-type"].startswith("text/csv")
     assert len(sheet.text.strip().splitlines()) == 4

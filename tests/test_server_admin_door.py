@@ -11,9 +11,10 @@ import pyotp
 import pytest
 from twisted.internet.defer import Deferred
 
-from server.admin.accounts import AccountFault, Busy, Hashing, Role, Scope
+from server.admin.accounts import Busy, Hashing, Role, Scope
 from server.admin.key_values import Sealer
 from server.admin.password_reset import leave_reset, take_reset
+from server.admin.problems import Problem
 from server.admin.sessions import LoginBrake
 from server.admin.web import Answer
 from tests.admin_site import PASSWORD, Browser, Site, make_site, operator, stop
@@ -437,7 +438,7 @@ def test_the_login_leads_nowhere_else(site: Site, way: str) -> None:
 
 
 def test_the_last_operator_stays(site: Site) -> None:
-    with pytest.raises(AccountFault):
+    with pytest.raises(Problem):
         site.admin.accounts.drop_user("admin")
 
 

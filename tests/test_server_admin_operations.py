@@ -9,10 +9,10 @@ import pytest
 
 from server.admin.accounts import Scope
 from server.admin.openapi import openapi
+from server.admin.problems import Problem
 from server.admin.router import Router
 from server.admin.shapes import NumberPath
 from server.admin.site import MODULES
-from server.admin.web import Problem
 
 #: Operations that change something and are open to more than their module's scope.
 OWN = {"issueToken", "revokeToken"}
@@ -68,9 +68,9 @@ def test_the_document_describes_every_operation_and_resolves() -> None:
 def test_routes_are_found_by_method_and_path() -> None:
     found = router()
     route, params = found.find("HEAD", "/queue/ticket/12/expire")
-    assert (route.method, params) == ("GET", {"number": "12", "verb": "expire"})
+    assert (route.method, params) == ("GET", {"number": "12"})
     assert found.find("GET", "/policy/preview/k/edit")[0].path.endswith("/edit")
-    assert found.find("GET", "/policy/preview/k/a%2Fb")[1]["side"] == "a/b"
+    assert found.find("GET", "/policy/preview/k/picture/a%2Fb")[1]["side"] == "a/b"
     with pytest.raises(Problem) as missing:
         found.find("GET", "/queue/ticket/12")
     assert missing.value.status == 404

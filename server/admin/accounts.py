@@ -24,6 +24,8 @@ from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
 from twisted.internet.defer import DeferredSemaphore
 
+from server.admin.problems import Problem, wrong
+
 Off = Callable[[Callable[[], Any]], Awaitable[Any]]
 #: What a user may be called.
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
@@ -77,6 +79,11 @@ class User:
     must_change: bool = False
     totp_secret: str | None = field(default=None, repr=False)
     totp_step: int = 0
+
+    @property
+    def one_time_codes(self) -> bool:
+        """Whether a login needs one."""
+        return self.totp_secret is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,25 +140,20 @@ class AccountStore(Protocol):
     def drop_session(self, key: str) -> None: ...
 
 
-class AccountFault(ValueError):
-    """A rule about accounts was broken; the message is for the user, `field` names the input."""
-
-    def __init__(self, field_name: str, message: str, status: int = 422) -> None:
-        super().__init__(message)
-        self.field = field_name
-        self.status = status
-
-
-class Busy(Exception):
+class Busy(Problem):
     """More passwords are to be checked at this moment than this server does at once."""
+
+    def __init__(self) -> None:
+        told = "Too many people log in at this moment; try again in a few seconds."
+        super().__init__(503, told, code="logins-busy", headers=(("retry-after", "5"),))
 
 
 def check_password(password: str) -> None:
-    """Length is the only rule (NIST SP 800-63B); raises AccountFault."""
+    """Length is the only rule (NIST SP 800-63B); raises Problem 422."""
     if len(password) < PASSWORD_MIN:
-        raise AccountFault("password", f"A password has at least {PASSWORD_MIN} characters.")
+        raise wrong("password", f"A password has at least {PASSWORD_MIN} characters.")
     if len(password) > PASSWORD_MAX:
-        raise AccountFault("password", f"A password has at most {PASSWORD_MAX} characters.")
+        raise wrong("password", f"A password has at most {PASSWORD_MAX} characters.")
 
 
 def digest(secret: str) -> str:
@@ -202,6 +204,10 @@ class Accounts:
         password = "-".join(groups)
         self._put(User("admin", Role.OPERATOR, self.hasher.hash(password), now, must_change=True))
         return password
+
+    def by_name(self) -> list[User]:
+        """All users in order."""
+        return sorted(self.users.values(), key=lambda user: user.name)
 
     def _put(self, user: User) -> User:
         self.users[user.name] = user
@@ -261,15 +267,15 @@ class Accounts:
 
     async def add_user(self, name: str, role: Role, password: str, now: float) -> User:
         if not _NAME.match(name):
-            raise AccountFault(
+            raise wrong(
                 "name", "A name is 1 to 64 letters, digits, dots, dashes, underscores or @."
             )
         if name in self.users:
-            raise AccountFault("name", f"There is already a user {name}.", 409)
+            raise Problem(409, f"There is already a user {name}.")
         check_password(password)
         hashed = str(await self.off(lambda: self.hasher.hash(password)))
         if name in self.users:
-            raise AccountFault("name", f"There is already a user {name}.", 409)
+            raise Problem(409, f"There is already a user {name}.")
         return self._put(User(name, role, hashed, now, must_change=True))
 
     def drop_user(self, name: str) -> None:
@@ -283,19 +289,19 @@ class Accounts:
     def _known(self, name: str) -> User:
         user = self.users.get(name)
         if user is None:
-            raise AccountFault("name", f"There is no user {name}.", 404)
+            raise Problem(404, f"There is no user {name}.")
         return user
 
     def _keep_an_operator(self, leaving: str) -> None:
         others = (u for u in self.users.values() if u.name != leaving)
         if not any(user.role is Role.OPERATOR for user in others):
-            raise AccountFault("role", "At least one operator must remain.")
+            raise wrong("role", "At least one operator must remain.")
 
     def set_totp(self, name: str, secret: str, code: str, now: float) -> User:
         """Turn one-time codes on, once the user has shown one that fits."""
         step = _matching_step(secret, code, now)
         if step is None:
-            raise AccountFault("code", "That code does not fit; check the clock of the device.")
+            raise wrong("code", "That code does not fit; check the clock of the device.")
         return self._put(replace(self._known(name), totp_secret=secret, totp_step=step))
 
     def clear_totp(self, name: str) -> User:

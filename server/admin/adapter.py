@@ -15,7 +15,8 @@ from twisted.logger import Logger
 
 from protocol.errors import ProtocolError
 from server.admin.app import Admin
-from server.admin.web import Answer, Call, Problem
+from server.admin.problems import Problem
+from server.admin.web import Answer, Call, problem_answer
 from server.http.limits import HttpLimits
 from server.http.request import Request
 
@@ -50,7 +51,7 @@ class AdminHandler:
             request.respond(answer.status, fields, answer.body)
         elif self._streams >= STREAM_LIMIT:
             full = Problem(503, "Too many pages are open.", headers=(("retry-after", "10"),))
-            self._write(full.answer(), request)
+            self._write(problem_answer(full), request)
         else:
             self._stream(answer, fields, request)
 

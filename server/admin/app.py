@@ -14,22 +14,23 @@ import zoneinfo
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
 
 from jinja2 import Environment
+from pydantic import BaseModel
 from twisted.logger import Logger
 
 from protocol.errors import ProtocolError
-from server.admin.accounts import AccountFault, Accounts, Busy, Scope
-from server.admin.events import StoreSilent
+from server.admin.accounts import Accounts, Scope
 from server.admin.password_reset import take_reset
 from server.admin.previews import Previews
-from server.admin.render import Assets, read_time, zone_of
-from server.admin.revisions import StaleRevision
+from server.admin.problems import Problem
+from server.admin.render import Assets, zone_of
 from server.admin.router import Router
 from server.admin.server import Server
 from server.admin.sessions import LoginBrake, Logins
-from server.admin.web import Answer, Call, Principal, Problem, html, problem_of, redirect, wrong
+from server.admin.web import Answer, Call, Principal, html, problem_answer, redirect
 from server.http.cookies import set_cookie
 
 COOKIE = "tidegate-admin"
@@ -57,6 +58,11 @@ class HandlerCall:
 
     admin: Admin
     call: Call
+    problem: Problem | None = None
+
+    def refused(self, problem: Problem) -> HandlerCall:
+        """The same call, to show the page of its form again."""
+        return dataclasses.replace(self, problem=problem)
 
     @property
     def server(self) -> Server:
@@ -85,31 +91,36 @@ class HandlerCall:
         """The time zone in which this person reads and writes times."""
         return zone_of(self.call.cookie(ZONE))
 
-    def form_time(self, name: str) -> float | None:
-        """A `datetime-local` field in the person's zone; None when empty. Raises Problem 422."""
-        try:
-            return read_time(self.call.field(name), self.zone)
-        except ValueError:
-            raise wrong(name, "Write a time like 2030-01-31T12:00.") from None
+    def typed(self, name: str, value: object) -> object:
+        """What was typed into the field of a form that was refused; else `value`."""
+        return self.call.field(name) if self.problem and name in self.call.form else value
 
     def log(self, kind: str, text: str) -> None:
         """Write what they did into the operator's log."""
         self.server.events.add(kind, text, who=self.who)
 
-    def page(self, template: str, status: int = 200, **values: object) -> Answer:
-        """A rendered page in the common frame."""
-        return html(self.render(template, **values), status)
-
-    def render(self, template: str, **values: object) -> str:
-        """The text of a template."""
-        return self.admin.templates.get_template(f"admin/{template}").render(
+    def page(self, template: str, status: int = 200, **values: Any) -> Answer:
+        """A rendered page in the common frame, with what was refused if anything was."""
+        problem = self.problem
+        faults = problem.errors if problem else ()
+        text = self.admin.templates.get_template(f"admin/{template}").render(
             call=self.call,
             who=self.call.who,
             health=self.server.vitals.read(),
             now=self.now,
             zone=self.zone,
-            **values,
+            problem=problem,
+            typed=self.typed,
+            **{"errors": {str(one["field"]): str(one["message"]) for one in faults}, **values},
         )
+        return html(text, problem.status, *problem.headers) if problem else html(text, status)
+
+    def listing(self, template: str, query: BaseModel, **values: Any) -> Answer:
+        """A page of a list; `base` is its address but for where the list begins."""
+        shown = query.model_dump(exclude={"offset", "before"}, exclude_defaults=True)
+        place = self.call.path.removesuffix("/part")
+        base = f"{place}?{urlencode(shown)}&"
+        return self.page(template, query=query, base=base, **values)
 
 
 @dataclass(slots=True)
@@ -136,20 +147,7 @@ class Admin:
         except Problem as problem:
             found = self._refusal(call, problem)
         except ProtocolError as error:
-            found = self._refusal(call, problem_of(error))
-        except AccountFault as fault:
-            found = self._refusal(call, _account_problem(fault))
-        except StaleRevision:
-            text = "The settings were changed meanwhile; read them again."
-            found = self._refusal(call, Problem(412, text, code="stale-settings"))
-        except StoreSilent:
-            again = (("retry-after", "10"),)
-            text = "The database does not answer. Downloads and the queue go on; try again later."
-            found = self._refusal(call, Problem(503, text, code="store-silent", headers=again))
-        except Busy:
-            again = (("retry-after", "5"),)
-            text = "Too many people log in at this moment; try again in a few seconds."
-            found = self._refusal(call, Problem(503, text, code="logins-busy", headers=again))
+            found = self._refusal(call, Problem(error.status, str(error), code=error.code))
         except Exception:  # noqa: BLE001 - logged and counted, never shown
             log.failure("The administration failed at {path}", path=call.path, client=call.peer)
             found = self._refusal(call, Problem(500, "The page failed; the log says why."))
@@ -231,18 +229,11 @@ class Admin:
             "accept", ""
         )
         if wants_json or call.path in ("/metrics", "/live"):
-            return problem.answer()
+            return problem_answer(problem)
         if problem.status == 401 and call.method in ("GET", "HEAD"):
             way = "" if call.path == "/" else f"?next={quote(call.path)}"
             return redirect(f"/login{way}")
-        found = HandlerCall(self, call).page("fault.html", problem.status, problem=problem)
-        return dataclasses.replace(found, headers=(*found.headers, *problem.headers))
-
-
-def _account_problem(fault: AccountFault) -> Problem:
-    if fault.status == 422:
-        return wrong(fault.field, str(fault))
-    return Problem(fault.status, str(fault))
+        return HandlerCall(self, call, problem).page("fault.html")
 
 
 def _needs(who: Principal, scope: Scope) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from server.admin.key_values import Papers
-from server.admin.web import wrong
+from server.admin.problems import wrong
 from server.admission.actions import QueueActions
 
 _PAPER = "blocks"

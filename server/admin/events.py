@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from twisted.logger import ILogObserver, LogLevel
 from zope.interface import implementer
 
+from server.admin.problems import Problem
 from server.store.queries import read_events, write_events
 from server.store.records import EventRecord
 from server.store.store import Store
@@ -15,8 +16,12 @@ from server.store.store import Store
 T = TypeVar("T")
 
 
-class StoreSilent(Exception):
+class StoreSilent(Problem):
     """The database does not answer, and without it there is nothing to show."""
+
+    def __init__(self) -> None:
+        text = "The database does not answer. Downloads and the queue go on; try again later."
+        super().__init__(503, text, code="store-silent", headers=(("retry-after", "10"),))
 
 
 async def ask(store: Store, work: Callable[[Any], T]) -> T:
@@ -24,7 +29,7 @@ async def ask(store: Store, work: Callable[[Any], T]) -> T:
     try:
         return await store.read(work)
     except Exception as fault:
-        raise StoreSilent(str(fault)) from fault
+        raise StoreSilent from fault
 
 
 class EventLog:

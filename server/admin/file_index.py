@@ -19,7 +19,6 @@ from server.files.tree import NotHere
 from server.store.store import Store
 from server.store.usage import read_usage
 
-SORTS = ("path", "popular", "bytes", "size")
 _FRESH_S = 20.0
 _MOST_FILES = 200_000
 #: The walk gives way to other work after this long.

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
-from urllib.parse import quote, urlencode
+from typing import Annotated, Literal
+from urllib.parse import quote
 
 from pydantic import Field
 
 from server.admin.accounts import Scope
 from server.admin.app import HandlerCall
 from server.admin.events import ask as query_store
-from server.admin.file_index import SORTS
+from server.admin.problems import Problem, wrong
 from server.admin.router import Operations, PageRoutes
 from server.admin.rule_keeper import Sourced
-from server.admin.shapes import Hour, Limit, Offset, Search, Shape, Text
+from server.admin.shapes import Hour, ListQuery, Shape, Text
 from server.admin.sheets import csv_answer
-from server.admin.web import Answer, Problem, checked, redirect, wrong
+from server.admin.web import Answer
 from server.admission.rules import Rule
 from server.store.usage import HOUR_S, read_hours
 
 api = Operations("release", Scope.FILES)
 pages = PageRoutes(Scope.FILES)
 
-LIMIT = 50
+_WEEK_S = 7 * 86_400.0
 CLASS_MAX = 32
 RULES_MAX = 500
 _STATISTICS_MOST = 200_000
@@ -33,10 +33,7 @@ class PathQuery(Shape):
     path: str = Field(min_length=1, max_length=1024, description="The rule's pattern.")
 
 
-class FileQuery(Shape):
-    q: Search = ""
-    offset: Offset = 0
-    limit: Limit = 50
+class FileQuery(ListQuery):
     sort: Literal["path", "popular", "bytes", "size"] = Field("path", description="The order.")
 
 
@@ -84,14 +81,7 @@ class RuleIn(Shape):
     note: Note = ""
 
 
-class RuleOut(Shape):
-    path: Pattern
-    require_class: ClassName = ""
-    treat_as: Treatment = ""
-    multicast: bool | None = None
-    hidden_until_s: Hour = None
-    prequeue_from_s: Hour = None
-    note: Note = ""
+class RuleOut(RuleIn):
     source: Literal["configuration", "admin"] = Field(
         "admin", description="Where it comes from; only the admin's can be changed here."
     )
@@ -114,7 +104,70 @@ class PrequeuesOut(Shape):
     prequeues: list[PrequeueOut]
 
 
-# -- what is there, and what can be done -----------------------------------------------------
+# -- the pages -------------------------------------------------------------------------------
+
+
+@pages.get("/files")
+async def files(ask: HandlerCall, query: FileQuery) -> Answer:
+    """Files with the rules that speak of them; all rules; pre-queues."""
+    found, rules = await list_files(ask, query), ask.server.rules
+    return ask.listing(
+        "files.html",
+        query,
+        files=[(row, rules.matching(quote(row.path))) for row in found.files],
+        total=found.total,
+        busy=ask.server.files.busy,
+        rules=(await list_rules(ask)).rules,
+        prequeues=(await list_prequeues(ask)).prequeues,
+    )
+
+
+@pages.get("/files/statistics.csv")
+async def statistics_sheet(ask: HandlerCall) -> Answer:
+    """The last week, for a browser."""
+    return await export_statistics(ask, StatisticsQuery(since_s=ask.now - _WEEK_S))
+
+
+@pages.get("/files/rule", scope=Scope.FILES)
+async def rule_form(ask: HandlerCall) -> Answer:
+    """One rule, or a new one."""
+    path = ask.call.arg("path", "/")
+    own = (rule for rule in ask.server.rules.own if rule.path == path)
+    rule = rule_out(Sourced(next(own, Rule(path=path or "/")), "admin"))
+    classes = {"": "no pass needed"} | {one: one for one in ask.server.gate.settings.class_weights}
+    return ask.page("rule.html", rule=rule, classes=classes.items())
+
+
+# -- what can be read and done: by the API and by the forms of the pages ---------------------
+
+
+@api.get("/files")
+async def list_files(ask: HandlerCall, query: FileQuery) -> FilesOut:
+    """What is served."""
+    rows, total = await ask.server.files.read(query.q, query.sort, query.offset, query.limit)
+    return FilesOut(total=total, files=[FileOut.model_validate(row) for row in rows])
+
+
+@api.get("/files/statistics.csv", media="text/csv")
+async def export_statistics(ask: HandlerCall, query: StatisticsQuery) -> Answer:
+    """Downloads and bytes of every file by hour (the last 90 days) as CSV."""
+    if query.until_s <= query.since_s:
+        raise wrong("until_s", "The end must be after the start.")
+    first_s, url = query.since_s // HOUR_S * HOUR_S, quote(query.path, safe="/~!$&'()*+,;=:@")
+    rows = await query_store(
+        ask.server.store, lambda s: read_hours(s, first_s, query.until_s, url, _STATISTICS_MOST)
+    )
+    return csv_answer(
+        "downloads.csv",
+        ["hour", "file", "downloads", "sent_bytes"],
+        ((datetime.fromtimestamp(row[0], UTC).isoformat(), *row[1:]) for row in rows),
+    )
+
+
+@api.get("/rules")
+async def list_rules(ask: HandlerCall) -> RulesOut:
+    """Rules for files, in the order in which they speak; the last one that does counts."""
+    return RulesOut(rules=[rule_out(one) for one in ask.server.rules.all()])
 
 
 def rule_out(one: Sourced) -> RuleOut:
@@ -138,25 +191,17 @@ def _seconds(moment: datetime | None) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _moment(at_s: float | None) -> datetime | None:
-    return None if at_s is None else datetime.fromtimestamp(at_s, UTC)
-
-
-def put_rule(ask: HandlerCall, given: RuleIn) -> RuleOut:
-    """Add a rule, or replace the operators' one with the same pattern. Raises Problem 422."""
-    opens, registers = given.hidden_until_s, given.prequeue_from_s
+@api.put("/rules")
+@pages.post("/files/rule", then="/files#rules", again=rule_form)
+async def put_rule(ask: HandlerCall, body: RuleIn) -> RuleOut:
+    """Add or replace the rule of a pattern."""
+    opens, registers = body.hidden_until_s, body.prequeue_from_s
     if registers is not None and (opens is None or registers >= opens):
         text = "A pre-queue opens before the release, which needs a time."
         raise wrong("prequeue_from_s", text)
-    rule = Rule(
-        path=given.path,
-        require_class=given.require_class or None,
-        treat_as=given.treat_as or None,
-        multicast=given.multicast,
-        hidden_until=_moment(opens),
-        prequeue_from=_moment(registers),
-        note=given.note,
-    )
+    given = body.model_dump(exclude_defaults=True)
+    # A moment is Unix seconds here and a time with its zone there; what is left open stays out.
+    rule = Rule.model_validate({name.removesuffix("_s"): value for name, value in given.items()})
     rules = list(ask.server.rules.own)
     at = next((i for i, other in enumerate(rules) if other.path == rule.path), len(rules))
     if at == RULES_MAX:
@@ -167,9 +212,11 @@ def put_rule(ask: HandlerCall, given: RuleIn) -> RuleOut:
     return rule_out(Sourced(rule, "admin"))
 
 
-def drop_rule(ask: HandlerCall, path: str) -> None:
-    """Remove one of the operators' rules. Raises Problem 404 and 409."""
-    own = ask.server.rules.own
+@api.delete("/rules")
+@pages.post("/files/rule/remove", then="/files#rules")
+async def remove_rule(ask: HandlerCall, query: PathQuery) -> None:
+    """Remove the rule of a pattern."""
+    path, own = query.path, ask.server.rules.own
     kept = [rule for rule in own if rule.path != path]
     if len(kept) == len(own):
         if any(rule.path == path for rule in ask.server.rules.configured):
@@ -179,9 +226,10 @@ def drop_rule(ask: HandlerCall, path: str) -> None:
     ask.log("rule", f"removed the rule for {path}")
 
 
-def prequeues(ask: HandlerCall) -> list[PrequeueOut]:
-    """Every pre-queue: its published commitment, and after the draw the seed that opens it."""
-    return [
+@api.get("/prequeues")
+async def list_prequeues(ask: HandlerCall) -> PrequeuesOut:
+    """Pre-queues and their draws."""
+    rows = [
         PrequeueOut(
             path=draw.path,
             opens_s=draw.opens_s,
@@ -192,140 +240,4 @@ def prequeues(ask: HandlerCall) -> list[PrequeueOut]:
         )
         for draw in ask.server.prequeue.draws()
     ]
-
-
-async def statistics_csv(ask: HandlerCall, since_s: float, until_s: float, path: str) -> Answer:
-    """Downloads and bytes by file and hour. Raises StoreSilent and Problem 422."""
-    if until_s <= since_s:
-        raise wrong("until_s", "The end must be after the start.")
-    first_s, url = since_s // HOUR_S * HOUR_S, quote(path, safe="/~!$&'()*+,;=:@")
-    rows = await query_store(
-        ask.server.store, lambda s: read_hours(s, first_s, until_s, url, _STATISTICS_MOST)
-    )
-    return csv_answer(
-        "downloads.csv",
-        ["hour", "file", "downloads", "sent_bytes"],
-        ((datetime.fromtimestamp(row[0], UTC).isoformat(), *row[1:]) for row in rows),
-    )
-
-
-# -- the API ---------------------------------------------------------------------------------
-
-
-@api.get("/files")
-async def list_files(ask: HandlerCall, query: FileQuery) -> FilesOut:
-    """What is served."""
-    rows, total = await ask.server.files.read(query.q, query.sort, query.offset, query.limit)
-    return FilesOut(total=total, files=[FileOut.model_validate(row) for row in rows])
-
-
-@api.get("/files/statistics.csv", media="text/csv")
-async def export_statistics(ask: HandlerCall, query: StatisticsQuery) -> Answer:
-    """Downloads and bytes of every file by hour (the last 90 days) as CSV."""
-    return await statistics_csv(ask, query.since_s, query.until_s, query.path)
-
-
-@api.get("/rules")
-async def list_rules(ask: HandlerCall) -> RulesOut:
-    """Rules for files, in the order in which they speak; the last one that does counts."""
-    return RulesOut(rules=[rule_out(one) for one in ask.server.rules.all()])
-
-
-@api.put("/rules")
-async def put_rule_(ask: HandlerCall, body: RuleIn) -> RuleOut:
-    """Add or replace the rule of a pattern."""
-    return put_rule(ask, body)
-
-
-@api.delete("/rules")
-async def remove_rule(ask: HandlerCall, query: PathQuery) -> None:
-    """Remove the rule of a pattern."""
-    drop_rule(ask, query.path)
-
-
-@api.get("/prequeues")
-async def list_prequeues(ask: HandlerCall) -> PrequeuesOut:
-    """Pre-queues and their draws."""
-    return PrequeuesOut(prequeues=prequeues(ask))
-
-
-# -- the pages -------------------------------------------------------------------------------
-
-
-@pages.get("/files")
-async def files(ask: HandlerCall) -> Answer:
-    """Files with the rules that speak of them; all rules; pre-queues."""
-    call, server = ask.call, ask.server
-    search = call.arg("q").strip()[:256]
-    sort = call.arg("sort") if call.arg("sort") in SORTS else "path"
-    offset = call.number("offset", 0, 0, 10_000_000)
-    rows, total = await server.files.read(search, sort, offset, LIMIT)
-    return ask.page(
-        "files.html",
-        files=[(row, server.rules.matching(quote(row.path))) for row in rows],
-        total=total,
-        busy=server.files.busy,
-        search=search,
-        sort=sort,
-        offset=offset,
-        limit=LIMIT,
-        base="/files?" + urlencode({"q": search, "sort": sort}) + "&",
-        rules=[rule_out(one) for one in server.rules.all()],
-        prequeues=prequeues(ask),
-    )
-
-
-@pages.get("/files/statistics.csv")
-async def statistics(ask: HandlerCall) -> Answer:
-    """The same as the API's, for a browser."""
-    days = ask.call.number("days", 7, 1, 90)
-    return await statistics_csv(ask, ask.now - days * 86_400.0, ask.now, "")
-
-
-@pages.get("/files/rule", scope=Scope.FILES)
-async def rule_form(ask: HandlerCall) -> Answer:
-    """One rule, or a new one."""
-    path = ask.call.arg("path")
-    found = next(
-        (rule for rule in ask.server.rules.own if rule.path == path), Rule(path=path or "/")
-    )
-    shown = rule_out(Sourced(found, "admin"))
-    return _rule_form(ask, shown)
-
-
-def _rule_form(ask: HandlerCall, rule: RuleIn | RuleOut, problem: Problem | None = None) -> Answer:
-    return ask.page(
-        "rule.html",
-        422 if problem else 200,
-        rule=rule,
-        fault=problem.detail if problem else "",
-        errors={str(e["field"]): str(e["message"]) for e in problem.errors} if problem else {},
-        classes=list(ask.server.gate.settings.class_weights),
-    )
-
-
-@pages.post("/files/rule")
-async def rule_save(ask: HandlerCall) -> Answer:
-    """Keep it, or show what is wrong with it."""
-    call = ask.call
-    values: dict[str, Any] = {
-        "path": call.field("path")[:1024],
-        "require_class": call.field("require_class"),
-        "treat_as": call.field("treat_as"),
-        "multicast": {"yes": True, "no": False}.get(call.field("multicast")),
-        "hidden_until_s": ask.form_time("hidden_until"),
-        "prequeue_from_s": ask.form_time("prequeue_from"),
-        "note": call.field("note")[:200],
-    }
-    try:
-        put_rule(ask, checked(RuleIn, values))
-    except Problem as problem:
-        return _rule_form(ask, RuleIn.model_construct(None, **values), problem)
-    return redirect("/files#rules")
-
-
-@pages.post("/files/rule/remove")
-async def rule_drop(ask: HandlerCall) -> Answer:
-    """Remove it."""
-    drop_rule(ask, ask.call.field("path"))
-    return redirect("/files#rules")
+    return PrequeuesOut(prequeues=rows)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
-
 from pydantic import Field
 
 from server.admin.app import HandlerCall
@@ -14,8 +12,6 @@ from server.admin.web import Answer
 
 api = Operations("server")
 pages = PageRoutes()
-
-LIMIT = 100
 
 
 class EventQuery(Shape):
@@ -82,17 +78,9 @@ async def network(ask: HandlerCall) -> Answer:
 
 
 @pages.get("/log")
-async def log(ask: HandlerCall) -> Answer:
+async def log(ask: HandlerCall, query: EventQuery) -> Answer:
     """The log, searchable."""
-    call = ask.call
-    kind, search = call.arg("kind").strip()[:64], call.arg("q").strip()[:128]
-    before = call.number("before", 0, 0, 1 << 60) or None
-    events = await ask.server.events.read(before, LIMIT + 1, kind, search)
-    return ask.page(
-        "log.html",
-        events=events[:LIMIT],
-        older=events[LIMIT - 1].number if len(events) > LIMIT else None,
-        kind=kind,
-        search=search,
-        base="/log?" + urlencode({"kind": kind, "q": search}) + "&",
-    )
+    found = await ask.server.events.read(query.before, query.limit + 1, query.kind, query.q)
+    shown = found[: query.limit]
+    older = shown[-1].number if len(found) > len(shown) else None
+    return ask.listing("log.html", query, events=shown, older=older)

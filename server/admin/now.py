@@ -23,12 +23,13 @@ from server.admin.charts import (
 )
 from server.admin.metrics import Metrics
 from server.admin.openapi import openapi
+from server.admin.problems import Problem
 from server.admin.render import clock, moment
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import Shape
 from server.admin.sheets import csv_answer
 from server.admin.status_text import state_of
-from server.admin.web import Answer, Problem
+from server.admin.web import Answer
 
 api = Operations("server")
 pages = PageRoutes()

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from server.admin.router import Route
+from server.admin.router import Nothing, Route
 
 
 def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
@@ -80,8 +80,8 @@ def _described(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         "description": f"{operation.summary}{needs}",
         "tags": [operation.tag],
         "parameters": [
-            *_parameters(operation.path, "path", schemas),
-            *_parameters(operation.query, "query", schemas),
+            *_parameters(route.takes("path"), "path", schemas),
+            *_parameters(route.takes("query"), "query", schemas),
         ],
         "responses": {str(operation.status): good, "4XX": problem, "503": problem},
     }
@@ -95,10 +95,11 @@ def _described(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
                 "schema": {"type": "string"},
             }
         )
-    if operation.body is not None:
+    body = route.takes("body")
+    if body is not Nothing:
         found["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": _reference(operation.body, schemas)}},
+            "content": {"application/json": {"schema": _reference(body, schemas)}},
         }
     if route.public:
         found["security"] = []

@@ -16,10 +16,11 @@ from server.admin import forms
 from server.admin.accounts import Scope
 from server.admin.app import HandlerCall
 from server.admin.previews import RECORDED, WORKLOADS, Preview, Side, new_key
+from server.admin.problems import Problem, invalid, wrong
 from server.admin.revisions import StaleRevision, usable
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import BeforeQuery, Key, KeyPath, NumberPath, Shape, Text
-from server.admin.web import Answer, Problem, invalid, json_answer, redirect, wrong
+from server.admin.web import Answer, json_answer, redirect
 from server.store.records import RevisionRecord
 
 api = Operations("policy", Scope.POLICY)
@@ -28,8 +29,9 @@ pages = PageRoutes(Scope.POLICY)
 HOUR_S = 3600.0
 #: Replayed at most; a busier hour is thinned to this, in the order it came.
 ARRIVALS_MAX = 20_000
-_REVISIONS = 30
 _NOTE_MOST = 500
+#: Where a form leads that has changed the policy.
+_APPLIED = "/policy?applied=1"
 
 
 def _one_of(words: Iterable[str | None]) -> dict[str, Any]:
@@ -149,20 +151,6 @@ def apply(
     )
 
 
-async def restore(ask: HandlerCall, number: int, note: str, expected: int) -> RevisionRecord:
-    """Make an old revision current again. Raises StaleRevision and Problem 404, 409."""
-    revisions = ask.server.revisions
-    if expected != revisions.current.number:
-        raise StaleRevision
-    wanted = await _revision(ask, number)
-    settings = usable(wanted)
-    if settings is None:
-        raise Problem(409, f"Revision {number} no longer fits this version; set it up anew.")
-    return revisions.apply(
-        wanted.policy, settings, ask.who, note, expected=expected, restored_from=number
-    )
-
-
 async def _revision(ask: HandlerCall, number: int) -> RevisionRecord:
     found = await ask.server.revisions.get(number)
     if found is None:
@@ -259,16 +247,6 @@ def compared(found: Preview) -> list[MeasureOut]:
     return rows
 
 
-def _picture(found: Preview, side: str) -> Answer:
-    """The chronology of one side. Its own styles may apply, nothing else; alone it is inert."""
-    measures = {"before": found.before, "after": found.after}.get(side)
-    if measures is None or not measures.picture_svg:
-        raise Problem(404, "There is no such picture (yet).")
-    policy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
-    headers = (("content-type", "image/svg+xml"), ("content-security-policy", policy))
-    return Answer(200, measures.picture_svg.encode(), headers)
-
-
 # -- the API ---------------------------------------------------------------------------------
 
 
@@ -278,9 +256,13 @@ def etag(revision: RevisionRecord) -> str:
 
 
 def _expected(ask: HandlerCall) -> int:
-    """The revision the caller has read; raises Problem 428 without If-Match, StaleRevision."""
-    current, given = ask.server.revisions.current, ask.call.headers.get("if-match")
-    if given is None:
+    """The revision the caller has read: `If-Match`, in a form `base`.
+
+    Raises Problem 428 without either, StaleRevision.
+    """
+    current, base = ask.server.revisions.current, ask.call.field("base")
+    given = ask.call.headers.get("if-match", f'"r{base}"' if base else "")
+    if not given:
         raise Problem(428, "Send If-Match with the ETag of the settings you have read.")
     tags = [tag.strip() for tag in given.split(",")]
     if "*" not in tags and etag(current) not in tags:
@@ -355,9 +337,23 @@ async def list_revisions(ask: HandlerCall, query: BeforeQuery) -> RevisionsOut:
 
 
 @api.post("/revisions/{number}/restore", answer=RevisionOut, if_match=True)
+@pages.post("/policy/revisions/{number}/restore", then=_APPLIED)
 async def restore_revision(ask: HandlerCall, path: NumberPath, body: RestoreIn) -> Answer:
     """Make an old revision current again."""
-    return _settings(await restore(ask, path.number, body.note, _expected(ask)))
+    expected, wanted = _expected(ask), await _revision(ask, path.number)
+    settings = usable(wanted)
+    if settings is None:
+        raise Problem(409, f"Revision {path.number} no longer fits this version; set it up anew.")
+    return _settings(
+        ask.server.revisions.apply(
+            wanted.policy,
+            settings,
+            ask.who,
+            body.note,
+            expected=expected,
+            restored_from=path.number,
+        )
+    )
 
 
 def _preview_out(found: Preview) -> PreviewOut:
@@ -379,9 +375,17 @@ async def get_preview(ask: HandlerCall, path: KeyPath) -> PreviewOut:
 
 
 @api.get("/previews/{key}/{side}", media="image/svg+xml")
+@pages.get("/policy/preview/{key}/picture/{side}")
 async def get_preview_picture(ask: HandlerCall, path: SidePath) -> Answer:
     """The chronology of one side of a preview."""
-    return _picture(preview_of(ask, path.key), path.side)
+    found = preview_of(ask, path.key)
+    measures = found.before if path.side == "before" else found.after
+    if measures is None or not measures.picture_svg:
+        raise Problem(404, "There is no such picture (yet).")
+    # Its own styles may apply, nothing else; alone it is inert.
+    policy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+    headers = (("content-type", "image/svg+xml"), ("content-security-policy", policy))
+    return Answer(200, measures.picture_svg.encode(), headers)
 
 
 # -- the pages -------------------------------------------------------------------------------
@@ -435,12 +439,11 @@ async def policy(ask: HandlerCall) -> Answer:
 
 
 @pages.post("/policy")
-async def submit(ask: HandlerCall) -> Answer:
+async def submit(ask: HandlerCall, body: RestoreIn) -> Answer:
     """The form's buttons: look beforehand, or apply at once."""
-    call = ask.call
+    call, note = ask.call, body.note
     chosen = known_policy(call.field("policy"))
     filled = forms.read(call, ask.server.revisions.current.settings)
-    note = call.field("note")[:_NOTE_MOST]
     if filled.settings is None:
         return _form(ask, chosen, filled, note, 422)
     if call.field("act") == "show":
@@ -449,14 +452,14 @@ async def submit(ask: HandlerCall) -> Answer:
         workload = call.field("workload") or RECORDED
         found = await begin_preview(ask, chosen, filled.settings, workload, note)
         return redirect(f"/policy/preview/{found.key}")
-    apply(ask, chosen, filled.settings, note, call.whole("base"))
-    return redirect("/policy?applied=1")
+    apply(ask, chosen, filled.settings, note, _expected(ask))
+    return redirect(_APPLIED)
 
 
 @pages.get("/policy/preview/{key}")
-async def preview(ask: HandlerCall) -> Answer:
+async def preview(ask: HandlerCall, path: KeyPath) -> Answer:
     """Both sides."""
-    found = preview_of(ask, ask.call.params["key"])
+    found = preview_of(ask, path.key)
     now, then = found.present, found.proposed
     return ask.page(
         "preview.html",
@@ -469,55 +472,37 @@ async def preview(ask: HandlerCall) -> Answer:
 
 
 @pages.get("/policy/preview/{key}/edit", scope=Scope.POLICY)
-async def preview_edit(ask: HandlerCall) -> Answer:
+async def preview_edit(ask: HandlerCall, path: KeyPath) -> Answer:
     """Back to the form, with what was proposed."""
-    found = preview_of(ask, ask.call.params["key"])
+    found = preview_of(ask, path.key)
     return _form(ask, found.proposed.policy, _filled(ask, found.proposed.settings), found.note)
 
 
-@pages.get("/policy/preview/{key}/{side}")
-async def picture(ask: HandlerCall) -> Answer:
-    """The chronology of one side, as a picture of its own."""
-    found, side = preview_of(ask, ask.call.params["key"]), ask.call.params["side"]
-    return _picture(found, side.removesuffix(".svg"))
-
-
-@pages.post("/policy/preview/{key}")
-async def preview_apply(ask: HandlerCall) -> Answer:
+@pages.post("/policy/preview/{key}", then=_APPLIED)
+async def preview_apply(ask: HandlerCall, path: KeyPath, body: RestoreIn) -> None:
     """Apply what was proposed."""
-    found = preview_of(ask, ask.call.params["key"])
+    found = preview_of(ask, path.key)
     settings = PolicySettings.model_validate(found.proposed.settings)
-    note = ask.call.field("note")[:_NOTE_MOST]
-    apply(ask, found.proposed.policy, settings, note, found.base_revision)
-    return redirect("/policy?applied=1")
+    apply(ask, found.proposed.policy, settings, body.note, found.base_revision)
 
 
 @pages.get("/policy/revisions")
-async def revisions(ask: HandlerCall) -> Answer:
+async def revisions(ask: HandlerCall, query: BeforeQuery) -> Answer:
     """Every change, with what it changed."""
-    before = ask.call.number("before", 0, 0, 1 << 60) or None
-    found = await ask.server.revisions.listed(before, _REVISIONS + 1)
+    most = query.limit
+    found = await ask.server.revisions.listed(query.before, most + 1)
     rows = [
         (new, forms.diff(old.policy, old.settings, new.policy, new.settings) if old else [])
-        for new, old in zip(found[:_REVISIONS], [*found[1:], None], strict=False)
+        for new, old in zip(found[:most], [*found[1:], None], strict=False)
     ]
-    more = found[_REVISIONS - 1].number if len(found) > _REVISIONS else None
+    more = found[most - 1].number if len(found) > most else None
     current = ask.server.revisions.current
     return ask.page("revisions.html", rows=rows, more=more, current=current)
 
 
 @pages.get("/policy/revisions/{number}/restore", scope=Scope.POLICY)
-async def restore_ask(ask: HandlerCall) -> Answer:
+async def restore_ask(ask: HandlerCall, path: NumberPath) -> Answer:
     """Really?"""
-    old, current = await _revision(ask, ask.call.whole("number")), ask.server.revisions.current
+    old, current = await _revision(ask, path.number), ask.server.revisions.current
     changes = forms.diff(current.policy, current.settings, old.policy, old.settings)
     return ask.page("restore.html", revision=old, current=current, changes=changes)
-
-
-@pages.post("/policy/revisions/{number}/restore")
-async def restore_do(ask: HandlerCall) -> Answer:
-    """Do it."""
-    call = ask.call
-    note = call.field("note")[:_NOTE_MOST]
-    await restore(ask, call.whole("number"), note, call.whole("base"))
-    return redirect("/policy?applied=1")

@@ -10,6 +10,7 @@ from policies.registry import POLICIES
 from policies.settings import PolicySettings
 from server.admin.events import EventLog, ask
 from server.admin.forms import DiffLine, diff
+from server.admin.problems import Problem
 from server.admission.gate import Gate
 from server.store.queries import keep_revision, read_revision, read_revisions
 from server.store.records import RevisionRecord
@@ -18,8 +19,12 @@ from server.store.store import Store
 _NUMBER_MOST = 2**62
 
 
-class StaleRevision(Exception):
+class StaleRevision(Problem):
     """The caller changed a revision that is no longer the current one."""
+
+    def __init__(self) -> None:
+        text = "The settings were changed meanwhile; read them again."
+        super().__init__(412, text, code="stale-settings")
 
 
 @dataclass(frozen=True, slots=True)

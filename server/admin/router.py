@@ -1,24 +1,32 @@
 """Pages and operations: declared where they are written, found by method and path.
 
-`@pages.get("/queue")` declares a page, `@api.get("/downloads")` an operation of the JSON API. An
-operation's signature says what it takes (`path`, `query`, `body`: models) and what it gives;
-its docstring is its summary. Validation and the OpenAPI document (`openapi`) read both.
+`@pages.get("/queue")` declares a page, `@api.get("/downloads")` an operation of the JSON API. The
+signature says what is taken (`path`, `query`, `body`: models) and what is given; an operation's
+docstring is its summary. Validation and the OpenAPI document (`openapi`) read both.
+
+A form does what an operation does: `@pages.post("/queue/block", then="/queue")` stands over the
+operation itself, reads the same models from the form's fields and leads to `then`. What is refused
+goes back to the page `again`, which shows the fault beside what was typed.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar, get_type_hints
+from datetime import tzinfo
+from typing import Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ValidationError
 
 from server.admin.accounts import Scope
-from server.admin.web import Answer, Call, Problem, invalid, json_answer
+from server.admin.problems import Problem, invalid
+from server.admin.web import Answer, Call, json_answer, redirect
 
-H = TypeVar("H", bound=Callable[..., Awaitable[Any]])
+Handler = Callable[..., Awaitable[Any]]
+H = TypeVar("H", bound=Handler)
 API_ROOT = "/api/v1"
 
 
@@ -30,6 +38,15 @@ class Asked(Protocol):
         """The call."""
         ...
 
+    @property
+    def zone(self) -> tzinfo:
+        """Where the person who asks reads the clock."""
+        ...
+
+    def refused(self, problem: Problem) -> Asked:
+        """The same, to show the page of its form again."""
+        ...
+
 
 class Nothing(BaseModel, extra="forbid"):
     """No fields."""
@@ -37,14 +54,11 @@ class Nothing(BaseModel, extra="forbid"):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What an operation takes and gives. `answer` None means 204 (or a document of `media`)."""
+    """What an operation is called and gives. `answer` None means 204 (or `media`)."""
 
     name: str
     summary: str
     tag: str
-    path: type[BaseModel] = Nothing
-    query: type[BaseModel] = Nothing
-    body: type[BaseModel] | None = None
     answer: type[BaseModel] | None = None
     media: str = "application/json"
     status: int = 200
@@ -55,36 +69,49 @@ class Described:
 class Route:
     """What answers one method and path; `scope` is what it needs, unless it is `public`.
 
-    `own_account` pages are open to those who must choose a password first.
+    `own_account` pages are open to those who must choose a password first. `then` and `again` are
+    for forms: where to go when it is done, and the page that is shown when it is refused.
     """
 
     method: str
     path: str
-    handler: Callable[..., Awaitable[Any]]
+    handler: Handler
     scope: Scope = Scope.READ
     public: bool = False
     own_account: bool = False
+    then: str = ""
+    again: Handler | None = None
     operation: Described | None = None
 
     async def __call__(self, ask: Asked) -> Answer:
-        what = self.operation
-        if what is None:
-            found = await self.handler(ask)
-            assert isinstance(found, Answer)
+        try:
+            found = await self.handler(ask, **self._given(ask))
+        except Problem as problem:
+            if self.again is None:
+                raise
+            found = await self.again(ask.refused(problem), **_read(ask, self.again, _lenient))
+        else:
+            found = redirect(self.then) if self.then else found
+        if isinstance(found, Answer):
             return found
-        call, given = ask.call, {}
-        path = _validated(what.path, dict(call.params), 404, "path")
-        query = _validated(what.query, _flat(call.query), 422, "query")
-        if what.path is not Nothing:
-            given["path"] = path
-        if what.query is not Nothing:
-            given["query"] = query
-        if what.body is not None:
-            given["body"] = _read_body(what.body, call)
-        result = await self.handler(ask, **given)
-        if isinstance(result, Answer):
-            return result
-        return Answer(204) if result is None else json_answer(result, what.status)
+        status = self.operation.status if self.operation else 200
+        return Answer(204) if found is None else json_answer(found, status)
+
+    def takes(self, name: str) -> type[BaseModel]:
+        """The model of the handler's `path`, `query` or `body`."""
+        found: type[BaseModel] = _hints(self.handler).get(name, Nothing)
+        return found
+
+    def _given(self, ask: Asked) -> dict[str, BaseModel]:
+        if self.operation is None:
+            return _read(ask, self.handler, _form if self.method == "POST" else _lenient)
+        given = {
+            "path": _validated(self.takes("path"), dict(ask.call.params), 404, "path"),
+            "query": _validated(self.takes("query"), _flat(ask.call.query), 422, "query"),
+        }
+        if self.takes("body") is not Nothing:
+            given["body"] = _read_body(self.takes("body"), ask.call)
+        return {name: model for name, model in given.items() if type(model) is not Nothing}
 
 
 class PageRoutes:
@@ -99,7 +126,7 @@ class PageRoutes:
         return self._add("GET", path, {"scope": Scope.READ, **options})
 
     def post(self, path: str, **options: Any) -> Callable[[H], H]:
-        """A form that is sent; needs the module's scope."""
+        """A form that is sent; needs the module's scope. `then` and `again`: see `Route`."""
         return self._add("POST", path, {"scope": self._scope, **options})
 
     def _add(self, method: str, path: str, options: dict[str, Any]) -> Callable[[H], H]:
@@ -143,16 +170,12 @@ class Operations:
         public = options.pop("public", False)
 
         def declare(handler: H) -> H:
-            hints = get_type_hints(handler)
-            answer = options.pop("answer", hints.get("return"))
+            answer = options.pop("answer", _hints(handler).get("return"))
             model = isinstance(answer, type) and issubclass(answer, BaseModel)
             what = Described(
                 name=_camel(handler.__name__.rstrip("_")),
                 summary=(inspect.getdoc(handler) or "").partition("\n")[0],
                 tag=options.pop("tag", self._tag),
-                path=hints.get("path", Nothing),
-                query=hints.get("query", Nothing),
-                body=hints.get("body"),
                 answer=answer if model else None,
                 status=options.pop("status", 204 if answer is type(None) else 200),
                 **options,
@@ -163,6 +186,56 @@ class Operations:
             return handler
 
         return declare
+
+
+@functools.cache
+def _hints(handler: Handler) -> dict[str, Any]:
+    return get_type_hints(handler)
+
+
+def _read(
+    ask: Asked, handler: Handler, read: Callable[[Asked, type[BaseModel]], BaseModel]
+) -> dict[str, BaseModel]:
+    """What a page takes: `read` finds its query or its form, the path is strict."""
+    wanted = _hints(handler)
+    given = {name: read(ask, wanted[name]) for name in wanted if name in ("query", "body")}
+    if "path" in wanted:
+        given["path"] = _validated(wanted["path"], dict(ask.call.params), 404, "path")
+    return given
+
+
+def _form(ask: Asked, model: type[BaseModel]) -> BaseModel:
+    """The form's fields and what stands in the path as a model. Raises Problem 422.
+
+    An empty field is null where that is allowed, else the default; a secret (a field that no
+    `repr` shows) is taken as it was typed, blanks and all. Times are in the person's zone.
+    """
+    call = ask.call
+    values: dict[str, Any] = {n: v for n, v in call.params.items() if n in model.model_fields}
+    for name, known in model.model_fields.items():
+        kinds = (known.annotation, *get_args(known.annotation))
+        text = call.field(name) if known.repr else call.raw(name)
+        if any(get_origin(kind) is list for kind in kinds) and name in call.form:
+            values[name] = [value.decode("utf-8", "replace") for value in call.form[name]]
+        elif text:
+            values[name] = text
+        elif name in call.form and type(None) in kinds:
+            values[name] = None
+    try:
+        return model.model_validate(values, context=ask.zone)
+    except ValidationError as error:
+        raise invalid(error, model) from None
+
+
+def _lenient(ask: Asked, model: type[BaseModel]) -> BaseModel:
+    """The query of a page as a model; what does not fit it is left out."""
+    values = {name: found[0].strip() for name, found in ask.call.query.items()}
+    try:
+        return model.model_validate(values, extra="ignore")
+    except ValidationError as error:
+        bad = {str(fault["loc"][0]) for fault in error.errors()}
+        left = {name: value for name, value in values.items() if name not in bad}
+        return model.model_validate(left, extra="ignore")
 
 
 def _camel(name: str) -> str:

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from server.admin.accounts import Scope
 from server.admin.app import HandlerCall
 from server.admin.branding import LOGO_MAX_BYTES, STATES, Look, picture_type
+from server.admin.problems import Problem, wrong
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import Shape, Text
-from server.admin.web import Answer, Problem, html, redirect, wrong
+from server.admin.web import Answer, html
 from server.http.phrases import LANGUAGES, Phrases
 
 api = Operations("release", Scope.FILES)
 pages = PageRoutes(Scope.FILES)
 
 
+def _lines(text: Any) -> Any:
+    """Browsers end lines with CR LF."""
+    return text.replace("\r\n", "\n") if isinstance(text, str) else text
+
+
 class LookIn(Shape):
     """The operator's words and logo; a logo that is left out (null) stays as it is."""
 
     title: Text = Field("", max_length=120)
-    text: str = Field("", max_length=2000)
+    text: Annotated[str, BeforeValidator(_lines)] = Field("", max_length=2000)
     logo_base64: str | None = Field(
         None,
         max_length=LOGO_MAX_BYTES * 4 // 3 + 4,
@@ -103,38 +109,24 @@ async def preview_waiting_page(ask: HandlerCall, query: LookQuery) -> Answer:
 
 
 @pages.get("/waiting")
-async def waiting(ask: HandlerCall) -> Answer:
+async def waiting(ask: HandlerCall, query: LookQuery) -> Answer:
     """Every state, and the form."""
-    return _waiting(ask)
-
-
-def _waiting(ask: HandlerCall, fault: str = "") -> Answer:
-    state, language = ask.call.arg("state", "waiting"), ask.call.arg("lang", "en")
     return ask.page(
         "waiting.html",
-        422 if fault else 200,
         look=ask.server.branding.look,
         states=list(STATES),
-        state=state if state in STATES else "waiting",
-        language=language if language in LANGUAGES else "en",
+        state=query.state,
+        language=query.lang,
         languages=[(one, Phrases(one).name) for one in LANGUAGES],
-        fault=fault,
     )
 
 
-@pages.post("/waiting")
-async def waiting_save(ask: HandlerCall) -> Answer:
+@pages.post("/waiting", then="/waiting", again=waiting)
+async def waiting_save(ask: HandlerCall, body: LookIn) -> None:
     """Keep the words and the logo."""
-    call = ask.call
-    given = call.form.get("logo", [b""])[0]
-    logo = b"" if call.field("drop_logo") else given or None
-    # Browsers end lines with CR LF.
-    text = call.field("text").replace("\r\n", "\n")[:2000]
-    try:
-        change(ask, call.field("title")[:120], text, logo)
-    except Problem as problem:
-        return _waiting(ask, problem.errors[0]["message"])
-    return redirect("/waiting")
+    given = ask.call.form.get("logo", [b""])[0]
+    logo = b"" if ask.call.field("drop_logo") else given or None
+    change(ask, body.title, body.text, logo)
 
 
 @pages.get("/waiting/preview")

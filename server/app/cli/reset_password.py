@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from server.admin.accounts import AccountFault, check_password
+from server.admin.accounts import check_password
 from server.admin.password_reset import leave_reset
+from server.admin.problems import Problem
 
 
 @click.command("reset-password")
@@ -29,7 +30,7 @@ def reset_password(name: str, state: Path, password: str) -> None:
     try:
         check_password(password)
         leave_reset(state, name, password)
-    except AccountFault as fault:
+    except Problem as fault:
         click.echo(f"tidegate admin reset-password: {fault}", err=True)
         sys.exit(2)
     except OSError as fault:

@@ -1,0 +1,101 @@
+"""What is refused: a fault that becomes a problem document, or a page that says it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from server.http.answers import phrase
+
+#: What a status means where nothing more exact is said.
+_CODES = {
+    400: "bad-request",
+    401: "log-in-first",
+    403: "not-allowed",
+    404: "not-found",
+    405: "method-not-allowed",
+    409: "conflict",
+    415: "unsupported-media-type",
+    422: "invalid-value",
+    428: "condition-required",
+    429: "too-many-tries",
+    500: "server-fault",
+    503: "not-available-now",
+}
+
+
+class Problem(Exception):
+    """An answer that is not the one wished for, as RFC 9457 has it.
+
+    `errors` names each bad field with its bound: dicts of field, message and, where there are
+    some, minimum, maximum, unit and allowed.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        *,
+        code: str = "",
+        errors: Sequence[Mapping[str, Any]] = (),
+        headers: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.code = code or _CODES[status]
+        self.errors = [dict(error) for error in errors]
+        self.headers = tuple(headers)
+
+    @property
+    def title(self) -> str:
+        """What kind of fault it is, for the head of a page."""
+        return phrase(self.status)
+
+
+def wrong(name: str, message: str, **bounds: Any) -> Problem:
+    """One bad field, its message and its bounds."""
+    errors = [{"field": name, "message": message, **bounds}]
+    return Problem(422, f"{name}: {message}", code="invalid-value", errors=errors)
+
+
+def invalid(
+    error: ValidationError, model: type[BaseModel], status: int = 422, where: str = ""
+) -> Problem:
+    """What pydantic found, field by field, each with the bounds that hold for it."""
+    properties = model.model_json_schema().get("properties", {})
+    errors = []
+    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+        words = [str(part) for part in fault["loc"]]
+        # Messages of our own validators come prefixed; the reader does not care whose fault it is.
+        message = fault["msg"].removeprefix("Value error, ")
+        found: dict[str, Any] = {"field": ".".join(words), "message": message}
+        if where:
+            found["in"] = where
+        if words:
+            found.update(_bounds(properties.get(words[0], {})))
+        errors.append(found)
+    first = errors[0]
+    detail = f"{first['field']}: {first['message']}" if first["field"] else str(first["message"])
+    return Problem(status, detail, code="invalid-value", errors=errors)
+
+
+_BOUNDS = {
+    "minimum": "minimum",
+    "exclusiveMinimum": "above",
+    "maximum": "maximum",
+    "exclusiveMaximum": "below",
+    "minLength": "shortest",
+    "maxLength": "longest",
+    "unit": "unit",
+    "enum": "allowed",
+}
+
+
+def _bounds(schema: Mapping[str, Any]) -> dict[str, Any]:
+    found = {_BOUNDS[key]: value for key, value in schema.items() if key in _BOUNDS}
+    for option in schema.get("anyOf", ()):
+        found |= _bounds(option)
+    return found
