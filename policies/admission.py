@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 
 from policies.capacity import Capacity
 from policies.contract import (
@@ -44,6 +45,7 @@ from policies.contract import (
     TicketState,
     Wait,
 )
+from policies.crowds import Crowds
 from policies.estimate.estimator import Estimator
 from policies.estimate.newcomers import Newcomers
 from policies.estimate.retry import EARLY, RetryAdvice
@@ -53,7 +55,7 @@ from policies.queue.table import MOST_POLLS
 from policies.queue.tickets import READY, WAITING, TicketQueue
 from policies.reputation import Delivered, Reputation
 from policies.settings import PolicySettings
-from policies.sharing import Shares
+from policies.sharing import Shares, stranger_network
 
 #: A download that took this much, or a tenth of what it wanted, has been used.
 _TAKEN_BYTES = 1 << 20
@@ -78,6 +80,8 @@ _USE_S = 10.0
 _MOST_PAUSE_S = 10.0
 #: Slower than any modem: a reader that takes less stands still, bytes a second.
 _LEAST_BYTES_S = 2_000.0
+#: Who was sent away without a ticket is taken to want a slot for so many times its return.
+_ASKED_AGAIN = 1.5
 #: No wait longer than this many times `retry_max_s` is ever told.
 LONGEST = 20.0
 
@@ -109,6 +113,7 @@ class AdmissionState:
     reputation: Reputation = field(default_factory=Reputation)
     delivered: Delivered = field(default_factory=Delivered)
     shares: Shares = field(default_factory=Shares)
+    crowds: Crowds = field(default_factory=Crowds)
     #: Nobody starts; who runs may finish, who asks gets a place.
     closed: bool = False
 
@@ -131,6 +136,7 @@ class HookedAdmission:
         self.estimator = state.estimator
         self.capacity = state.capacity
         self.shares = state.shares
+        self.crowds = state.crowds
         self.capacity.configure(settings.bandwidth_bytes_s, settings.overbook)
         self.advice = RetryAdvice(settings, rng)
         self._tally = state.tally
@@ -145,8 +151,12 @@ class HookedAdmission:
         self._inherited = [lease for lease in self.pool.leases.values() if lease.paused]
         self._to_pause: list[Lease] = []
         self.policy = kind.build(self)
-        rank = self.queue.by_number if kind.rank is Policy.rank else self.policy.rank
-        self.queue.set_rank(rank)
+        # What `build` chose may have an order of its own.
+        by_number = type(self.policy).rank is Policy.rank
+        if self.queue.set_rank(self.queue.by_number if by_number else self.policy.rank):
+            self.crowds.all_forward()
+        #: Who was sent away without a ticket last, and who before that of another network.
+        self._sent_away: list[tuple[str, float]] = []
 
     # -- room ------------------------------------------------------------------------------------
 
@@ -232,9 +242,9 @@ class HookedAdmission:
         if not self.is_large(job.size_bytes):
             return self._offer_small(job, now)
         if not self.policy.gives_tickets:
-            if self.large_free() > len(self.queue):
+            if self.large_free() > len(self.queue) and not self._gives_way(job, now):
                 return self._start(job, now, None)
-            return Wait(self.policy.retry_s())
+            return self._send_away(job, now)
         if ticket is not None:
             reason = self._why_not(ticket)
             if reason is not None:
@@ -284,6 +294,7 @@ class HookedAdmission:
         if self._is_small(row):
             self._make_ready(row, now, first=True)
         else:
+            self._join_crowd(row, job, now)
             table = queue.table
             self.state.newcomers.note(now, job.size_bytes, table.remaining[row], table.weight[row])
             self._fill_ready(now)
@@ -300,6 +311,8 @@ class HookedAdmission:
             table.polls[row] += 1
         queue.set_present(row, job.present)
         queue.resize(row, self._believed_bytes(job))
+        if job.known:
+            self._leave_crowd(row)
         if job.weight > table.weight[row]:
             queue.reweigh(row, job.weight, job.priority_class)
         early = not job.present and now < table.promise_s[row] - settings.early_tolerance_s
@@ -331,7 +344,11 @@ class HookedAdmission:
         if free <= 0:
             return False
         table = self.queue.table
-        if table.state[row] == WAITING and not self._nobody_comes(row, now):
+        makes_way = self._makes_way(row)
+        if makes_way and self.crowds.wastes(table.number[row], now):
+            return False
+        waits = makes_way or table.state[row] == WAITING
+        if waits and not self._nobody_comes(row, now):
             return False
         entry = (table.key[row], table.number[row])
         owed = bisect_left(self.queue.here, entry)
@@ -365,6 +382,8 @@ class HookedAdmission:
         lease = self.pool.open(job, now, number, large)
         if large:
             self._tally.admitted_large += 1
+            lease.network = stranger_network(job)
+            self.crowds.takes_slot(lease.network)
             lease.believed_bytes = self._believed_bytes(job)
             if row is not None:
                 lease.mark = table.mark[row]
@@ -387,12 +406,82 @@ class HookedAdmission:
             idle_since = now if self._idle_since_s is None else self._idle_since_s
             needed = waited - (now - idle_since)
             self.estimator.started(table.raw[row], table.away[row], stated, waited, needed)
+        self.crowds.remove(table.number[row])
         self.queue.start(row, now)
         return self._start(job, now, row)
 
     def _refuse(self, reason: Reason, retry_after_s: float | None = None) -> Refuse:
         self._tally.refused += 1
         return Refuse(reason, retry_after_s)
+
+    # -- crowds ------------------------------------------------------------------------------------
+
+    @property
+    def _network_shares(self) -> int:
+        """See the setting; a policy whose link decides shares the line itself."""
+        return 0 if self.policy.link_bound else self.settings.network_shares
+
+    def _join_crowd(self, row: int, job: Job, now: float) -> None:
+        network = sys.intern(stranger_network(job))
+        if network:
+            slots, shares = self.policy.large_slots(), self._network_shares
+            full = self.crowds.is_full(network, slots, shares, now)
+            self.crowds.add(self.queue.table.number[row], network, back=full)
+            if full:
+                self.queue.stand_back(row)
+
+    def _leave_crowd(self, row: int) -> None:
+        """This ticket has a share of its own from now on."""
+        self.crowds.remove(self.queue.table.number[row])
+        if self.queue.stands_back(row):
+            self.queue.come_forward(row)
+
+    def _call_forward(self, now: float) -> None:
+        slots, shares = self.policy.large_slots(), self._network_shares
+        for number in self.crowds.to_come_forward(slots, shares, now):
+            self.queue.come_forward(self.queue.table.rows[number])
+
+    def _makes_way(self, row: int) -> bool:
+        """Whether this ticket stands back, and there is somebody that it stands back for."""
+        return self.queue.stands_back(row) and self.queue.anybody_forward()
+
+    def _turn(self, row: int, now: float) -> int:
+        """How many start before this ticket, plus one: its place, and crowds at their own pace.
+
+        A crowd that has all its part starts in that many slots: those of it that stand back come
+        between the others, and the others, later ones too, between them.
+        """
+        queue, crowds = self.queue, self.crowds
+        place = queue.place(row)
+        if not crowds.backed:
+            return place
+        slots = self.policy.large_slots()
+        part = crowds.most_in_front(slots, self._network_shares)
+        if not queue.stands_back(row):
+            rest = max(1, slots - part * crowds.backed)
+            return place + min(queue.back_before(row), place * (slots - rest) // rest)
+        number = queue.table.number[row]
+        in_front, before = crowds.before(number)
+        behind = math.ceil(max(1, in_front + before + 1 - part) * slots / part)
+        to_come = self.state.newcomers.rate(now) * self.estimator.raw_s(behind, now)
+        return max(queue.place_forward(row) + before, min(place + int(to_come), behind))
+
+    def _gives_way(self, job: Job, now: float) -> bool:
+        """Without tickets: whether a full crowd would take a slot that others have asked for."""
+        network = stranger_network(job)
+        if not network:
+            return False
+        slots, shares = self.policy.large_slots(), self._network_shares
+        if not self.crowds.is_full(network, slots, shares, now):
+            return False
+        since_s = now - _ASKED_AGAIN * self.policy.retry_s()
+        return any(other != network and at_s > since_s for other, at_s in self._sent_away)
+
+    def _send_away(self, job: Job, now: float) -> Wait:
+        network = stranger_network(job)
+        others = [other for other in self._sent_away if other[0] != network]
+        self._sent_away = [*others[-1:], (network, now)]
+        return Wait(self.policy.retry_s())
 
     # -- the life of a lease -----------------------------------------------------------------------
 
@@ -442,6 +531,10 @@ class HookedAdmission:
         self._close(self.pool.leases[lease], now, done)
 
     def _close(self, lease: Lease, now: float, done: bool) -> None:
+        if lease.slotless:
+            self.crowds.regains_slot(lease.network, holds=False)
+        else:
+            self.crowds.leaves_slot(lease.network)
         self.pool.close(lease)
         self._tally.completed += done
         if done:
@@ -466,6 +559,7 @@ class HookedAdmission:
                 if not self.state.reputation.times(lease.client):
                     self.estimator.no_shows.learn(False)
                 self.state.reputation.idled(lease.client)
+                self.crowds.wastes_slot(lease.network, now)
             self._close(lease, now, False)
         return tuple(lease.id for lease in idled)
 
@@ -488,12 +582,17 @@ class HookedAdmission:
             if not lease.slotless:
                 if waited_for and taken < least and len(pool.slotless) < self.settings.slots_max:
                     pool.take_slot(lease)
-            elif taken >= least or not waited_for:
+                    self.crowds.loses_slot(lease.network)
+            elif taken >= least:
                 if self.large_free() > 0:
-                    pool.give_slot(lease)
+                    self._give_slot(lease)
                 elif not self.policy.link_bound:
                     self._to_pause.append(lease)
         self._used_s = now
+
+    def _give_slot(self, lease: Lease) -> None:
+        self.pool.give_slot(lease)
+        self.crowds.regains_slot(lease.network, holds=True)
 
     def pause_slotless(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Leases without a slot that would take a share pause until one is free.
@@ -506,7 +605,7 @@ class HookedAdmission:
                 continue
             free = lease.slotless and self._large_unused() > 0
             if free:
-                self.pool.give_slot(lease)
+                self._give_slot(lease)
             if free or not lease.slotless or now >= lease.stopped_s + _MOST_PAUSE_S:
                 lease.paused = False
                 resume.append(lease.id)
@@ -562,6 +661,7 @@ class HookedAdmission:
         idled = self._end_idle(now)
         expired = self._expire(now)
         self._look_at_use(now)
+        self._call_forward(now)
         self._grow(now)
         late_s = (1.0 - _LATE_PART) * self.settings.ticket_ttl_s
         self._late = sum(1 for _ in islice(queue.running_out(now, now + late_s), _MOST_LATE))
@@ -614,6 +714,7 @@ class HookedAdmission:
     def _end_ticket(self, row: int, state: TicketState, now: float) -> None:
         if not self._is_small(row):
             self.policy.leaves(row, now)
+        self.crowds.remove(self.queue.table.number[row])
         self.queue.end(row, state, now)
 
     @property
@@ -643,13 +744,14 @@ class HookedAdmission:
             self._grown_s = now
 
     def _fill_ready(self, now: float) -> None:
-        room = self.ready_target - len(self.queue.ready)
-        while room > 0:
-            row = self.queue.first_waiting()
-            if row is None:
+        queue, target = self.queue, self.ready_target
+        room, forward = target - len(queue.ready), target - queue.forward_ready()
+        while forward > 0:
+            row = queue.first_waiting()
+            if row is None or (room <= 0 and queue.stands_back(row)):
                 return
             self._make_ready(row, now)
-            room -= 1
+            room, forward = room - 1, forward - 1
 
     def _make_ready(self, row: int, now: float, first: bool = False) -> None:
         promise = max(now, self.queue.table.promise_s[row])
@@ -681,6 +783,11 @@ class HookedAdmission:
                 continue
             if len(call) + self._due_before(entry, now, free - len(call)) >= free:
                 return tuple(call), True
+            if self._makes_way(table.rows[entry[1]]):
+                if self.crowds.wastes(entry[1], now):
+                    continue
+                if not self._stood_idle(now):
+                    return tuple(call), True
             call.append(entry[1])
         return tuple(call), False
 
@@ -707,7 +814,7 @@ class HookedAdmission:
         told = self.policy.forecast(row, now)
         if told is None:
             self._lay_out(now, _OLD_S)
-            wait_s = self.estimator.raw_s(self.queue.place(row), now)
+            wait_s = self.estimator.raw_s(self._turn(row, now), now)
             told = Forecast(wait_s / (1.0 - self._overtaking(row, now)))
         return self._sane(told)
 
@@ -821,8 +928,7 @@ class HookedAdmission:
         queue, table, reputation = self.queue, self.queue.table, self.state.reputation
         shows = self.estimator.no_shows.shows
         late_s = now - self.advice.unpunctual_s()
-        ready = (number for _, number in queue.ready)
-        for number in chain(ready, queue.line):
+        for number in queue.in_order():
             row = table.rows[number]
             there = 1.0
             if reputation.times(table.client[row]):
@@ -868,6 +974,7 @@ class HookedAdmission:
         if row is None:
             return False
         table = self.queue.table
+        self._leave_crowd(row)
         if table.state[row] == READY:
             self.queue.set_key(row, -math.inf)
         else:

@@ -30,6 +30,7 @@ class Lease:
         "key",
         "large",
         "mark",
+        "network",
         "paused",
         "rate_bytes_s",
         "remaining_bytes",
@@ -56,6 +57,8 @@ class Lease:
         #: Where it ends in its client's virtual share, see `policies.virtual_sharing`.
         self.mark = math.inf
         self.slotless = False
+        #: The network as a part of whose crowd it counts (`policies.crowds`); empty: none.
+        self.network = ""
         self.large = large
         self.started_s = now
         self.connections = 1

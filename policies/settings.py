@@ -22,6 +22,7 @@ COMMON = (
     "connections_per_lease",
     "lease_idle_s",
     "slot_use_fraction",
+    "network_shares",
 )
 TICKETS = (
     "come_back_s",
@@ -40,7 +41,7 @@ TICKETS = (
     "early_answer_s",
     "class_weights",
 )
-LINK = ("slots_max", "bandwidth_bytes_s", "overbook", "network_shares")
+LINK = ("slots_max", "bandwidth_bytes_s", "overbook")
 #: Settings of earlier versions: a stored configuration may still name them, nothing reads them.
 RETIRED = frozenset(
     {
@@ -124,7 +125,9 @@ class PolicySettings(BaseModel):
         ge=0,
         le=1_000_000,
         description="So many shares of the line those clients of one network (IPv4 /24, IPv6 /48) "
-        "have in all of whom nothing is known yet; who is known has one of its own. 0: everybody.",
+        "have in all of whom nothing is known yet; who is known has one of its own. Where slots "
+        "decide, they have so many parts of the slots beside 16 of all others, while others wait: "
+        "half. 0: no limit.",
         json_schema_extra=_about("count"),
     )
     busy_retry_s: float = Field(

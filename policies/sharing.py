@@ -18,6 +18,11 @@ from policies.contract import Job
 _REMEMBERED = 100_000
 
 
+def stranger_network(job: Job) -> str:
+    """The network that this client counts with while nothing is known of it; empty: with none."""
+    return "" if job.known or not job.network else job.network[-1]
+
+
 class Shares:
     """Remembers the share of each client that has asked."""
 
@@ -28,11 +33,12 @@ class Shares:
 
     def note(self, job: Job, per_network: int) -> None:
         """This client asks; strangers of its network have so many shares in all."""
-        if job.known or not job.network or not per_network:
+        network = stranger_network(job)
+        if not network or not per_network:
             self._shares.pop(job.client, None)
             return
         number = crc32(job.client.encode("utf-8", "surrogateescape")) % per_network
-        self._shares[job.client] = f"{job.network[-1]}~{number}"
+        self._shares[job.client] = f"{network}~{number}"
         self._shares.move_to_end(job.client)
         if len(self._shares) > _REMEMBERED:
             self._shares.popitem(last=False)

@@ -25,6 +25,9 @@ from policies.settings import SMALL_BELOW_BYTES as SMALL
 from policies.settings import PolicySettings
 
 CLIENTS = [f"c{number}" for number in range(8)]
+#: Five of them are strangers of one network.
+CROWD = ("192.0.2.1", "192.0.2.0/24")
+NETWORKS = {client: CROWD if number < 5 else () for number, client in enumerate(CLIENTS)}
 SIZES = {"tiny": 500, "page": SMALL - 1, "archive": SMALL, "image": 5_000_000, "disk": 900_000_000}
 SETTINGS: dict[str, Any] = {
     "slots": 3,
@@ -102,7 +105,10 @@ class Laws(RuleBasedStateMachine):
     )
     def ask(self, client: str, file: str, part: float, weight: float, present: bool) -> None:
         size = SIZES[file]
-        self.offer(Job(client, file, size, int(size * part), weight, present=present))
+        network = NETWORKS[client]
+        self.offer(
+            Job(client, file, size, int(size * part), weight, present=present, network=network)
+        )
         self.settle()
 
     @rule(client=st.sampled_from(CLIENTS), ticket=st.integers(1, 30))
@@ -230,7 +236,10 @@ class Laws(RuleBasedStateMachine):
                 owner, file = self.queue[ticket]
                 left = self.policy.ticket(ticket)
                 assert left is not None
-                job = Job(owner, file, SIZES[file], left.remaining_bytes, present=True)
+                network = NETWORKS[owner]
+                job = Job(
+                    owner, file, SIZES[file], left.remaining_bytes, present=True, network=network
+                )
                 answer = self.policy.offer(job, self.now, ticket)
                 assert isinstance(answer, Admit), "a client that is called may start"
                 self.leases[answer.lease], self.connections[answer.lease] = job, 1
@@ -256,10 +265,15 @@ class Laws(RuleBasedStateMachine):
         rows = list(self.policy.tickets())
         assert {row.number: (row.client, row.file) for row in rows} == self.queue
         assert self.policy.anybody_waits() == bool(rows)
-        states = [row.state for row in rows]
-        assert states == sorted(states, key=[TicketState.READY, TicketState.WAITING].index)
         assert isinstance(self.policy, HookedAdmission)
         queue = self.policy.queue
+        back = [queue.stands_back(queue.table.rows[row.number]) for row in rows]
+        assert back == sorted(back)
+        for part in (back.index(True) if True in back else len(back), len(back)):
+            states = [row.state for row in rows[:part]]
+            assert states == sorted(states, key=[TicketState.READY, TicketState.WAITING].index)
+            rows = rows[part:]
+        rows = list(self.policy.tickets())
         for place, row in enumerate(rows, start=1):
             assert queue.place(queue.table.rows[row.number]) == place
             estimate = self.policy.estimate(row.number, self.now)
@@ -268,6 +282,22 @@ class Laws(RuleBasedStateMachine):
             assert estimate.p90_s <= LONGEST * self.settings.retry_max_s
         keys = [queue.table.key[queue.table.rows[number]] for number in queue.line]
         assert keys == sorted(keys)
+
+    @invariant()
+    def crowds_are_counted(self) -> None:
+        assert isinstance(self.policy, HookedAdmission)
+        crowds, queue, pool = self.policy.crowds, self.policy.queue, self.policy.pool
+        rows = [queue.table.rows[row.number] for row in self.policy.tickets()]
+        for row in rows:
+            assert not queue.stands_back(row) or crowds.of(queue.table.number[row]) == CROWD[-1]
+        tickets = sum(
+            crowds.of(queue.table.number[row]) is not None and not queue.stands_back(row)
+            for row in rows
+        )
+        slots = sum(
+            lease.network == CROWD[-1] and not lease.slotless for lease in pool.leases.values()
+        )
+        assert crowds.in_front(CROWD[-1]) == tickets + slots
 
 
 def check_laws(name: str, *, switches: bool = False, examples: int = 30) -> None:

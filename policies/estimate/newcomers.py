@@ -26,6 +26,12 @@ class Newcomers:
         """One has come."""
         self._latest.append((now, size_bytes, remaining_bytes, weight))
 
+    def rate(self, now: float) -> float:
+        """How many come in a second lately."""
+        if len(self._latest) < 2:
+            return 0.0
+        return len(self._latest) / max(1.0, now - self._latest[0][0])
+
     def overtaking(
         self,
         key: float,

@@ -5,8 +5,9 @@ never used twice, not even across `restore`; one client has at most one waiting 
 a file; `place` counts those that are before a ticket in the order of turn, ready ones first.
 
 The order of turn is a key given by the policy when the ticket is issued (lower is earlier, equal
-keys by number). The queue holds tickets; when to
-move them is decided by `policies.admission`.
+keys by number). Tickets that *stand back* (`policies.crowds`) come after all others, in the same
+order among themselves. The queue holds tickets; when to move them is decided by
+`policies.admission`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 
 from policies.contract import Job, Ranked, TicketRow, TicketState
 from policies.queue.deadlines import Deadlines
@@ -28,6 +30,9 @@ STARTED = CODES[TicketState.STARTED]
 
 #: How many tickets that are over are remembered, to tell a used one from an unknown one.
 _REMEMBERED = 10_000
+
+#: Added to the key of a ticket that stands back; beyond every key that a policy gives.
+BACK = 1e15
 
 #: What an order of turn is made from; see `policies.hooks.Policy.rank`.
 Rank = Callable[[Ranked], float]
@@ -66,10 +71,13 @@ class TicketQueue:
             return float(ticket.number)
         return self.served + (ticket.number - self.served) / ticket.weight
 
-    def set_rank(self, rank: Rank) -> None:
-        """Order the queue by another rule; every ticket stays in it."""
+    def set_rank(self, rank: Rank) -> bool:
+        """Order the queue by another rule; every ticket stays in it, and none stands back.
+
+        Returns whether it was another rule.
+        """
         if rank == self.rank:
-            return
+            return False
         self.rank = rank
         # The virtual clock has a meaning for numbers only; it starts again at the oldest ticket.
         self.served = min(self.line, default=self.next_number) - 1.0
@@ -87,6 +95,7 @@ class TicketQueue:
         self.ready = sorted((table.key[rows[number]], number) for number in ready)
         present = (number for number in (*ready, *waiting) if table.present[rows[number]])
         self.here = sorted((table.key[rows[number]], number) for number in present)
+        return True
 
     def ranked(self, row: int) -> Ranked:
         """What the order of turn of this ticket is made from."""
@@ -107,12 +116,65 @@ class TicketQueue:
         self._take(row)
         self._put(row, key)
 
+    def stands_back(self, row: int) -> bool:
+        """Whether all those go before this ticket that do not stand back."""
+        return self.table.key[row] >= BACK
+
+    def stand_back(self, row: int) -> None:
+        """Put a ticket behind all that do not stand back."""
+        self.set_key(row, self.table.key[row] + BACK)
+
+    def come_forward(self, row: int) -> None:
+        """A ticket that stands back does so no longer."""
+        self.set_key(row, self._key_of(row))
+
+    def forward_ready(self) -> int:
+        """How many ready tickets do not stand back."""
+        return bisect_left(self.ready, (BACK, 0))
+
+    def anybody_forward(self) -> bool:
+        """Whether somebody waits who does not stand back."""
+        first = self.line.first()
+        return (first is not None and first[0] < BACK) or self.forward_ready() > 0
+
+    def place_forward(self, row: int) -> int:
+        """The place that a ticket would have if it did not stand back."""
+        entry = (self._key_of(row), self.table.number[row])
+        if self.table.state[row] == READY:
+            return bisect_left(self.ready, entry) + 1
+        return self.forward_ready() + self.line.rank(*entry) + 1
+
+    def back_before(self, row: int) -> int:
+        """How many that stand back would go before this ticket, which does not, if they did not."""
+        entry = (BACK + self.table.key[row], self.table.number[row])
+        return self.line.rank(*entry) - self.line.rank(BACK, 0)
+
     def place(self, row: int) -> int:
         """How many are before this ticket, plus one."""
         entry = (self.table.key[row], self.table.number[row])
+        back = entry[0] >= BACK
         if self.table.state[row] == READY:
-            return bisect_left(self.ready, entry) + 1
-        return len(self.ready) + self.line.rank(*entry) + 1
+            before = self.line.rank(BACK, 0) if back else 0
+            return before + bisect_left(self.ready, entry) + 1
+        ready = len(self.ready) if back else self.forward_ready()
+        return ready + self.line.rank(*entry) + 1
+
+    def in_order(self, start: int = 0) -> Iterator[int]:
+        """Numbers of all waiting and ready tickets in the order of turn, without the first `start`.
+
+        Ready ones come first, but those that stand back after all that do not.
+        """
+        ready, forward = self.forward_ready(), self.line.rank(BACK, 0)
+        parts = (
+            (number for _, number in self.ready[start:ready]),
+            islice(
+                self.line.numbers_from(max(0, start - ready)),
+                max(0, ready + forward - max(start, ready)),
+            ),
+            (number for _, number in self.ready[max(ready, start - forward) :]),
+            self.line.numbers_from(max(forward, start - len(self.ready))),
+        )
+        return chain.from_iterable(parts)
 
     # -- coming in -----------------------------------------------------------------------------
 
@@ -194,7 +256,7 @@ class TicketQueue:
         """Move a waiting ticket to the ready list, good until `deadline_s` unless at the door."""
         self._take(row)
         key = -math.inf if first else self.table.key[row]
-        if not first:
+        if not first and key < BACK:
             self.served = max(self.served, key)
         self._set_state(row, READY, now)
         self._put(row, key)
@@ -227,14 +289,16 @@ class TicketQueue:
         table.remaining[row] = remaining_bytes
         after = self._key_of(row)
         moves = table.state[row] == WAITING and after != before
-        self._put(row, after if moves else table.key[row])
+        back = BACK if table.key[row] >= BACK else 0.0
+        self._put(row, after + back if moves else table.key[row])
 
     def reweigh(self, row: int, weight: float, priority_class: str) -> None:
         """The client has shown a better priority class since; its place follows."""
         self.table.weight[row] = weight
         self.table.priority_class[row] = sys.intern(priority_class)
         if self.table.state[row] == WAITING:
-            self.set_key(row, min(self.table.key[row], self._key_of(row)))
+            back = BACK if self.stands_back(row) else 0.0
+            self.set_key(row, min(self.table.key[row], back + self._key_of(row)))
 
     def start(self, row: int, now: float) -> None:
         """The ticket's download runs: it leaves the queue, but stays known until it ends."""
@@ -312,9 +376,7 @@ class TicketQueue:
     def queue(self, start: int = 0) -> Iterator[TicketRow]:
         """All waiting and ready tickets in the order of turn, without the first `start`."""
         table = self.table
-        for _, number in self.ready[start:]:
-            yield table.view(table.rows[number])
-        for number in self.line.numbers_from(max(0, start - len(self.ready))):
+        for number in self.in_order(start):
             yield table.view(table.rows[number])
 
     def changes(self) -> list[TicketRow]:

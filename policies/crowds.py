@@ -1,0 +1,177 @@
+"""What one network may have of slots and turns while others want them.
+
+Names cost whoever invents them nothing, and under a policy of slots the order of turn would give
+them all the slots. So clients that nothing is known of count as a *crowd* with their whole network
+(`Job.network`, `Job.known`), and a crowd has a stated part of the slots for large jobs while others
+wait: half, for a crowd of honest people behind one address is half of everybody at times.
+
+What counts is what it has in front: tickets in the order of turn, and slots. A ticket beyond that
+*stands back*: whoever else waits goes first, and it comes forward, to the place of its number, once
+one in front is done. So within a network the order stays strict, and everybody else keeps strict
+order too. A network that would not hold more than its part in strict order is done no later by
+this: its next one comes forward as one of it ends. Where several crowds have tickets that stand
+back they share that part. Slots that readers who stand still lost (`policies.leases`), or that ran
+out unused a moment ago, count too, so that a network which uses nothing holds one slot at last.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import Counter, OrderedDict
+from itertools import islice
+
+#: A crowd has so many slots as `network_shares` say beside as many as this of all others.
+_BESIDE = 16
+#: Crowds that are looked at in one go for tickets that may come forward.
+_LOOKED_AT = 64
+#: A slot that ran out unused is held against its network for about so long, seconds; so many
+#: networks are remembered.
+_MEMORY_S, _REMEMBERED = 60.0, 10_000
+
+
+class Crowds:
+    """Counts what each network's strangers have in front, and who of them stands back."""
+
+    __slots__ = ("_back", "_in_front", "_of", "_wasted", "_without_slot")
+
+    def __init__(self) -> None:
+        #: Tickets in front and leases with a slot, and leases that lost theirs, by network.
+        self._in_front: Counter[str] = Counter()
+        self._without_slot: Counter[str] = Counter()
+        #: Slots that ran out unused, decaying, and when that was counted.
+        self._wasted: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        #: Numbers of tickets that stand back, in order, by network.
+        self._back: dict[str, list[int]] = {}
+        #: The network of each stranger's ticket.
+        self._of: dict[int, str] = {}
+
+    @property
+    def backed(self) -> int:
+        """How many crowds have tickets that stand back."""
+        return len(self._back)
+
+    def most_in_front(self, slots: int, shares: int) -> int:
+        """What one crowd may have in front of so many slots; `shares` 0: all."""
+        if not shares:
+            return slots
+        part = slots * shares / (shares + _BESIDE)
+        return max(1, int(part / max(1, len(self._back))))
+
+    def is_full(self, network: str, slots: int, shares: int, now: float) -> bool:
+        """Whether a crowd has as much in front as it may have.
+
+        At least one is never taken away for slots that it does not use.
+        """
+        if not shares:
+            return False
+        most = self.most_in_front(slots, shares) - self._unused(network, now)
+        return self._in_front[network] >= max(1, most)
+
+    # -- tickets ---------------------------------------------------------------------------------
+
+    def add(self, number: int, network: str, *, back: bool) -> None:
+        """A stranger of this network has a new ticket, in front or not."""
+        self._of[number] = network
+        if back:
+            insort(self._back.setdefault(network, []), number)
+        else:
+            self._in_front[network] += 1
+
+    def remove(self, number: int) -> None:
+        """A ticket is over, or has become a lease; others than strangers' are ignored."""
+        network = self._of.pop(number, None)
+        if network is not None and not self._drop_back(number, network):
+            self._less(self._in_front, network)
+
+    def in_front(self, network: str) -> int:
+        """Tickets in front and slots of one crowd."""
+        return self._in_front[network]
+
+    def of(self, number: int) -> str | None:
+        """The crowd that a ticket counts with."""
+        return self._of.get(number)
+
+    def before(self, number: int) -> tuple[int, int]:
+        """Of the crowd of a ticket that stands back: what is in front, and who stands before it."""
+        network = self._of[number]
+        return self._in_front[network], bisect_left(self._back.get(network, ()), number)
+
+    def to_come_forward(self, slots: int, shares: int, now: float) -> list[int]:
+        """Tickets that need not stand back any more, each crowd's lowest numbers first."""
+        out: list[int] = []
+        for network in list(islice(self._back, _LOOKED_AT)):
+            while network in self._back and not self.is_full(network, slots, shares, now):
+                number = self._back[network][0]
+                self._drop_back(number, network)
+                self._in_front[network] += 1
+                out.append(number)
+            if network in self._back and len(self._back) > _LOOKED_AT:
+                # The next ones have their turn to be looked at.
+                self._back[network] = self._back.pop(network)
+        return out
+
+    def all_forward(self) -> None:
+        """Another order was made, in which nobody stands back."""
+        for network, numbers in self._back.items():
+            self._in_front[network] += len(numbers)
+        self._back.clear()
+
+    def _drop_back(self, number: int, network: str) -> bool:
+        numbers = self._back.get(network, [])
+        at = bisect_left(numbers, number)
+        if at == len(numbers) or numbers[at] != number:
+            return False
+        del numbers[at]
+        if not numbers:
+            del self._back[network]
+        return True
+
+    # -- slots -----------------------------------------------------------------------------------
+
+    def takes_slot(self, network: str) -> None:
+        """A lease of this crowd holds a slot from now on."""
+        if network:
+            self._in_front[network] += 1
+
+    def leaves_slot(self, network: str) -> None:
+        """It does no longer."""
+        if network:
+            self._less(self._in_front, network)
+
+    def loses_slot(self, network: str) -> None:
+        """It goes on without: nobody used it."""
+        if network:
+            self._less(self._in_front, network)
+            self._without_slot[network] += 1
+
+    def regains_slot(self, network: str, *, holds: bool) -> None:
+        """It goes on without no longer, but holds a slot again or is over."""
+        if network:
+            self._less(self._without_slot, network)
+            self._in_front[network] += holds
+
+    def wastes_slot(self, network: str, now: float) -> None:
+        """A slot of this crowd has run out unused."""
+        if network:
+            self._wasted[network] = self._wasted_lately(network, now) + 1.0, now
+            self._wasted.move_to_end(network)
+            if len(self._wasted) > _REMEMBERED:
+                self._wasted.popitem(last=False)
+
+    def wastes(self, number: int, now: float) -> bool:
+        """Whether the crowd of a stranger's ticket has slots that it does not use."""
+        return self._unused(self._of[number], now) > 0
+
+    def _unused(self, network: str, now: float) -> int:
+        return self._without_slot[network] + int(self._wasted_lately(network, now))
+
+    def _wasted_lately(self, network: str, now: float) -> float:
+        times, noted_s = self._wasted.get(network, (0.0, now))
+        return times * math.exp((noted_s - now) / _MEMORY_S)
+
+    @staticmethod
+    def _less(counts: Counter[str], network: str) -> None:
+        counts[network] -= 1
+        if counts[network] <= 0:
+            del counts[network]

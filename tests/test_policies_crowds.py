@@ -1,0 +1,172 @@
+"""What the strangers of one network may have of slots and turns."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from policies.admission import HookedAdmission
+from policies.contract import Admit, Job, Wait
+from policies.crowds import Crowds
+from policies.registry import make_policy
+from policies.settings import PolicySettings
+
+SIZE = 10_000_000
+CROWD = ("192.0.2.7", "192.0.2.0/24")
+
+
+def job(number: int, *, crowd: bool, known: bool = False, present: bool = True) -> Job:
+    network = CROWD if crowd else (f"10.0.{number}.1", f"10.0.{number}.0/24")
+    name = f"{'a' if crowd else 'h'}{number}"
+    return Job(name, "/f", SIZE, SIZE, present=present, network=network, known=known)
+
+
+def server(name: str = "ticket", **settings: int) -> HookedAdmission:
+    given = {"slots": 8, "reserve_small": 0, "network_shares": 16, **settings}
+    policy = make_policy(name, PolicySettings.model_validate(given), random.Random(1))
+    assert isinstance(policy, HookedAdmission)
+    return policy
+
+
+def fill(policy: HookedAdmission, count: int, now: float, first: int = 0, **of: bool) -> None:
+    for number in range(first, first + count):
+        policy.offer(job(number, **of), now)
+
+
+def run(policy: HookedAdmission, steps: int, now: float = 1.0) -> list[str]:
+    """End the oldest lease and let those who are called start, so many times; who started."""
+    jobs = {}
+    for row in policy.tickets():
+        crowd = row.client[0] == "a"
+        jobs[row.number] = job(int(row.client[1:]), crowd=crowd)
+    started = []
+    for _ in range(steps):
+        policy.release(min(lease.lease for lease in policy.leases()), now, True)
+        for number in policy.advance(now).call:
+            assert isinstance(policy.offer(jobs[number], now, number), Admit)
+            started.append(jobs[number].client)
+        now += 1.0
+    return started
+
+
+def test_a_crowd_has_half_of_the_slots_while_others_wait() -> None:
+    policy = server()
+    fill(policy, 40, 0.0, crowd=True)
+    fill(policy, 40, 0.5, crowd=False)
+    run(policy, 8)
+    for _ in range(20):
+        run(policy, 1)
+        held = sum(lease.client[0] == "a" for lease in policy.leases())
+        assert held == 4
+
+
+def test_the_slots_are_all_its_own_when_nobody_else_waits() -> None:
+    policy = server()
+    fill(policy, 40, 0.0, crowd=True)
+    assert run(policy, 30) == [f"a{number}" for number in range(8, 38)]
+
+
+def test_order_is_strict_within_a_crowd_and_among_the_others() -> None:
+    policy = server()
+    for number in range(60):
+        policy.offer(job(number, crowd=bool(number % 3)), 0.1 * number)
+    started = run(policy, 50, 10.0)
+    for kind in "ah":
+        own = [client for client in started if client[0] == kind]
+        assert own == sorted(own, key=lambda client: int(client[1:]))
+
+
+def test_a_network_within_its_part_changes_nothing_in_the_order() -> None:
+    policy = server()
+    for number in range(60):
+        policy.offer(job(number, crowd=number % 4 == 0), 0.1 * number)
+    started = run(policy, 50, 10.0)
+    assert [int(client[1:]) for client in started] == list(range(8, 58))
+
+
+def test_who_is_known_does_not_stand_back() -> None:
+    policy = server()
+    fill(policy, 20, 0.0, crowd=True)
+    back = policy.offer(job(30, crowd=True), 0.0)
+    fill(policy, 5, 0.0, crowd=False)
+    first = policy.offer(job(31, crowd=True, known=True), 0.0)
+    assert isinstance(back, Wait)
+    assert isinstance(first, Wait)
+    assert back.ticket is not None
+    assert first.place is not None
+    assert first.place < (policy.place(back.ticket) or 0)
+    # One that has earned its share since comes to the place of its number.
+    forward = policy.offer(job(30, crowd=True, known=True), 1.0)
+    assert isinstance(forward, Wait)
+    assert forward.place is not None
+    assert forward.place < first.place
+
+
+def test_without_shares_the_order_is_that_of_numbers() -> None:
+    policy = server(network_shares=0)
+    fill(policy, 40, 0.0, crowd=True)
+    fill(policy, 40, 0.5, crowd=False)
+    assert run(policy, 20) == [f"a{number}" for number in range(8, 28)]
+
+
+def test_a_switch_of_policy_lets_everybody_come_forward() -> None:
+    policy = server()
+    fill(policy, 40, 0.0, crowd=True)
+    fair = make_policy("fair", policy.settings, random.Random(1), previous=policy)
+    assert isinstance(fair, HookedAdmission)
+    fair.advance(1.0)
+    rows = [fair.row(ticket.number) for ticket in fair.tickets()]
+    assert len(rows) == 32
+    assert not any(row is None or fair.queue.stands_back(row) for row in rows)
+    again = make_policy("ticket", policy.settings, random.Random(1), previous=fair)
+    assert len(list(again.tickets())) == 32
+
+
+@pytest.mark.parametrize("name", ["reserve", "fcfs"])
+def test_without_tickets_a_full_crowd_gives_way_to_who_has_asked(name: str) -> None:
+    policy = server(name)
+    fill(policy, 8, 0.0, crowd=True)
+    assert isinstance(policy.offer(job(0, crowd=False), 1.0), Wait)
+    policy.release(1, 2.0, True)
+    assert isinstance(policy.offer(job(20, crowd=True), 2.0), Wait)
+    assert isinstance(policy.offer(job(0, crowd=False), 3.0), Admit)
+    # Nobody else has asked for long: it may have all slots.
+    policy.release(2, 4.0, True)
+    assert isinstance(policy.offer(job(21, crowd=True), 100.0), Admit)
+
+
+def test_ten_crowds_share_the_part_of_one() -> None:
+    crowds = Crowds()
+    for network in "abcdefghij":
+        crowds.add(ord(network), network, back=True)
+    assert crowds.most_in_front(40, 16) == 2
+    assert not crowds.is_full("a", 40, 16, 0.0)
+    crowds.takes_slot("a")
+    crowds.takes_slot("a")
+    assert crowds.is_full("a", 40, 16, 0.0)
+
+
+def test_what_a_crowd_wastes_is_held_against_it_for_a_while() -> None:
+    crowds = Crowds()
+    for _ in range(3):
+        crowds.takes_slot("a")
+    assert not crowds.is_full("a", 8, 16, 0.0)
+    crowds.loses_slot("a")
+    crowds.wastes_slot("a", 0.0)
+    # Two have a slot; of four, one is lost and one was wasted.
+    assert crowds.is_full("a", 8, 16, 0.0)
+    assert not crowds.is_full("a", 8, 16, 600.0)
+    crowds.regains_slot("a", holds=True)
+    assert crowds.in_front("a") == 3
+
+
+def test_adaptive_has_the_order_of_the_policy_that_it_runs() -> None:
+    settings = PolicySettings(slots=2, reserve_small=0, slots_max=2, bandwidth_bytes_s=1e6)
+    orders = []
+    for name in ("fair", "adaptive"):
+        policy = make_policy(name, settings, random.Random(1))
+        for number, size in enumerate((9, 8, 7, 3, 5, 4, 6)):
+            policy.offer(Job(f"c{number}", "/f", size * SIZE, size * SIZE), 0.0)
+        orders.append([row.size_bytes for row in policy.tickets()])
+    assert orders[0] == orders[1] != sorted(orders[1], key=lambda size: -size)
