@@ -19,8 +19,11 @@ import msgspec
 from protocol.errors import ProtocolError
 
 #: What this program speaks, and the oldest it still understands.
-VERSION = 1
+VERSION = 2
 OLDEST = 1
+#: From this version on the nodes of a machine share the cap that each is told; before, each is told
+#: its part.
+SHARING = 2
 #: A frame is never longer. The largest message is a generated answer that a leader gives.
 MOST_BYTES = 64 * 1024 * 1024
 
@@ -177,7 +180,8 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
 
     `small` counts what was served without asking since the last time: URL path, times, bytes.
     `flying_bytes` of `sent_bytes_total` have not arrived yet, those of bodies that are over
-    included; None from a node that does not tell.
+    included; None from a node that does not tell. `at_s` is when all this was so by the machine's
+    clock, which is good for differences only; 0: as it is heard.
     """
 
     bodies: tuple[BodyState, ...] = ()
@@ -188,6 +192,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
     connections_total: int = 0
     sent_bytes_total: int = 0
     flying_bytes: int | None = None
+    at_s: float = 0.0
 
 
 class Parting(msgspec.Struct, frozen=True, array_like=True, tag="parting"):
@@ -216,7 +221,7 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, tag="terms"):
 
     Files below `small_below_bytes` are served without asking while `small_free`, and larger ones
     that leave in one write while `brief_free`; `rules` are the rules for files as JSON;
-    `bandwidth_bytes_s` is this node's part of the cap (None: no cap).
+    `bandwidth_bytes_s` is the cap that all nodes of the machine share (None: no cap).
     """
 
     small_below_bytes: int

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
+import msgspec
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
@@ -55,13 +56,53 @@ class MemoryTransport:
         self.abortConnection()
 
 
-def join(clock: Clock, leader: Leader, node: RemoteAdmission) -> Link[FromLeader]:
-    """Connect a node with a leader; the node's side of it."""
+#: What messages of version 1 have of fields, their kind included, where those of today have more.
+_FIELDS_BEFORE = {"progress": 8}
+
+
+def version_before(frame: bytes) -> bytes:
+    """A frame as the version before would have sent it: newer fields left out."""
+    messages = msgspec.msgpack.decode(frame)
+    for message in messages:
+        del message[_FIELDS_BEFORE.get(message[0], len(message)) :]
+        if message[0] in ("hello", "welcome"):
+            message[2] = 1
+    return msgspec.msgpack.encode(messages)
+
+
+class _FramesBefore:
+    """A transport from a node of the version before."""
+
+    def __init__(self, transport: MemoryTransport) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        self._frames = getattr(self, "_frames", b"") + data
+        while len(self._frames) >= 4:
+            end = 4 + int.from_bytes(self._frames[:4], "big")
+            if len(self._frames) < end:
+                return
+            body, self._frames = version_before(self._frames[4:end]), self._frames[end:]
+            self._transport.write(len(body).to_bytes(4, "big") + body)
+
+
+def join(
+    clock: Clock, leader: Leader, node: RemoteAdmission, *, before: bool = False
+) -> Link[FromLeader]:
+    """Connect a node with a leader; the node's side of it.
+
+    `before`: the node is one of the version before, as far as its messages tell.
+    """
     at_node: Link[FromLeader] = Link(clock, decode_from_leader, node.peer)
     at_leader: Link[FromNode] = Link(clock, decode_from_node, leader.peer)
     for near, far in ((at_node, at_leader), (at_leader, at_node)):
         near.transport = MemoryTransport(clock)
         near.transport.near, near.transport.far = near, far
+    if before:
+        at_node.transport = _FramesBefore(at_node.transport)
     at_leader.connectionMade()
     at_node.connectionMade()
     clock.advance(0)
@@ -127,12 +168,21 @@ class Home:
 class FleetHouse(House):
     """The same as a `House`, but every request enters by one node or another, in turn.
 
-    The nodes are those of one machine, or each is one of its own.
+    The nodes are those of one machine, or each is one of its own; those in `before` speak the
+    version before (`version_before`).
     """
 
-    def __init__(self, *args: Any, count: int = 2, machines: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        count: int = 2,
+        machines: bool = False,
+        before: Collection[int] = (),
+        **settings: Any,
+    ) -> None:
         super().__init__(*args, **settings)
         self.names = [f"m{n}/node-0" if machines else f"node-{n}" for n in range(count)]
+        self.before = before
         self.begun_again: list[Request] = []
         self.left: Callable[[int], None] = lambda index: None
         self.outlets = [Outlet() for _ in range(count)]
@@ -146,6 +196,7 @@ class FleetHouse(House):
                 leave=partial(self._leave, index),
                 again=lambda request: self.begun_again.append(request),
                 machine=machine_of(self.names[index]),
+                sharing=count,
             )
             for index, outlet in enumerate(self.outlets)
         ]
@@ -171,12 +222,14 @@ class FleetHouse(House):
             TrustedProxies(),
             epoch=1,
             awaited=frozenset(self.names),
-            machine="",
             cap_of=self.lines.cap_of,
         )
         self.leader.start(lambda: None)
         if join_all:
-            self.links = [join(self.clock, self.leader, node) for node in self.fleet]
+            self.links = [
+                join(self.clock, self.leader, node, before=index in self.before)
+                for index, node in enumerate(self.fleet)
+            ]
             self.clock.advance(0)
 
     def ask_with(

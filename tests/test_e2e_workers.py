@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -280,3 +281,34 @@ def test_workers_speak_tls_and_unix_sockets(tmp_path: Path) -> None:
             timeout=30,
         )
         assert hashlib.sha256(found.stdout).hexdigest() == digests["big.iso"]
+
+
+def test_the_bound_on_connections_per_address_is_the_machines(tmp_path: Path) -> None:
+    """It was each worker's own, so an address had three times as many at three of them."""
+    (tmp_path / "site").mkdir()
+    make_release(tmp_path / "site", small_txt=100)
+    environ = {"TIDEGATE_LIMITS__MAX_CONNECTIONS_PER_ADDRESS": "12"}
+    with serving(tmp_path / "site", tmp_path / "state", *WORKERS, **environ) as server:
+        parts = urlsplit(server.url)
+        opened, refused = [], 0
+        for _ in range(40):
+            one = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+            one.request("GET", "/small.txt")
+            answer = one.getresponse()
+            answer.read()
+            opened.append(one)
+            refused += answer.status == 503
+        assert refused == 28
+        # Whoever closes some may open as many, at whichever worker.
+        for one in opened:
+            one.close()
+
+        def taken() -> bool:
+            try:
+                with urllib.request.urlopen(f"{server.url}/small.txt", timeout=30) as again:
+                    return int(again.status) == 200
+            except urllib.error.HTTPError:
+                return False
+
+        wait_for(taken, 30)
+        assert taken()

@@ -10,7 +10,15 @@ from twisted.internet.defer import Deferred
 
 import tests.test_server_gate as gate_tests
 from policies.contract import TicketState
-from protocol.cluster import FromNode, Gone, Hello, decode_from_node, encode_frame
+from protocol.cluster import (
+    FromNode,
+    Gone,
+    Hello,
+    Terms,
+    Welcome,
+    decode_from_node,
+    encode_frame,
+)
 from protocol.manifest import FileDigests
 from protocol.ticket import Pass
 from server.admission.actions import QueueActions
@@ -284,20 +292,30 @@ def test_digests_come_from_the_leader_or_not_at_all() -> None:
     assert found == [digests, None, None]
 
 
-def test_the_cap_is_divided_among_the_nodes_by_what_they_can_use() -> None:
+def test_the_nodes_of_a_machine_are_told_its_whole_cap_and_share_it_by_themselves() -> None:
     house = FleetHouse(slots=4)
     for link in house.links:
         link.drop()
     house.wait(0.25)
     house.lead(bandwidth_bytes_s=1_000_000.0)
     house.wait(0.5)
-    assert [outlet.bandwidth_bytes_s for outlet in house.outlets] == [500_000.0, 500_000.0]
-    house.ask("192.0.2.1")  # on node 1
-    house.outlets[1].link_busy = True
-    house.wait(1)
-    parts = [outlet.bandwidth_bytes_s or 0.0 for outlet in house.outlets]
-    assert sum(parts) == pytest.approx(1_000_000.0)
-    assert parts[1] > 900_000
+    assert [outlet.bandwidth_bytes_s for outlet in house.outlets] == [1_000_000.0, 1_000_000.0]
+
+
+def test_beside_the_version_before_the_cap_is_kept_too() -> None:
+    """There each node of a machine was told its own part."""
+    house = FleetHouse(slots=4, before={1})
+    for link in house.links:
+        link.drop()
+    house.wait(0.25)
+    house.lead(bandwidth_bytes_s=1_000_000.0)
+    house.wait(0.5)
+    assert [outlet.bandwidth_bytes_s for outlet in house.outlets] == [1_000_000.0, 500_000.0]
+    # And a node of today that an older leader tells its part: two on the machine have two of them.
+    [outlet] = house.outlets[:1]
+    house.links[0]._peer.received(house.links[0], [Welcome(2, version=1)])
+    house.links[0]._peer.received(house.links[0], [Terms(1, True, b"[]", 400_000.0)])
+    assert outlet.bandwidth_bytes_s == 800_000.0
 
 
 def test_each_machine_brings_its_slots_and_takes_them_along() -> None:

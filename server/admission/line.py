@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Set
+from dataclasses import dataclass
 from typing import Protocol
 
 from policies.bottleneck import Bottleneck, LineOrders, Sample
@@ -70,6 +71,17 @@ class Line(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ToldSight:
+    """What other processes have seen of what they send.
+
+    `at_s` is by their clock; `flying_bytes` is all that has not arrived, None if that is not known.
+    """
+
+    at_s: float
+    flying_bytes: int | None
+
+
 class LingeringBodies:
     """Bodies that were handed over whole and of which a part has not arrived yet."""
 
@@ -134,11 +146,11 @@ class LineKeeper:
         now: float,
         downloads: Collection[LeasedDownload],
         asleep_bytes: int,
-        told_flying_bytes: int | None = None,
+        seen: ToldSight | None = None,
     ) -> None:
         """Look at running downloads, then cap and hold back as the bottleneck asks.
 
-        `told_flying_bytes` is all that was sent and has not arrived, where others send it and say.
+        What others send they have `seen`.
         """
         total_flying = self._lingering.flying_bytes(now) + asleep_bytes
         samples = []
@@ -153,10 +165,13 @@ class LineKeeper:
                 left = download.left_when_seen()
                 samples.append(Sample(download.lease, arrived, left, download.stuck))
         link = self._link
-        if told_flying_bytes is not None:
-            total_flying = told_flying_bytes
+        seen_s = now
+        if seen is not None:
+            seen_s = seen.at_s
+            if seen.flying_bytes is not None:
+                total_flying = seen.flying_bytes
         acked = link.sent_bytes_total - total_flying
-        orders = self._bottleneck.observe(now, acked, total_flying, link.link_busy, samples)
+        orders = self._bottleneck.observe(seen_s, acked, total_flying, link.link_busy, samples)
         if orders.cap_bytes_s != self._orders.cap_bytes_s:
             link.set_bandwidth(orders.cap_bytes_s)
         for lease, download in tuple(self._held.items()):

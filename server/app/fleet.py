@@ -17,6 +17,7 @@ from server.admission.gate import Gate, SmallTerms
 from server.admission.rules import Rule, RuleBook
 from server.app.listeners import Listener
 from server.app.shared import Shared
+from server.cluster.common_memory import CommonCounts, CommonLine, CommonMemory
 from server.cluster.leader import Leader, Nodes, machine_of
 from server.cluster.link import LinkFactory
 from server.files.pacer import Pacer
@@ -59,12 +60,23 @@ class FleetPlan:
     urls: tuple[str, ...]
     socket: Path
     epoch: int
+    #: What all processes of the machine see, and this one's row in it.
+    memory: CommonMemory
+    row: int
     cluster: ClusterSeat | None = None
 
     @property
     def awaited(self) -> frozenset[str]:
         """The nodes that a new leader waits for."""
         return self.cluster.awaited if self.cluster is not None else self.names
+
+    def common_line(self) -> CommonLine:
+        """The line as this process sees it."""
+        return CommonLine(self.memory, self.row)
+
+    def common_counts(self) -> CommonCounts:
+        """Connections by address, of all processes."""
+        return CommonCounts(self.memory, self.row)
 
     @property
     def machines(self) -> int:
@@ -155,7 +167,7 @@ class FleetTotals:
             NodeFigures(
                 node.name,
                 node.told.connections,
-                node.demand().bodies,
+                node.running,
                 node.told.goodput_bytes_s,
                 node.told.sent_bytes_total,
                 node.silent_s,

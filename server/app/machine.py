@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -244,10 +245,7 @@ class Machine:
                 self.retire,
                 lambda: candidate.sure,
             )
-            fleet = FleetPlan(
-                self._fleet.names, self._fleet.urls, self._fleet.socket, epoch, cluster=seat
-            )
-            self._service = self._take_over(fleet)
+            self._service = self._take_over(replace(self._fleet, epoch=epoch, cluster=seat))
             self._service.start(lambda urls: self._introduce(urls))
         except (CannotStart, StoreUnavailable, OSError) as fault:
             self.log.error("This machine cannot lead: {fault}", fault=fault)

@@ -70,7 +70,7 @@ class NodeService:
         self.tree.keep_private(private_paths(loaded))
         self._open_files = raise_limit()
         cap = config.bandwidth
-        self.pacer = Pacer(reactor, cap / len(fleet.names) if cap is not None else None)
+        self.pacer = Pacer(reactor, cap, fleet.common_line())
         near: Any = UNIXClientEndpoint
         place: Any = near(reactor, str(fleet.socket))
         machine, epoch = "", lambda: 0
@@ -92,6 +92,7 @@ class NodeService:
             again=self._answer,
             machine=machine,
             epoch=epoch,
+            sharing=len(fleet.names),
         )
         self.catalog = Catalog(reactor, RemoteDigests(self.admission))
         self.site = Site(
@@ -117,6 +118,7 @@ class NodeService:
             access_log=open_access_log(config),
             charge=self.pacer.charge,
             denylist=self.admission.blocked,
+            per_address=fleet.common_counts(),
         )
         self._front = Front(reactor, self.factory)
         links = LinkFactory(reactor, decode_from_leader, self.admission.peer)

@@ -133,7 +133,8 @@ class Service:
         tls = tls_server(config)
 
         # The line, and who sends over it.
-        self.pacer = Pacer(reactor, config.bandwidth)
+        line = fleet.common_line() if fleet is not None else None
+        self.pacer = Pacer(reactor, config.bandwidth, line)
         #: The processes that serve, where there are several; this one then has the queue.
         self.nodes = Nodes(self.pacer.goodput_bytes_s)
         lines = FleetLine(self.nodes, config.bandwidth)
@@ -250,7 +251,6 @@ class Service:
                 self.factory.proxies,
                 epoch=fleet.epoch,
                 awaited=fleet.awaited,
-                machine=cluster.machine if cluster is not None else "",
                 cap_of=lines.cap_of,
             )
         self.admin = AdminService(

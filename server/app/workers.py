@@ -25,6 +25,7 @@ import click
 from server.app.config import LoadedConfig
 from server.app.fleet import FleetPlan
 from server.app.listeners import OpenListener
+from server.cluster.common_memory import CommonMemory
 
 #: A child that lived for less than this twice in a row is started again after a pause, in seconds.
 _YOUNG_S, _PAUSE_S = 3.0, 1.0
@@ -98,6 +99,8 @@ class Workers:
                 mine.append(one)
         self._urls = tuple(place.url for place in opened)
         self._lifeline, self._hold = os.pipe()
+        #: A row for each node, and the leader's.
+        self._memory = CommonMemory(count + 1)
 
     def run(self) -> int:
         """Start all, and go on until told to stop; the exit status."""
@@ -244,7 +247,14 @@ class Workers:
                 if index != mine:
                     for one in bound:
                         one.close()
-            fleet = FleetPlan(frozenset(self._node_names()), self._urls, self._meeting, self._epoch)
+            fleet = FleetPlan(
+                frozenset(self._node_names()),
+                self._urls,
+                self._meeting,
+                self._epoch,
+                self._memory,
+                mine if mine >= 0 else self._count,
+            )
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
             sockets = self._sockets[mine] if mine >= 0 else []
             campaigns = self._stopping_since_s is None

@@ -17,6 +17,8 @@ from twisted.logger import Logger
 
 from protocol.cluster import (
     OLDEST,
+    SHARING,
+    VERSION,
     Administer,
     Allow,
     Ask,
@@ -52,7 +54,6 @@ from protocol.errors import ProtocolError
 from protocol.manifest import FileDigests
 from server.admission.gate import SmallTerms
 from server.cluster.link import Link, Peer
-from server.cluster.shares import Demand, divide
 from server.cluster.wire import body_plan, representation, wire_digests
 from server.files.transfer import Admission, Representation, TransferListener
 from server.http.answers import Header
@@ -77,8 +78,6 @@ _MOST_BLOCKED = 1_000
 #: A machine that was lost has its share of the slots for so long, seconds: its downloads are
 #: resumed, or it is only started anew.
 _MISSED_S = 30.0
-#: The nodes have at least this part of the cap, whatever the leader itself sends.
-_LEAST = 0.05
 
 
 class Home(Protocol):
@@ -317,6 +316,7 @@ class Node:
     link: Link[FromNode]
     machine: str = ""
     serves: bool = True
+    version: int = VERSION
     #: For how long it has said nothing, by the ticks of this process: a stopped one heard nobody.
     silent_s: float = 0.0
     #: The same of what it was told.
@@ -333,12 +333,12 @@ class Node:
         """Tell the node."""
         self.link.send(message)
 
-    def demand(self) -> Demand:
-        """What it sends, for the division of the cap."""
-        running = sum(
+    @property
+    def running(self) -> int:
+        """How many bodies it sends."""
+        return sum(
             one.transfer is not None and not one.transfer.paused for one in self.remote.values()
         )
-        return Demand(self.told.goodput_bytes_s, self.told.link_busy, running)
 
 
 class Nodes:
@@ -416,7 +416,7 @@ class Nodes:
 class Leader:
     """Hears `nodes` and decides for them; `awaited` are the names of those that will be there.
 
-    `machine` is the one that it runs on, `cap_of` says what a machine may send.
+    `cap_of` says what a machine may send.
     """
 
     def __init__(
@@ -428,7 +428,6 @@ class Leader:
         *,
         epoch: int,
         awaited: frozenset[str],
-        machine: str,
         cap_of: Callable[[str], float | None],
     ) -> None:
         self._reactor = reactor
@@ -437,7 +436,6 @@ class Leader:
         self._epoch = epoch
         self._awaited = awaited
         self._gathered: Callable[[], None] = lambda: None
-        self._machine = machine
         self._cap_of = cap_of
         self.nodes = nodes
         self._by_link: dict[Link[FromNode], Node] = {}
@@ -518,13 +516,14 @@ class Leader:
             old.link.drop()
             self._closed(old.link)
         node = Node(message.name, message.pid, link, message.machine, message.serves)
+        node.version = message.version
         self._by_link[link] = node
         node.send(Welcome(self._epoch))
         if not node.serves:
             return node
         self.nodes.add(node)
         self._home.serve_with(self.nodes.counted_machines(self._reactor.seconds()))
-        self._tell_node(node, self._parts().get(node.name))
+        self._tell_node(node)
         if self._awaited <= self.nodes.by_name.keys():
             # What it runs follows in the same frame or is there already.
             self._reactor.callLater(0, self._open)
@@ -643,38 +642,28 @@ class Leader:
             node.silent_s += TELL_S
             node.untold_s += TELL_S
             if not node.serves:
-                self._tell_node(node, None)
+                self._tell_node(node)
             if node.silent_s >= SILENT_S:
                 _log.error("Node {name} says nothing; its connection is cut.", name=node.name)
                 node.link.drop()
         self._home.serve_with(self.nodes.counted_machines(self._reactor.seconds()))
-        parts = self._parts()
         for node in self.nodes:
-            self._tell_node(node, parts.get(node.name))
+            self._tell_node(node)
 
-    def _parts(self) -> dict[str, float]:
-        """What each node may send of its machine's cap; nothing of those that have none."""
-        demands: dict[str, dict[str, Demand]] = {}
-        for node in self.nodes:
-            demands.setdefault(node.machine, {})[node.name] = node.demand()
-        parts: dict[str, float] = {}
-        for machine, wants in demands.items():
-            cap = left = self._cap_of(machine)
-            if cap is None or left is None:
-                continue
-            if machine == self._machine:
-                # What the leader sends itself (multicast) has gone first.
-                left = max(cap - self.nodes.own_goodput_bytes_s(), cap * _LEAST)
-            parts |= divide(left, wants)
-        return parts
+    def _cap_for(self, node: Node) -> float | None:
+        """What its machine may send; one of the version before sends what it is told alone."""
+        cap = self._cap_of(node.machine) if node.serves else None
+        if cap is None or node.version >= SHARING:
+            return cap
+        return cap / sum(other.machine == node.machine for other in self.nodes)
 
-    def _tell_node(self, node: Node, part_bytes_s: float | None) -> None:
+    def _tell_node(self, node: Node) -> None:
         small = self._home.small_terms()
         terms = Terms(
             small.below_bytes,
             small.free,
             self._home.rules(),
-            part_bytes_s,
+            self._cap_for(node),
             small.brief,
             # Who does not know the list has all requests judged.
             bool(small.blocked),

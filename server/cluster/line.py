@@ -9,9 +9,10 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from server.admission.downloads import LeasedDownload
-from server.admission.line import LineKeeper
+from server.admission.line import LineKeeper, ToldSight
 from server.cluster.leader import Node, Nodes, RemoteTransfer
 from server.files.transfer import Transfer
 
@@ -23,8 +24,9 @@ class _Machine:
     cap_bytes_s: float | None
     here: list[Node] = field(default_factory=list)
     sent_bytes_total: int = 0
-    #: When its nodes were heard, and what each had sent by then.
-    told_s: float = 0.0
+    #: When its nodes were heard, of when that was by their own clock, and what each had sent.
+    heard_s: float = 0.0
+    at_s: float = 0.0
     _counted: dict[Node, int] = field(default_factory=dict)
 
     @property
@@ -50,9 +52,12 @@ class _Machine:
     def hear(self, nodes: list[Node]) -> bool:
         """Take over what these have told; whether all of them have said something new."""
         self.here = nodes
-        if any(node.told_s <= self.told_s for node in nodes):
+        if any(node.told_s <= self.heard_s for node in nodes):
             return False
-        self.told_s = max(node.told_s for node in nodes)
+        self.heard_s = max(node.told_s for node in nodes)
+        # A message may lie here or there while a process has no turn: what counts is when it was
+        # so. The nodes of a machine tell at different moments, so the middle of these is its time.
+        self.at_s = fmean(node.told.at_s or node.told_s for node in nodes)
         for node in nodes:
             # What a node sent before it came here is not of this time.
             before = self._counted.get(node, node.told.sent_bytes_total)
@@ -124,7 +129,8 @@ class FleetLine:
             if machine.hear(nodes):
                 # Whose these are is not known: on one machine, its own.
                 asleep = asleep_bytes // len(by_machine)
-                keeper.tick(machine.told_s, on.get(name, ()), asleep, machine.flying_bytes)
+                seen = ToldSight(machine.at_s, machine.flying_bytes)
+                keeper.tick(now, on.get(name, ()), asleep, seen)
 
 
 def _machine_of(download: LeasedDownload) -> str:

@@ -20,6 +20,8 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from protocol.cluster import (
+    SHARING,
+    VERSION,
     Administer,
     Allow,
     Ask,
@@ -150,6 +152,7 @@ class RemoteAdmission:
         machine: str = "",
         serves: bool = True,
         epoch: Callable[[], int] = lambda: 0,
+        sharing: int = 1,
     ) -> None:
         self._reactor = reactor
         self._hello = Hello(name, pid=pid, machine=machine, serves=serves)
@@ -160,6 +163,9 @@ class RemoteAdmission:
         self._silent_s = 0.0
         self._parting = False
         self._outlet = outlet
+        #: How many nodes of this machine share the cap.
+        self._sharing = sharing
+        self._leader_version = VERSION
         self._lingering = LingeringBodies()
         self._connections = connections
         self._leave = leave
@@ -410,6 +416,7 @@ class RemoteAdmission:
                 total,
                 self._outlet.sent_bytes_total,
                 flying,
+                self._reactor.seconds(),
             )
         )
 
@@ -484,6 +491,7 @@ class RemoteAdmission:
                     link.drop()
                     return
                 self._epoch = message.epoch
+                self._leader_version = message.version
                 self._welcome()
             elif isinstance(message, Terms):
                 self._use(message)
@@ -505,7 +513,10 @@ class RemoteAdmission:
         self._brief_free = terms.brief_free
         self._judge_all = terms.judge_all and not terms.blocked
         self.blocked.become(terms.blocked)
-        self._outlet.set_bandwidth(terms.bandwidth_bytes_s)
+        cap = terms.bandwidth_bytes_s
+        if cap is not None and self._leader_version < SHARING:
+            cap *= self._sharing
+        self._outlet.set_bandwidth(cap)
         if terms.rules != self._terms_rules:
             self._terms_rules = terms.rules
             rules = [Rule.model_validate(one) for one in json.loads(terms.rules)]

@@ -31,6 +31,8 @@ _PACKET_BYTES, _ROUND_S = 1448, 1.0
 _BURST_S = 0.05
 #: or this much while somebody waits: a busy machine ticks late, and the line would be lost.
 _LATE_S = 0.25
+#: What the part of a process is kept for it while it has no turn.
+_CLAIM_S = 0.03
 _GOODPUT_WINDOW_S = 1.0
 #: Trickles that are due within this of each other leave together.
 _TOGETHER_S = 0.05
@@ -60,6 +62,37 @@ class Paced(Protocol):
         ...
 
 
+class Others(Protocol):
+    """Other processes that send on the same line."""
+
+    def tell(self, sent_bytes_total: int, waiting: int) -> None:
+        """What this process has sent, and how many of its downloads the cap holds back."""
+        ...
+
+    def sent_bytes(self) -> int:
+        """What all others have sent."""
+        ...
+
+    def waiting(self) -> int:
+        """How many downloads the cap holds back at others."""
+        ...
+
+
+class Alone:
+    """There are none: `Others` of one process."""
+
+    def tell(self, sent_bytes_total: int, waiting: int) -> None:
+        """Nobody hears it."""
+
+    def sent_bytes(self) -> int:
+        """Nothing."""
+        return 0
+
+    def waiting(self) -> int:
+        """Nobody."""
+        return 0
+
+
 class Share:
     """One download's part of what leaves: its connections take turns in it."""
 
@@ -84,14 +117,27 @@ class Share:
 class Pacer:
     """Shares `bandwidth_bytes_s` (None: no cap) and measures what leaves.
 
+    Where `others` send under the same cap, each pays from its own budget for what they send too,
+    and spends its part by how many downloads wait here and there: nothing is divided beforehand,
+    and what one does not use the others have within a few ticks.
+
     The cap counts HTTP bytes, header and body; TCP/IP headers add about 3 % on a 1 500-byte link.
     """
 
-    def __init__(self, reactor: Clock, bandwidth_bytes_s: float | None = None) -> None:
+    def __init__(
+        self,
+        reactor: Clock,
+        bandwidth_bytes_s: float | None = None,
+        others: Others | None = None,
+    ) -> None:
         self._reactor = reactor
+        self._others: Others = others if others is not None else Alone()
+        self._others_sent = self._others.sent_bytes()
         self._bandwidth_bytes_s = bandwidth_bytes_s
         self._ring: deque[Share] = deque()
         self._budget = 0.0
+        #: What of the budget this process may spend: all, or its part where others wait, too.
+        self._due = 0.0
         self._last_tick_s = reactor.seconds()
         self._tick_call: Any = None
         #: Whether the budget was spent at the last tick while somebody still stood in the ring.
@@ -124,6 +170,7 @@ class Pacer:
                 senders, share.senders = share.senders, deque()
                 for paced in senders:
                     paced.uncapped()
+            self._tell()
 
     @property
     def link_busy(self) -> bool:
@@ -139,6 +186,10 @@ class Pacer:
         self.sent_bytes_total += count
         if self._bandwidth_bytes_s is not None:
             self._budget -= count
+        self._tell()
+
+    def _tell(self) -> None:
+        self._others.tell(self.sent_bytes_total, len(self._ring))
 
     def ready(self, paced: Paced) -> None:
         """A sender can send: it stands in the ring from now on. Never call twice in a row."""
@@ -183,7 +234,15 @@ class Pacer:
             most = max(
                 rate * (_BURST_S if self._tick_call is None else _LATE_S), 2.0 * _QUANTUM_BYTES
             )
-            self._budget = min(most, self._budget + rate * max(0.0, now - self._last_tick_s))
+            earned = rate * max(0.0, now - self._last_tick_s)
+            sent = self._others.sent_bytes()
+            self._budget = min(most, self._budget + earned - (sent - self._others_sent))
+            self._others_sent = sent
+            waiting, own = self._others.waiting(), len(self._ring)
+            part = own / (own + waiting) if waiting else 1.0
+            # What lies unspent for longer than its owners' next turn is anybody's.
+            free = self._budget - (rate * _CLAIM_S if waiting else 0.0)
+            self._due = min(self._budget, max(self._due + part * earned, free))
         self._last_tick_s = now
 
     def _quantum_bytes(self, rate_bytes_s: float) -> int:
@@ -200,16 +259,21 @@ class Pacer:
         if ring and rate is not None:
             # No turn is larger than what the budget can hold.
             quantum = min(self._quantum_bytes(rate), int(max(1.0, rate * _BURST_S)))
-            while ring and self._budget >= quantum:
+            if self._due < self._budget:
+                # However small this process's part is, it must be enough for a turn some day.
+                quantum = min(quantum, max(_PACKET_BYTES, int(self._due)))
+            while ring and self._due >= quantum:
                 share = ring.popleft()
                 sent = share.push(quantum)
                 self._budget -= sent
+                self._due -= sent
                 self.sent_bytes_total += sent
                 if share.senders:
                     ring.append(share)
                 else:
                     share.in_ring = False
         self._short = bool(ring)
+        self._tell()
         if ring:
             self._tick_call = self._reactor.callLater(TICK_S, self._tick)
 

@@ -71,12 +71,53 @@ class CountedConnection(Protocol):
         """Look at its deadlines."""
 
 
+class AddressCounts(Protocol):
+    """How many connections are open from which address."""
+
+    def add(self, address: str) -> None:
+        """One more."""
+
+    def remove(self, address: str) -> None:
+        """One less."""
+
+    def of(self, address: str) -> int:
+        """How many there are, at this server as a whole."""
+        ...
+
+
+class OwnCounts:
+    """Implements `AddressCounts` for a process that serves alone."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def add(self, address: str) -> None:
+        """See `AddressCounts`."""
+        self._counts[address] = self._counts.get(address, 0) + 1
+
+    def remove(self, address: str) -> None:
+        """See `AddressCounts`."""
+        left = self._counts[address] - 1
+        if left:
+            self._counts[address] = left
+        else:
+            del self._counts[address]
+
+    def of(self, address: str) -> int:
+        """See `AddressCounts`."""
+        return self._counts.get(address, 0)
+
+
 class HttpFactory:
     """What connections have in common: the handler, the bounds, and the books on them.
 
     `handler` gets each request. The reactor's clock counts deadlines, `wall` (Unix time) gives the
     Date field. `charge`, when set, hears of every byte that leaves outside body senders. One
-    factory may serve several listeners: the bounds count over all of them.
+    factory may serve several listeners: the bounds count over all of them, `per_address` over all
+    processes that share it.
     """
 
     def __init__(
@@ -92,6 +133,7 @@ class HttpFactory:
         server_name: str = "Tidegate",
         hsts_s: float = 0.0,
         wall: Callable[[], float] = time.time,
+        per_address: AddressCounts | None = None,
     ) -> None:
         self.handler = handler
         self.wall = wall
@@ -105,7 +147,7 @@ class HttpFactory:
             denylist.on_added(self._one_more_is_blocked)
         self.server_line = b"Server: %b\r\n" % server_name.encode("ascii")
         self.connections: set[CountedConnection] = set()
-        self.per_address: dict[str, int] = {}
+        self.per_address: AddressCounts = per_address if per_address is not None else OwnCounts()
         self.refusing = 0
         self.refused_total = 0
         self.accepted_total = 0
@@ -165,9 +207,7 @@ class HttpFactory:
             return "This server has as many connections as it takes; please come back soon."
         if (
             peer_address
-            and 0
-            < limits.max_connections_per_address
-            <= self.per_address.get(_block(peer_address), 0)
+            and 0 < limits.max_connections_per_address <= self.per_address.of(_block(peer_address))
             # A proxy brings everybody's connections from one address.
             and not self.proxies.trusts(peer_address)
         ):
@@ -202,7 +242,7 @@ class HttpFactory:
         reason = self._refusal(connection.peer_address)
         block = connection.block = _block(connection.peer_address)
         self.connections.add(connection)
-        self.per_address[block] = self.per_address.get(block, 0) + 1
+        self.per_address.add(block)
         if reason is None:
             return None
         self.refused_total += 1
@@ -212,11 +252,7 @@ class HttpFactory:
     def left(self, connection: CountedConnection) -> None:
         """A counted connection is over."""
         self.connections.discard(connection)
-        here = self.per_address.get(connection.block, 0) - 1
-        if here > 0:
-            self.per_address[connection.block] = here
-        else:
-            self.per_address.pop(connection.block, None)
+        self.per_address.remove(connection.block)
         if connection.refusal is not None:
             self.refusing -= 1
 

@@ -1,0 +1,89 @@
+"""What the processes of one machine count together, in memory that all of them see.
+
+The parent makes it before it forks. Each process writes in a row of its own only, so there is no
+lock and no message: who sends on the machine's line how much, who waits for it, and how many
+connections come from which address. A process that is started again goes on in the row of the one
+before.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+#: Of each process: what it has sent, and how many of its downloads the cap holds back.
+_SENT, _WAITING, _FIELDS = 0, 1, 8
+#: Addresses are counted in two tables of so many cells each, by independent parts of their hash;
+#: the smaller of the two counts holds. With ten thousand addresses one in fifty counts too high.
+_CELLS = 1 << 16
+_WORD = 8
+
+
+class CommonMemory:
+    """The memory of so many processes. Make it before the fork, then take a row of it."""
+
+    def __init__(self, processes: int) -> None:
+        self.processes = processes
+        sums = processes * _FIELDS * _WORD
+        self._memory = mmap.mmap(-1, sums + processes * 2 * _CELLS * 4)
+        view = memoryview(self._memory)
+        self.sums = view[:sums].cast("q")
+        self.counts = view[sums:].cast("I")
+
+
+class CommonLine:
+    """The line that the processes of one machine share; implements `pacer.Others`."""
+
+    def __init__(self, memory: CommonMemory, row: int) -> None:
+        self._sums = memory.sums
+        self._own = row * _FIELDS
+        self._others = [one * _FIELDS for one in range(memory.processes) if one != row]
+        #: What the process before this one in the row had sent.
+        self._before = self._sums[self._own + _SENT]
+        self._sums[self._own + _WAITING] = 0
+
+    def tell(self, sent_bytes_total: int, waiting: int) -> None:
+        """See `Others`."""
+        self._sums[self._own + _SENT] = self._before + sent_bytes_total
+        self._sums[self._own + _WAITING] = waiting
+
+    def sent_bytes(self) -> int:
+        """See `Others`."""
+        return sum(self._sums[one + _SENT] for one in self._others)
+
+    def waiting(self) -> int:
+        """See `Others`."""
+        return sum(self._sums[one + _WAITING] for one in self._others)
+
+
+class CommonCounts:
+    """Connections by address over all processes; implements `factory.AddressCounts`."""
+
+    def __init__(self, memory: CommonMemory, row: int) -> None:
+        self._counts = memory.counts
+        self._own = row * 2 * _CELLS
+        self._rows = [one * 2 * _CELLS for one in range(memory.processes)]
+        # What the process before this one had open is closed.
+        for cell in range(self._own, self._own + 2 * _CELLS):
+            if self._counts[cell]:
+                self._counts[cell] = 0
+
+    def add(self, address: str) -> None:
+        """See `AddressCounts`."""
+        for cell in _cells(address):
+            self._counts[self._own + cell] += 1
+
+    def remove(self, address: str) -> None:
+        """See `AddressCounts`."""
+        for cell in _cells(address):
+            self._counts[self._own + cell] -= 1
+
+    def of(self, address: str) -> int:
+        """See `AddressCounts`; seldom more than there are, never fewer."""
+        counts = self._counts
+        return min(sum(counts[row + cell] for row in self._rows) for cell in _cells(address))
+
+
+def _cells(address: str) -> tuple[int, int]:
+    """Where this address is counted: forks have one hash, which nobody outside can foresee."""
+    found = hash(address)
+    return found & (_CELLS - 1), _CELLS + (found >> 24 & (_CELLS - 1))
