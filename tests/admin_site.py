@@ -20,7 +20,7 @@ from argon2 import PasswordHasher
 from twisted.internet.defer import Deferred
 from twisted.internet.testing import MemoryReactorClock
 
-from server.admin import site
+from server.admin import accounts
 from server.admin.app import Admin
 from server.admin.server import Server
 from server.admin.web import Answer, Call
@@ -89,7 +89,7 @@ class Site:
 
     @property
     def admin(self) -> Admin:
-        return self.service.admin.open_site().admin
+        return self.service.admin.open_pages()
 
     @property
     def server(self) -> Server:
@@ -97,7 +97,7 @@ class Site:
 
     @property
     def first_password(self) -> str:
-        found = self.service.admin.open_site().first_password
+        found = self.service.admin.open_accounts().first_password
         assert found is not None
         return found
 
@@ -148,7 +148,7 @@ async def _nothing() -> None:
 
 def make_site(folder: Path, patch: pytest.MonkeyPatch, **settings: Any) -> Site:
     """A server that was started; two slots, one of them for small files, unless told otherwise."""
-    patch.setattr(site, "PasswordHasher", lambda: QUICK)
+    patch.setattr(accounts, "PasswordHasher", lambda: QUICK)
     release = folder / "release"
     if not release.exists():
         release.mkdir()

@@ -66,7 +66,7 @@ def test_the_first_password_opens_once_and_must_be_changed(
     stop(site)
     again = make_site(tmp_path, monkeypatch)
     try:
-        assert again.service.admin.open_site().first_password is None
+        assert again.service.admin.open_accounts().first_password is None
         other = Browser(again)
         assert other.login("admin", first).status == 401
         assert other.login("admin", PASSWORD).status == 303

@@ -65,7 +65,7 @@ def test_secrets_stay_out_of_every_repr(site: Site) -> None:
     secret, token = admin.accounts.issue_token("ci", [Scope.READ], "admin", 0.0, None)
     key = b"0123456789abcdef"
     shown = repr(admin) + repr(admin.sessions) + repr(admin.accounts) + repr(Key("k", key))
-    shown += repr(site.service.admin.open_site())
+    shown += repr(site.service.admin.open_accounts())
     hidden = (PASSWORD, site.first_password, secret, token.digest, "$argon2", key.decode())
     for word in (*hidden, repr(admin.sessions.key)[2:-1]):
         assert word not in shown

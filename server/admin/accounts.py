@@ -10,6 +10,7 @@ Laws:
 
 from __future__ import annotations
 
+import base64
 import enum
 import hashlib
 import hmac
@@ -197,7 +198,7 @@ class Accounts:
         """Take up the stored accounts; the first password if there was no user yet."""
         self.users = {user.name: user for user in rows.users}
         self.tokens = {token.digest: token for token in rows.tokens}
-        self._decoy = self.hasher.hash(secrets.token_urlsafe(16))
+        self._decoy = _hash_of_nothing(self.hasher)
         if self.users:
             return None
         groups = ("".join(secrets.choice(_ALPHABET) for _ in range(5)) for _ in range(4))
@@ -377,6 +378,37 @@ class Accounts:
             scopes &= link.scopes
             serial = link.parent
         return scopes
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedAccounts:
+    """What a start found: the accounts, the sessions that were open, and where there was no user
+    yet the password of the first one, to be shown once.
+    """
+
+    accounts: Accounts
+    sessions: Sequence[Session] = field(repr=False)
+    first_password: str | None = field(repr=False)
+
+
+def open_accounts(
+    store: AccountStore, off: Off, now: float, hasher: PasswordHasher | None = None
+) -> OpenedAccounts:
+    """Read what is stored; blocks."""
+    rows = store.load()
+    accounts = Accounts(store, Hashing(off), hasher or PasswordHasher())
+    return OpenedAccounts(accounts, rows.sessions, accounts.open(rows, now))
+
+
+def _hash_of_nothing(hasher: PasswordHasher) -> str:
+    """What costs as much to check as a password's hash, and fits none; made without hashing."""
+
+    def some(size: int) -> str:
+        return base64.b64encode(secrets.token_bytes(size)).decode().rstrip("=")
+
+    cost = f"m={hasher.memory_cost},t={hasher.time_cost},p={hasher.parallelism}"
+    kind = hasher.type.name.lower()
+    return f"$argon2{kind}$v=19${cost}${some(hasher.salt_len)}${some(hasher.hash_len)}"
 
 
 def new_totp_secret() -> str:

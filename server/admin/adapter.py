@@ -6,6 +6,7 @@ import email
 import email.policy
 from collections.abc import Mapping
 from email.message import EmailMessage
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from twisted.internet.defer import Deferred
@@ -14,11 +15,13 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from protocol.errors import ProtocolError
-from server.admin.app import Admin
 from server.admin.problems import Problem
 from server.admin.web import Answer, Call, problem_answer
 from server.http.limits import HttpLimits
 from server.http.request import Request
+
+if TYPE_CHECKING:
+    from server.admin.app import Admin
 
 #: A logo in a form is the largest thing that anybody sends.
 LIMITS = HttpLimits(max_body_bytes=2 * 1024 * 1024, max_connections=500)

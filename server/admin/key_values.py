@@ -7,17 +7,19 @@ start and written through; `StoredAccounts` keeps users, API tokens and sessions
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from twisted.logger import Logger
 
 from server.admin.accounts import AccountRows, ApiToken, Role, Scope, Session, User
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 log = Logger()
 
@@ -72,8 +74,14 @@ class Sealer:
     """
 
     def __init__(self, key: bytes) -> None:
-        derived = hmac.new(key, b"tidegate.admin.totp", hashlib.sha512).digest()
-        self._cipher = AESSIV(derived)
+        self._key = hmac.new(key, b"tidegate.admin.totp", hashlib.sha512).digest()
+
+    @functools.cached_property
+    def _cipher(self) -> AESSIV:
+        # Most servers have no secret to seal, and its library is 6 MB.
+        from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+        return AESSIV(self._key)
 
     def seal(self, secret: str, owner: str) -> str:
         """The stored form of a secret."""
@@ -82,6 +90,8 @@ class Sealer:
 
     def open(self, stored: str, owner: str) -> str | None:
         """The secret; None when it was sealed with another key or for somebody else."""
+        from cryptography.exceptions import InvalidTag
+
         try:
             sealed = base64.b64decode(stored, validate=True)
             return self._cipher.decrypt(sealed, [owner.encode()]).decode()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protocol.units import format_duration
 from server.admin.blocks import BlockedNetworks
@@ -25,9 +25,11 @@ from server.admission.draw import Prequeue
 from server.admission.gate import Gate
 from server.admission.passes import PassBook
 from server.files.site import Site
-from server.mirror.registry import Registry
-from server.multicast.service import MulticastRoom
 from server.store.store import Store
+
+if TYPE_CHECKING:
+    from server.mirror.registry import Registry
+    from server.multicast.service import MulticastRoom
 
 
 @dataclass(frozen=True, slots=True)

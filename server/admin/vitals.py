@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from policies.contract import Snapshot
 from server.admin.events import FaultCount
 from server.admission.gate import Gate
-from server.multicast.service import MulticastRoom
 from server.store.store import Store
-from server.torrent.room import TorrentRoom
-from server.torrent.swarm import Census
+
+if TYPE_CHECKING:
+    from server.multicast.service import MulticastRoom
+    from server.torrent.room import TorrentRoom
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,7 @@ class Vitals:
         state = self.store.state
         multicast = self.multicast.figures() if self.multicast is not None else (0, 0)
         torrents = self.torrents
-        peers = torrents.census() if torrents is not None else Census(0, 0, 0)
+        peers = torrents.census() if torrents is not None else None
         return Health(
             version=self.version,
             started_s=self.started_s,
@@ -159,8 +160,8 @@ class Vitals:
             sent_bytes_total=self.totals.sent_bytes_total,
             multicast_cohorts=multicast[0],
             multicast_receivers=multicast[1],
-            torrent_peers=peers.complete + peers.incomplete,
-            torrent_peers_complete=peers.complete,
+            torrent_peers=peers.complete + peers.incomplete if peers is not None else 0,
+            torrent_peers_complete=peers.complete if peers is not None else 0,
             torrent_announces_total=torrents.announces_total if torrents is not None else 0,
             listeners=tuple(self.totals.urls),
             nodes=tuple(self.totals.nodes()),

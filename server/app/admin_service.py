@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 import secrets
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.threads import deferToThreadPool
-from twisted.logger import globalLogPublisher
+from twisted.logger import Logger, globalLogPublisher
+from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
+from server.admin.accounts import OpenedAccounts, open_accounts
 from server.admin.adapter import LIMITS, AdminHandler
 from server.admin.blocks import BlockedNetworks
 from server.admin.branding import LOGO_ROUTE, Branding
@@ -25,7 +29,6 @@ from server.admin.key_values import Papers, StoredAccounts, Tables
 from server.admin.revisions import Revisions
 from server.admin.rule_keeper import RuleKeeper
 from server.admin.server import Server
-from server.admin.site import AdminSite, make_admin
 from server.admin.vitals import Totals, Vitals
 from server.admission.actions import QueueActions
 from server.admission.gate import Gate
@@ -39,11 +42,14 @@ from server.http.front import Front
 from server.http.proxies import TrustedProxies
 from server.http.request import Request
 from server.http.tls import TlsServer
-from server.mirror.registry import Registry
-from server.multicast.service import MulticastRoom
 from server.store.records import RevisionRecord
 from server.store.store import Store
-from server.torrent.room import TorrentRoom
+
+if TYPE_CHECKING:
+    from server.admin.app import Admin
+    from server.mirror.registry import Registry
+    from server.multicast.service import MulticastRoom
+    from server.torrent.room import TorrentRoom
 
 _KEY_BYTES = 32
 #: Work of the pages (passwords above all) runs here, so that it cannot crowd out the store.
@@ -56,6 +62,8 @@ class AdminService:
     `revision` is the policy in force, `tls` for the listener at `config.admin`, or where it
     was `opened` early; `key` signs sessions where several machines share accounts.
     """
+
+    log = Logger()
 
     def __init__(
         self,
@@ -129,7 +137,10 @@ class AdminService:
         site.add_route(LOGO_ROUTE, branding.answer_logo)
         self.factory: HttpFactory | None = None
         self.listener: Listener | None = None
-        self.site: AdminSite | None = None
+        self._accounts: OpenedAccounts | None = None
+        self._admin: Admin | None = None
+        #: Requests that came before the pages were loaded.
+        self._early: list[Request] = []
 
     def parts(self) -> tuple[Part, Part]:
         """Its places in the tree: what was set up, and the listener. Raises `CannotStart`."""
@@ -149,7 +160,7 @@ class AdminService:
         place = self._config.admin
         if place == "off":
             return
-        self.open_site()
+        self.open_accounts()
         proxies = TrustedProxies(self._config.trusted_proxies, self._config.proxy_header)
         self.factory = HttpFactory(self.answer, self._reactor, limits=LIMITS, proxies=proxies)
         front = Front(self._reactor, self.factory, known=False)
@@ -157,17 +168,48 @@ class AdminService:
 
     def answer(self, request: Request) -> None:
         """Answer a request to the admin page, here or at another machine."""
-        if self._handler is None:
-            self._handler = AdminHandler(self.open_site().admin, self._reactor)
-        self._handler(request)
+        if self._handler is not None:
+            self._handler(request)
+            return
+        self._early.append(request)
+        if len(self._early) == 1:
+            # 10 MB of modules that most servers never need; the loop does not wait for the disk.
+            loading = deferToThreadPool(self._reactor, self._pool, _load_pages)
+            loading.addCallbacks(lambda _: self._answer_early(), self._cannot_load)
+            loading.addErrback(self._cannot_load)
 
-    def open_site(self) -> AdminSite:
-        """The application, built when it is first needed: it loads accounts and templates."""
-        if self.site is None:
-            state = self._config.state
-            key = self._key or session_key(state / "admin.key")
-            self.site = make_admin(self.server, StoredAccounts(self._tables, key), key, state)
-        return self.site
+    def _answer_early(self) -> None:
+        self._handler = handler = AdminHandler(self.open_pages(), self._reactor)
+        early, self._early = self._early, []
+        for request in early:
+            handler(request)
+
+    def _cannot_load(self, failure: Failure) -> None:
+        self.log.failure("The admin page cannot be loaded", failure)
+        early, self._early = self._early, []
+        for request in early:
+            request.refuse(500, "fault", "The admin page cannot be loaded; see the server's log.")
+
+    def open_accounts(self) -> OpenedAccounts:
+        """Who may use the pages, read once; makes the first user where there is none."""
+        if self._accounts is None:
+            stored = StoredAccounts(self._tables, self._session_key)
+            self._accounts = open_accounts(stored, self.server.off, self.server.now())
+        return self._accounts
+
+    def open_pages(self) -> Admin:
+        """The application, built when it is first needed."""
+        if self._admin is None:
+            from server.admin.site import make_admin
+
+            self._admin = make_admin(
+                self.server, self.open_accounts(), self._session_key, self._config.state
+            )
+        return self._admin
+
+    @functools.cached_property
+    def _session_key(self) -> bytes:
+        return self._key or session_key(self._config.state / "admin.key")
 
     def introduction(self) -> list[str]:
         """What the operator reads at the start; a first password only this once."""
@@ -179,11 +221,12 @@ class AdminService:
                 f"Settings  revision {self.server.revisions.current.number} of the admin "
                 f"page is in force, not the configuration's: {names}"
             )
-        if self.listener is None or self.site is None:
+        if self.listener is None:
             return lines
         lines.append(f"Admin     {self.listener.url}/")
-        if self.site.first_password is not None:
-            lines.append(f"          log in as admin with {self.site.first_password}")
+        password = self.open_accounts().first_password
+        if password is not None:
+            lines.append(f"          log in as admin with {password}")
             lines.append("          (shown only now; you will be asked for one of your own)")
         return lines
 
@@ -195,12 +238,16 @@ class AdminService:
             self.factory.abort_all()
 
     def _end(self) -> None:
-        if self.site is not None:
-            self.site.admin.close()
+        if self._admin is not None:
+            self._admin.close()
         self.server.history.stop()
         observer: Any = self.faults
         globalLogPublisher.removeObserver(observer)
         self._pool.stop()
+
+
+def _load_pages() -> None:
+    importlib.import_module("server.admin.site")
 
 
 def session_key(path: Path) -> bytes:

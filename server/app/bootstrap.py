@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from server.admin.revisions import Configured, usable
 from server.admission.own_pages import BadTemplate, OwnPages
@@ -29,8 +29,9 @@ from server.store.database import Database, StoreUnavailable, sqlite_url
 from server.store.journal import JournalState, read_journal
 from server.store.queries import add_revision, read_passes, read_revisions
 from server.store.records import PassRecord, RevisionRecord
-from server.torrent.metainfo import MetainfoStore
-from server.torrent.room import TorrentRoom
+
+if TYPE_CHECKING:
+    from server.torrent.room import TorrentRoom
 
 #: Author of revisions that come from the configuration and not from an operator.
 CONFIGURATION = "configuration"
@@ -215,5 +216,8 @@ def torrent_room(
             "torrents need the package libtorrent: install tidegate with its extra, "
             "tidegate[peers], or leave torrent.enabled out"
         )
+    from server.torrent.metainfo import MetainfoStore
+    from server.torrent.room import TorrentRoom
+
     store = MetainfoStore(reactor, config.state / "torrents")
     return TorrentRoom(reactor, config.torrent, site, store, has_torrent, rng, reactor.seconds)

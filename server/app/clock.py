@@ -8,10 +8,22 @@ a token or the database reads is the wall clock, `time.time`.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from types import ModuleType
+from typing import cast
 
-from twisted.internet.epollreactor import EPollReactor
+# Twisted's transports bring pyOpenSSL and all of cryptography along where they find it, 10 MB for
+# a TLS that nobody here speaks: files and pages have `ssl`, the links of a cluster wrap themselves.
+_OPENSSL = sys.modules.get("OpenSSL")
+sys.modules["OpenSSL"] = cast(ModuleType, None)
+try:
+    from twisted.internet.epollreactor import EPollReactor
+finally:
+    del sys.modules["OpenSSL"]
+    if _OPENSSL is not None:
+        sys.modules["OpenSSL"] = _OPENSSL
 
 #: The reactor looks at its clock at least as often as this, in seconds.
 LOOK_S = 1.0

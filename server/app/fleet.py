@@ -15,7 +15,6 @@ from protocol.manifest import FileDigests
 from server.admin.vitals import NodeFigures
 from server.admission.gate import Gate, SmallTerms
 from server.admission.rules import Rule, RuleBook
-from server.app.listeners import Listener
 from server.app.shared import Shared
 from server.cluster.common_memory import CommonCounts, CommonLine, CommonMemory
 from server.cluster.leader import Leader, Nodes, machine_of
@@ -24,7 +23,6 @@ from server.files.pacer import Pacer
 from server.files.site import Site
 from server.files.transfer import Admission, Representation
 from server.files.tree import IsDirectory, NotHere
-from server.http.factory import HttpFactory
 from server.http.request import Request
 from server.store.database import Database
 
@@ -82,52 +80,6 @@ class FleetPlan:
     def machines(self) -> int:
         """How many machines these are on."""
         return max(1, len({machine_of(name) for name in self.awaited}))
-
-
-class OwnTotals:
-    """One process serves."""
-
-    def __init__(self, pacer: Pacer, factory: HttpFactory, listeners: Sequence[Listener]) -> None:
-        self._pacer = pacer
-        self._factory = factory
-        self._listeners = listeners
-
-    @property
-    def urls(self) -> Sequence[str]:
-        """See `Totals`."""
-        return [listener.url for listener in self._listeners]
-
-    @property
-    def connections(self) -> int:
-        """See `Totals`."""
-        return len(self._factory.connections)
-
-    @property
-    def connections_total(self) -> int:
-        """See `Totals`."""
-        return self._factory.accepted_total
-
-    @property
-    def sent_bytes_total(self) -> int:
-        """See `Totals`."""
-        return self._pacer.sent_bytes_total
-
-    def goodput_bytes_s(self) -> float:
-        """See `Totals`."""
-        return self._pacer.goodput_bytes_s()
-
-    def nodes(self) -> Sequence[NodeFigures]:
-        """See `Totals`."""
-        return ()
-
-    @property
-    def epoch(self) -> int:
-        """See `Totals`."""
-        return 0
-
-    def fault(self) -> str:
-        """See `Totals`."""
-        return ""
 
 
 class FleetTotals:

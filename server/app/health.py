@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from server.admin.vitals import Vitals
-from server.cluster.node import RemoteAdmission
 from server.files.site import Site
 from server.http.answers import Header
 from server.http.request import Request
+
+if TYPE_CHECKING:
+    from server.cluster.node import RemoteAdmission
 
 LIVE, READY = "/-/live", "/-/ready"
 _NO_STORE = (b"Cache-Control", b"no-store")

@@ -192,7 +192,8 @@ class Machine:
     def _company(self) -> int:
         if self._service is None:
             return 1
-        here = self._service.nodes.machines()
+        nodes = self._service.nodes
+        here = nodes.machines() if nodes is not None else set()
         return len(here | {self.name})
 
     def _misses_leader(self) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from protocol.manifest import Source
 from server.app.settings import ServerConfig
-from server.mirror.registry import MirrorDirectory, Registry
+
+if TYPE_CHECKING:
+    from server.mirror.registry import MirrorDirectory, Registry
 
 
 def configured_mirrors(config: ServerConfig) -> tuple[Source, ...]:
@@ -20,11 +23,13 @@ def configured_mirrors(config: ServerConfig) -> tuple[Source, ...]:
 
 
 def followers_of(
-    config: ServerConfig, registry: Registry, now: Callable[[], float]
+    config: ServerConfig, registry: Registry | None, now: Callable[[], float]
 ) -> MirrorDirectory | None:
     """Where else files can be had: at the followers of the channel that is served, if any."""
-    if config.mirror_publish is None or config.mirror_channel is None:
+    if registry is None or config.mirror_publish is None or config.mirror_channel is None:
         return None
+    from server.mirror.registry import MirrorDirectory
+
     return MirrorDirectory(
         registry,
         config.mirror_channel,

@@ -132,7 +132,6 @@ def _serve(
     reactor = _reactor(loaded)
 
     from server.app.service import Service
-    from server.app.workers import CANNOT
 
     try:
         service = Service(
@@ -152,7 +151,11 @@ def _serve(
             click.echo(f"tidegate: {text}", err=True)
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(CANNOT if child is not None and faults else 1)
+        if child is None or not faults:
+            os._exit(1)
+        from server.app.workers import CANNOT
+
+        os._exit(CANNOT)
     return [], 0
 
 

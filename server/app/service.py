@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
 
@@ -46,7 +46,6 @@ from server.app.bootstrap import (
 )
 from server.app.config import CannotStart, LoadedConfig
 from server.app.descriptors import affordable, raise_limit
-from server.app.fleet import FleetPlan, FleetTotals, LeaderHome, NodePort, OwnTotals
 from server.app.keys import KeyKeeper, load_keys
 from server.app.listeners import (
     Listener,
@@ -57,12 +56,11 @@ from server.app.listeners import (
     trusted_proxies,
 )
 from server.app.mirrors import configured_mirrors, followers_of
+from server.app.own_totals import OwnTotals
 from server.app.parts import InOrder, Part
 from server.app.settings import FIXED, ServerConfig
 from server.app.state_lock import lock_state
 from server.app.store_service import StoreService
-from server.cluster.leader import Leader, Nodes
-from server.cluster.line import FleetLine
 from server.files.contact import security_txt
 from server.files.digest_warmup import Survey
 from server.files.digests import Catalog
@@ -75,15 +73,20 @@ from server.files.transfer import no_torrents
 from server.http.factory import HttpFactory
 from server.http.front import Front
 from server.http.tls import CertificateWatch, TlsServer
-from server.mirror.registry import Registry
-from server.mirror.routes import PREFIX, MirrorOrigin
-from server.multicast.service import MulticastRoom, MulticastSender
 from server.store.accounts import OperatorTables
 from server.store.cluster import drop_node, keep_node
 from server.store.journal import reserve_numbers, write_tickets
 from server.store.queries import count_pass_use, keep_revision
 from server.store.records import PassRecord
 from server.store.store import CLUSTER_LATE_S, LATE_S, Work
+
+# What a server has only where it is configured is loaded only then.
+if TYPE_CHECKING:
+    from server.app.fleet import FleetPlan
+    from server.cluster.leader import Leader, Nodes
+    from server.mirror.registry import Registry
+    from server.mirror.routes import MirrorOrigin
+    from server.multicast.service import MulticastRoom, MulticastSender
 
 #: A server that stops lets whole answers get out for so long.
 _PARTING_S = 1.0
@@ -136,10 +139,21 @@ class Service:
         line = fleet.common_line() if fleet is not None else None
         self.pacer = Pacer(reactor, config.bandwidth, line)
         #: The processes that serve, where there are several; this one then has the queue.
-        self.nodes = Nodes(self.pacer.goodput_bytes_s)
-        lines = FleetLine(self.nodes, config.bandwidth)
-        self.line: Line = LineKeeper(self.pacer, config.bandwidth) if fleet is None else lines
-        registry = Registry()
+        self.nodes: Nodes | None = None
+        self.line: Line
+        if fleet is None:
+            self.line = LineKeeper(self.pacer, config.bandwidth)
+        else:
+            from server.cluster.leader import Nodes
+            from server.cluster.line import FleetLine
+
+            self.nodes = Nodes(self.pacer.goodput_bytes_s)
+            self.line = lines = FleetLine(self.nodes, config.bandwidth)
+        registry: Registry | None = None
+        if config.mirror_publish is not None:
+            from server.mirror.registry import Registry
+
+            registry = Registry()
         followers = followers_of(config, registry, now)
         sender = self._multicast_sender(rng)
 
@@ -192,6 +206,8 @@ class Service:
         # What answers.
         self.multicast: MulticastRoom | None = None
         if sender is not None:
+            from server.multicast.service import MulticastRoom
+
             self.multicast = MulticastRoom(
                 reactor, sender, self.tree, gate, config.state, self._database.read_pool
             )
@@ -218,7 +234,9 @@ class Service:
         if self.multicast is not None:
             self.multicast.add_routes(site)
         self._mirror_origin: MirrorOrigin | None = None
-        if config.mirror_publish is not None:
+        if registry is not None and config.mirror_publish is not None:
+            from server.mirror.routes import PREFIX, MirrorOrigin
+
             self._mirror_origin = MirrorOrigin(
                 registry, config.mirror_publish, reactor, now, site.forget_all
             )
@@ -237,13 +255,15 @@ class Service:
         self._front = Front(reactor, self.factory)
         self.listeners: list[Listener] = []
         self.certificate = CertificateWatch(reactor, tls) if tls is not None else None
-        self.totals: Totals = (
-            OwnTotals(self.pacer, self.factory, self.listeners)
-            if fleet is None
-            else FleetTotals(self.nodes, self.pacer, fleet, reactor.seconds)
-        )
+        self.totals: Totals
         self.leader: Leader | None = None
-        if fleet is not None:
+        if fleet is None or self.nodes is None:
+            self.totals = OwnTotals(self.pacer, self.factory, self.listeners)
+        else:
+            from server.app.fleet import FleetTotals, LeaderHome
+            from server.cluster.leader import Leader
+
+            self.totals = FleetTotals(self.nodes, self.pacer, fleet, reactor.seconds)
             self.leader = Leader(
                 reactor,
                 LeaderHome(site, gate, lambda request: self.admin.answer(request)),
@@ -267,12 +287,12 @@ class Service:
             totals=self.totals,
             multicast=self.multicast,
             torrents=self.torrents,
-            mirrors=registry if self._mirror_origin is not None else None,
+            mirrors=registry,
             tls=tls,
             key=cluster.shared.admin_key if cluster is not None else None,
             opened=admin,
         )
-        if cluster is not None:
+        if cluster is not None and self.nodes is not None:
             self._remember_nodes(self.nodes)
         health.add_routes(site, self.admin.server.vitals)
         self._ready: Callable[[list[str]], None] = lambda urls: None
@@ -287,6 +307,8 @@ class Service:
         settings = self.config.multicast
         if not settings.enabled:
             return None
+        from server.multicast.service import MulticastSender
+
         try:
             return MulticastSender(self.reactor, settings, rng, self.pacer.charge)
         except ProtocolError as fault:
@@ -307,6 +329,8 @@ class Service:
         yield Part("queue", lambda: self.gate.open(restored), self.gate.close)
         leader = self.leader
         if leader is not None and fleet is not None:
+            from server.app.fleet import NodePort
+
             port = NodePort(self.reactor, leader, fleet.socket)
             yield Part("node port", port.open, port.close)
             yield Part("leader", lambda: leader.start(self._tell_ready), self._leave)

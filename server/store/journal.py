@@ -7,14 +7,17 @@ import gc
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Executable, and_, delete, func, not_, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
 from policies.contract import TicketRow, TicketState
 from server.store.models import Counter, TicketRecord
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
 
 #: States of tickets that still have a place, or a download that died with the process.
 LIVE = (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
@@ -50,7 +53,11 @@ def insert_for(session: Session) -> type[sqlite.Insert] | type[postgresql.Insert
 
 
 def _insert_of(dialect: str) -> type[sqlite.Insert] | type[postgresql.Insert]:
-    return postgresql.Insert if dialect == "postgresql" else sqlite.Insert
+    if dialect != "postgresql":
+        return sqlite.Insert
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.Insert
 
 
 @functools.cache

@@ -1,7 +1,6 @@
 """The tables. Only this room knows them; helpers of other rooms see the values in `records`.
 
-Times are Unix seconds as floats, sizes are bytes. A room that needs tables of its own (the admin
-page has users and sessions) declares them on the same `Base` and brings a migration.
+Times are Unix seconds as floats, sizes are bytes. What changes here brings a migration.
 """
 
 from __future__ import annotations
@@ -153,3 +152,53 @@ class PassRow(Base):
     uses: Mapped[int] = mapped_column(default=0)
     revoked: Mapped[bool] = mapped_column(default=False)
     note: Mapped[str] = mapped_column(Text, default="")
+
+
+class UserRow(Base):
+    """One user of the administration."""
+
+    __tablename__ = "admin_users"
+
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    role: Mapped[str] = mapped_column(String(16))
+    password_hash: Mapped[str] = mapped_column(Text)
+    created_s: Mapped[float]
+    must_change: Mapped[bool]
+    totp_secret: Mapped[str | None] = mapped_column(String(64))
+    totp_step: Mapped[int]
+
+
+class TokenRow(Base):
+    """One API token, by the digest of its secret."""
+
+    __tablename__ = "admin_tokens"
+
+    serial: Mapped[str] = mapped_column(String(16), primary_key=True)
+    label: Mapped[str] = mapped_column(String(64))
+    scopes: Mapped[str] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(String(64))
+    owner: Mapped[str] = mapped_column(String(64))
+    created_s: Mapped[float]
+    expires_s: Mapped[float | None]
+    used_s: Mapped[float | None]
+    parent: Mapped[str | None] = mapped_column(String(16))
+
+
+class SessionRow(Base):
+    """One login, by the digest of its id."""
+
+    __tablename__ = "admin_sessions"
+
+    key: Mapped[str] = mapped_column(String(64), primary_key=True)
+    user: Mapped[str] = mapped_column(String(64))
+    created_s: Mapped[float]
+    seen_s: Mapped[float]
+
+
+class DocumentRow(Base):
+    """A document of the operator's: rules for files, blocked networks, the waiting page."""
+
+    __tablename__ = "operator_state"
+
+    name: Mapped[str] = mapped_column(String(64), primary_key=True)
+    body: Mapped[dict[str, Any]] = mapped_column(JSON)
