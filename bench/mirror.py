@@ -39,29 +39,28 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """Seconds of CPU and of wall clock, and what was printed."""
+    """Seconds of CPU and of wall clock, what was printed, and the most memory of one process."""
 
     cpu_s: float
     wall_s: float
     output: str
+    peak_bytes: int
 
 
 def timed(command: Sequence[object]) -> RunCost:
     """Run a command and count the CPU of it and its children."""
     started = time.monotonic()
-    before = os.times()
-    done = subprocess.run(
-        [str(word) for word in command],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        check=False,
-    )
-    after = os.times()
-    if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))}:\n{done.stdout}{done.stderr}")
-    cpu_s = sum(after[2:4]) - sum(before[2:4])
-    return RunCost(cpu_s, time.monotonic() - started, done.stdout)
+    with tempfile.TemporaryFile("w+") as out:
+        words = [str(word) for word in command]
+        process = subprocess.Popen(words, stdout=out, stderr=out, env=ENVIRONMENT)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        wall_s = time.monotonic() - started
+        out.seek(0)
+        output = out.read()
+    if process.returncode:
+        raise SystemExit(f"{' '.join(words)}:\n{output}")
+    return RunCost(used.ru_utime + used.ru_stime, wall_s, output, used.ru_maxrss * 1024)
 
 
 def row(*cells: object) -> None:

@@ -122,15 +122,15 @@ def multipart_pieces(
     """The body of a multipart/byteranges answer, ranges standing for themselves, and its length."""
     pieces: list[bytes | ByteRange] = []
     total = 0
-    start_of_part = ""
+    # The first boundary, too, stands on a line of its own: zsync reads it so, and asks without end
+    # when it finds none.
     for start, end in ranges:
         head = (
-            f"{start_of_part}--{boundary}\r\nContent-Type: {content_type}\r\n"
+            f"\r\n--{boundary}\r\nContent-Type: {content_type}\r\n"
             f"Content-Range: {ContentRange(start, end, size_bytes)}\r\n\r\n"
         ).encode("latin-1")
         pieces += [head, (start, end)]
         total += len(head) + end - start
-        start_of_part = "\r\n"
     tail = f"\r\n--{boundary}--\r\n".encode("ascii")
     pieces.append(tail)
     return pieces, total + len(tail)

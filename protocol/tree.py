@@ -4,12 +4,15 @@ Laws. Entries stand in depth-first order with names sorted, parents before child
 is the entry with the empty path. Of files that share an inode the first is the file (`f`), the
 others are hard links (`h`) to it. Names that are not UTF-8 are carried as surrogate escapes.
 The digest of a manifest is the SHA-256 of its lines, so two trees are equal exactly when their
-digests are (contents, modes, mtimes, symbolic and hard links; owners are not carried: a mirror
-need not run as root). One line is one JSON array; a tree of a million files is never held whole.
+digests are (contents, modes, mtimes, symbolic and hard links, and where the publisher asked for it
+extended attributes of the `user.` kind; owners are not carried: a mirror need not run as root).
+One line is one JSON array; a tree of a million files is never held whole.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import json
 import re
@@ -30,6 +33,12 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _ESCAPES = re.compile(r"\0|(?:\A|/)\.{0,2}(?:/|\Z)")
 _LONGEST_PATH = 4096
 _BIGGEST = 1 << 62
+#: The only kind of extended attributes that travels: others give rights, or are the system's own.
+ATTRIBUTE_PREFIX = "user."
+#: Names and values of one file's attributes together, in bytes: a manifest line must stay short.
+ATTRIBUTES_LIMIT_BYTES = 32 << 10
+#: Extended attributes, sorted by name.
+Attributes = tuple[tuple[str, bytes], ...]
 
 
 class Entry(NamedTuple):
@@ -37,7 +46,8 @@ class Entry(NamedTuple):
 
     `kind`: d(irectory), f(ile), l (symbolic link), h(ard link to `target`, a path in the same
     tree). `mode` holds the permission bits, `mtime_ns` nanoseconds since 1970, `size_bytes` and
-    `sha256` (hex) belong to files, `target` to links of either kind.
+    `sha256` (hex) belong to files, `target` to links of either kind. `attributes` are extended
+    ones of a file or directory; hard links have those of their file.
     """
 
     kind: Kind
@@ -47,6 +57,7 @@ class Entry(NamedTuple):
     size_bytes: int = 0
     sha256: str = ""
     target: str = ""
+    attributes: Attributes = ()
 
 
 def order_key(path: str) -> str:
@@ -106,18 +117,51 @@ def name_some(paths: Sequence[str], most: int = 5) -> str:
     return ", ".join(repr(path) for path in paths[:most]) + rest
 
 
+def check_attributes(attributes: Attributes) -> Attributes:
+    """Return them if they may travel: `user.` only, sorted, each once, and not too much."""
+    names = [name for name, _ in attributes]
+    size_bytes = sum(len(name) + len(value) for name, value in attributes)
+    if names != sorted({*names}) or size_bytes > ATTRIBUTES_LIMIT_BYTES:
+        raise BadManifest("The manifest carries too many extended attributes for one file.")
+    if any(not name.startswith(ATTRIBUTE_PREFIX) or "\0" in name for name in names):
+        raise BadManifest("The manifest carries an extended attribute that may not travel.")
+    return attributes
+
+
+def _mode_cell(entry: Entry) -> object:
+    """The mode, and with it the attributes of the few entries that have some."""
+    if not entry.attributes:
+        return entry.mode
+    values = {name: base64.b64encode(value).decode() for name, value in entry.attributes}
+    return [entry.mode, values]
+
+
+def _from_mode_cell(cell: object) -> tuple[int, Attributes]:
+    if not isinstance(cell, list):
+        return check_number(cell, "mode", 0, _MODE_MASK), ()
+    if len(cell) != 2 or not isinstance(cell[1], dict) or not cell[1]:
+        raise BadManifest("The manifest carries extended attributes that cannot be read.")
+    try:
+        found = tuple((name, base64.b64decode(v, validate=True)) for name, v in cell[1].items())
+    except (TypeError, ValueError, binascii.Error) as fault:
+        raise BadManifest(
+            "The manifest carries extended attributes that cannot be read."
+        ) from fault
+    return check_number(cell[0], "mode", 0, _MODE_MASK), check_attributes(found)
+
+
 def to_row(entry: Entry) -> list[object]:
     """The JSON array of one entry."""
     match entry.kind:
         case "d":
-            return ["d", entry.path, entry.mode, entry.mtime_ns]
+            return ["d", entry.path, _mode_cell(entry), entry.mtime_ns]
         case "l":
             return ["l", entry.path, entry.mode, entry.mtime_ns, entry.target]
         case "h":
             return ["h", entry.path, entry.target]
         case "f":
             size, digest = entry.size_bytes, entry.sha256
-            return ["f", entry.path, entry.mode, entry.mtime_ns, size, digest]
+            return ["f", entry.path, _mode_cell(entry), entry.mtime_ns, size, digest]
 
 
 def from_row(row: object) -> Entry:
@@ -147,13 +191,16 @@ def from_row(row: object) -> Entry:
     shape = {"d": 4, "l": 5, "f": 6}
     if not isinstance(kind, str) or shape.get(kind) != len(row) or (kind != "d" and not path):
         raise BadManifest("A line of the manifest is of an unknown kind; update this program.")
-    mode = check_number(row[2], "mode", 0, _MODE_MASK)
+    mode, attributes = _from_mode_cell(row[2])
     mtime_ns = check_number(row[3], "time", -_BIGGEST)
     if kind == "d":
-        return Entry("d", path, mode, mtime_ns)
+        return Entry("d", path, mode, mtime_ns, attributes=attributes)
     if kind == "l":
+        if attributes:
+            raise BadManifest(f"The manifest gives the link {path!r} extended attributes.")
         return Entry("l", path, mode, mtime_ns, target=check_target(row[4]))
-    return Entry("f", path, mode, mtime_ns, check_number(row[4], "size"), check_sha256(row[5]))
+    size_bytes, digest = check_number(row[4], "size"), check_sha256(row[5])
+    return Entry("f", path, mode, mtime_ns, size_bytes, digest, attributes=attributes)
 
 
 def encode_row(row: list[object]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
@@ -12,7 +12,7 @@ from protocol.batch import Header, Update
 from protocol.batch_apply import Application
 from protocol.batch_generate import GeneratedUpdate, generate
 from protocol.batch_group import FilePart
-from protocol.tree import EMPTY_DIGEST, Entry, encode_entry, order_key, parent_of
+from protocol.tree import EMPTY_DIGEST, Attributes, Entry, encode_entry, order_key, parent_of
 
 
 @dataclass
@@ -20,6 +20,7 @@ class Inode:
     content: bytes = b""
     mode: int = 0o644
     mtime_ns: int = 0
+    attributes: Attributes = ()
 
 
 @dataclass
@@ -47,7 +48,8 @@ class Tree:
                     continue
                 digest = hashlib.sha256(inode.content).hexdigest()
                 size = len(inode.content)
-                out.append(Entry("f", path, inode.mode, inode.mtime_ns, size, digest))
+                entry = Entry("f", path, inode.mode, inode.mtime_ns, size, digest)
+                out.append(entry._replace(attributes=inode.attributes))
         return out
 
     def read(self, entry: Entry, offset: int, length: int) -> bytes:
@@ -61,7 +63,7 @@ class Tree:
         return (
             self.dirs,
             self.symlinks,
-            {p: (i.content, i.mode, i.mtime_ns) for p, i in self.files.items()},
+            {p: (i.content, i.mode, i.mtime_ns, i.attributes) for p, i in self.files.items()},
             sorted(sorted(group) for group in groups.values()),
         )
 
@@ -123,6 +125,7 @@ class MemoryStage:
         else:
             inode = self.new.files[entry.path]
             inode.mode, inode.mtime_ns = entry.mode, entry.mtime_ns
+            inode.attributes = entry.attributes
 
 
 def digest_of(entries: Iterable[Entry]) -> str:
@@ -173,6 +176,14 @@ _CONTENTS = st.one_of(
 )
 _TIMES = st.integers(-(10**18), 4 * 10**18)
 _MODES = st.integers(0, 0o7777)
+#: Few files have extended attributes.
+_ATTRIBUTES = st.one_of(
+    st.just({}),
+    st.just({}),
+    st.dictionaries(
+        st.text("abcé\udcff.", max_size=5).map("user.x".__add__), st.binary(max_size=9), max_size=3
+    ),
+).map(lambda found: tuple(sorted(found.items())))
 
 
 @st.composite
@@ -195,13 +206,13 @@ def _put(draw: st.DrawFn, tree: Tree, path: str) -> None:
     elif kind == "h" and tree.files:
         tree.files[path] = tree.files[draw(st.sampled_from(sorted(tree.files)))]
     else:
-        tree.files[path] = Inode(draw(_CONTENTS), draw(_MODES), draw(_TIMES))
+        tree.files[path] = Inode(draw(_CONTENTS), draw(_MODES), draw(_TIMES), draw(_ATTRIBUTES))
 
 
 @st.composite
 def edits(draw: st.DrawFn, tree: Tree) -> Tree:
     """A tree some random edits away: writes, touches, moves, deletions, new names, new kinds."""
-    copies = {id(i): Inode(i.content, i.mode, i.mtime_ns) for i in tree.files.values()}
+    copies = {id(i): replace(i) for i in tree.files.values()}
     new = Tree(dict(tree.dirs), dict(tree.symlinks), {})
     new.files = {path: copies[id(inode)] for path, inode in tree.files.items()}
     for _ in range(draw(st.integers(0, 8))):
@@ -223,8 +234,9 @@ def edits(draw: st.DrawFn, tree: Tree) -> Tree:
                 inode.content = inode.content[:cut] + draw(_CONTENTS) + inode.content[cut + 3 :]
             elif action == "touch":
                 inode.mode, inode.mtime_ns = draw(_MODES), draw(_TIMES)
+                inode.attributes = draw(_ATTRIBUTES)
             elif action == "unlink":
-                new.files[path] = Inode(inode.content, inode.mode, inode.mtime_ns)
+                new.files[path] = replace(inode)
             elif action == "move" and path + "x" not in new.dirs:
                 new.files[path + "x"] = new.files.pop(path)
     return new

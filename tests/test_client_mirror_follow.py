@@ -418,3 +418,56 @@ def test_a_fingerprint_pins_the_root(site: Site) -> None:
     with pytest.raises(MirrorProblem) as caught:
         follower.trust.pin_fingerprint("0" * 64)
     assert caught.value.code == "wrong-root"
+
+
+def test_attributes_travel_when_asked_for(tmp_path: Path) -> None:
+    site = Site(tmp_path, PublishSettings(attributes=True))
+    (site.tree / "folder").mkdir()
+    (site.tree / "folder" / "file").write_bytes(b"content")
+    try:
+        os.setxattr(site.tree / "folder" / "file", "user.origin", b"\0built here\xff")
+        os.setxattr(site.tree / "folder", "user.kind", b"")
+    except OSError:
+        pytest.skip("this file system knows no attributes")
+    (site.tree / "folder" / "file").chmod(0o444)
+    assert site.publish().bared == ()
+    follower = site.follower()
+    follower.once()
+    live = follower.place.live / "folder"
+    assert os.getxattr(live / "file", "user.origin") == b"\0built here\xff"
+    assert os.getxattr(live, "user.kind") == b""
+    # Another value is another version; the content does not travel for it.
+    os.setxattr(site.tree / "folder" / "file", "user.origin", b"elsewhere")
+    assert site.publish().updates[0][1].contents == 0
+    follower.once()
+    assert os.getxattr(live / "file", "user.origin") == b"elsewhere"
+    # Drift of them is found and repaired; what the mirror's admin adds of his own is left.
+    (live / "file").chmod(0o644)
+    os.setxattr(live / "file", "user.origin", b"edited")
+    os.setxattr(live.parent, "user.note", b"mine")
+    assert follower.once().repaired == ("folder/file",)
+    assert os.getxattr(live / "file", "user.origin") == b"elsewhere"
+    os.removexattr(site.tree / "folder" / "file", "user.origin")
+    site.publish()
+    follower.once()
+    assert os.listxattr(live / "file") == []
+
+
+def test_a_file_system_without_attributes_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path, PublishSettings(attributes=True))
+    (site.tree / "file").write_bytes(b"content")
+    try:
+        os.setxattr(site.tree / "file", "user.origin", b"x")
+    except OSError:
+        pytest.skip("this file system knows no attributes")
+    site.publish()
+
+    def refused(path: str, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), path)
+
+    monkeypatch.setattr(os, "setxattr", refused)
+    with pytest.raises(MirrorProblem) as caught:
+        site.follower().once()
+    assert caught.value.code == "no-attributes"

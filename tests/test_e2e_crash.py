@@ -9,6 +9,7 @@ import selectors
 import signal
 import socket
 import sqlite3
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -152,6 +153,35 @@ def test_a_used_ticket_is_not_honoured_again_however_soon_the_server_is_killed(
             statuses.append(status)
         assert statuses == [403] * 32
     disk.close()
+
+
+@pytest.mark.parametrize("command", [["curl", "-sS", "-o"], ["wget", "-q", "-t", "1", "-O"]])
+def test_a_program_that_waits_hears_that_its_server_died(
+    tmp_path: Path, command: list[str]
+) -> None:
+    """curl and wget take a header that just ends for a whole answer, and a script goes on."""
+    make_release(tmp_path / "release", big_iso=5_000_000)
+    config = tmp_path / "tidegate.toml"
+    config.write_text(
+        'policy = "ticket"\nbandwidth = "1MB"\n[admission]\nslots = 1\nreserve_small = 0\n'
+        '[[holding.tools]]\nagent = "curl|wget"\nmanner = "hold"\nsilent_s = 0.1\ndrip_s = 0.1\n'
+    )
+    with serving(tmp_path / "release", tmp_path / "state", "--config", str(config)) as server:
+        _, _, first = ask(server.url, "first")
+        waiting = subprocess.Popen([*command, tmp_path / "saved", f"{server.url}/big.iso"])
+        wait_for(lambda: len(journal(tmp_path / "state")) == 2)
+        parts = urlsplit(server.url)
+        with socket.create_connection((parts.hostname, parts.port), timeout=20) as behind:
+            behind.sendall(b"GET /big.iso HTTP/1.1\r\nHost: x\r\nUser-Agent: curl/8\r\n\r\n")
+            heard = b""
+            while b"Tidegate-Held" not in heard:
+                heard += behind.recv(1000)
+            assert waiting.poll() is None
+            server.kill()
+            with pytest.raises(ConnectionResetError):
+                behind.makefile("rb").read()
+        assert waiting.wait(20) != 0
+        first.close()
 
 
 def test_no_slot_stays_taken_after_a_crash(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from protocol.tree import (
     decode_entry,
     encode_entry,
     first_clash,
+    from_row,
     in_order,
     leads_out,
     name_some,
@@ -226,3 +227,26 @@ def test_golden_update_is_read_the_same_for_ever() -> None:
     new = [change.entry for change in merge(old, update.rows())]
     assert [encode_entry(e).decode() for e in new if e] == vectors["new"]
     assert digest_of([e for e in new if e]) == vectors["after"]
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        [0o644],
+        [0o644, {}],
+        [0o644, {"user.a": "not base64!"}],
+        [0o644, {"user.a": 5}],
+        [0o644, {"security.capability": "AAAA"}],
+        [0o644, {"user.b": "", "user.a": ""}],
+        [0o644, {"user.a": "A" * 60_000}],
+        [0o644, {"user.a\0": ""}],
+        ["0644", {"user.a": ""}],
+    ],
+)
+def test_attributes_that_may_not_travel_are_refused(mode: object) -> None:
+    from_row(["d", "a", [0o755, {"user.a": "AAAA"}], 1])
+    for row in (["f", "a", mode, 1, 0, "0" * 64], ["d", "a", mode, 1]):
+        with pytest.raises(BadManifest):
+            from_row(row)
+    with pytest.raises(BadManifest):
+        from_row(["l", "a", [0o777, {"user.a": ""}], 1, "b"])

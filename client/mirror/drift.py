@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from client.mirror.place import Place
-from client.mirror.stage import LiveDisk, stamp_of
+from client.mirror.stage import LiveDisk, attributes_of, stamp_of
 from protocol.errors import BadManifest
 from protocol.tree import KEPT_MODE, Entry, decode_entry
 from protocol.tree_diff import pair_up
@@ -101,7 +101,12 @@ def _find_drift(place: Place, now: float, *, paranoid: bool) -> Drift:
         )
         for expected, found in pair_up(KeptManifest(place.manifest), actual):
             if expected == found or (
-                expected is not None and expected._replace(mode=expected.mode & KEPT_MODE) == found
+                expected is not None
+                and found == expected._replace(mode=expected.mode & KEPT_MODE, attributes=())
+                and (
+                    not expected.attributes
+                    or expected.attributes == attributes_of(f"{place.live}/{expected.path}")
+                )
             ):
                 continue
             differs = expected or found

@@ -10,9 +10,10 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from client.mirror.problem import MirrorProblem
 from protocol.batch_group import FilePart
 from protocol.errors import BadManifest
-from protocol.tree import KEPT_MODE, Entry, leads_out
+from protocol.tree import ATTRIBUTE_PREFIX, KEPT_MODE, Attributes, Entry, leads_out
 from protocol.tree_scan import Found, Stamp
 
 #: ioctl(2) FICLONE: share the extents of another file (btrfs, XFS, bcachefs).
@@ -176,6 +177,16 @@ class DiskStage:
 
     def set_attributes(self, entry: Entry) -> None:
         path = self._at(entry.path)
+        # First: a mode may forbid it.
+        for name, value in entry.attributes:
+            try:
+                os.setxattr(path, name, value, follow_symlinks=False)
+            except OSError as fault:
+                raise MirrorProblem(
+                    "no-attributes",
+                    f"The channel has extended attributes ({name!r} of {entry.path!r}), and the "
+                    f"file system of the mirror does not take them: {fault.strerror}.",
+                ) from fault
         if entry.kind != "l":
             os.chmod(path, entry.mode & KEPT_MODE)
         os.utime(path, ns=(entry.mtime_ns, entry.mtime_ns), follow_symlinks=False)
@@ -236,6 +247,16 @@ def _copy_part(source: int, handle: int, offset: int, end: int) -> None:
             raise
     while offset < end and (chunk := os.pread(source, min(_CHUNK_BYTES, end - offset), offset)):
         offset += os.pwrite(handle, chunk, offset)
+
+
+def attributes_of(path: str) -> Attributes:
+    """The extended attributes of a live file that could have been published."""
+    try:
+        names = os.listxattr(path, follow_symlinks=False)
+        mine = sorted(name for name in names if name.startswith(ATTRIBUTE_PREFIX))
+        return tuple((name, os.getxattr(path, name, follow_symlinks=False)) for name in mine)
+    except OSError:
+        return ()
 
 
 class LiveDisk:

@@ -35,6 +35,7 @@ _JOINED_BYTES = 16 * 1024
 BLOCKED = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 _RESET = struct.pack("ii", 1, 0)
+_ORDERLY = struct.pack("ii", 0, 0)
 _NOT_TLS = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
     b"Content-Length: 60\r\n\r\nThis port speaks TLS, but a plain request arrived; use https"
@@ -591,6 +592,8 @@ class HttpConnection:
             if request.dripped not in (0, ready.status):
                 self.abort()
                 return
+            if request.dripped:
+                self._break_by(_ORDERLY)
             head = b"%b%b%b%b\r\n" % (
                 start,
                 b"" if request.dripped else self.date_line,
@@ -640,6 +643,7 @@ class HttpConnection:
             if request.dripped != status:
                 self.abort()
                 return None
+            self._break_by(_ORDERLY)
             start = b""
         else:
             start = b"%b\r\n%b%b" % (
@@ -664,6 +668,9 @@ class HttpConnection:
         """Send a part of the header early."""
         line = header_block([(name, value)])
         if not request.dripped:
+            # curl and wget take a header that just ends for an answer without content, and say
+            # that all went well: should this process die now, they must see a reset.
+            self._break_by(_RESET)
             request.dripped = status
             line = b"%b\r\n%b%b%b" % (
                 status_line(status),
@@ -718,10 +725,14 @@ class HttpConnection:
         self._closing = True
         self.idle = False
         self.loop.watch(self, 0)
-        with contextlib.suppress(OSError):
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._break_by(_RESET)
         # Later, so that nobody's callbacks run in the midst of what led here.
         self.factory.reactor.callLater(0, self.lost)
+
+    def _break_by(self, linger: bytes) -> None:
+        """How the peer sees the end of the socket, also when the process dies."""
+        with contextlib.suppress(OSError):
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
     # -- endings ----------------------------------------------------------------------------
 

@@ -21,9 +21,13 @@ from protocol.batch_generate import GeneratedUpdate, generate
 from protocol.channel import Edge, Index, Version, check_channel, prune
 from protocol.errors import BadManifest
 from protocol.tree import (
+    ATTRIBUTE_PREFIX,
+    ATTRIBUTES_LIMIT_BYTES,
     EMPTY_DIGEST,
     KEPT_MODE,
+    Attributes,
     Entry,
+    check_attributes,
     decode_entry,
     encode_entry,
     leads_out,
@@ -52,10 +56,14 @@ Announce = Callable[[Iterable[tuple[Edge, GeneratedUpdate]]], object]
 
 @dataclass(frozen=True, slots=True)
 class PublishSettings:
-    """How one channel is published. `memory_bytes` bounds what contents may take at once."""
+    """How one channel is published. `memory_bytes` bounds what contents may take at once.
+
+    `attributes`: extended attributes of the `user.` kind travel.
+    """
 
     delta: bool = True
     paranoid: bool = False
+    attributes: bool = False
     memory_bytes: int = 256 << 20
     keep_versions: int = 16
     lifetimes: Lifetimes = field(default_factory=Lifetimes)
@@ -83,13 +91,26 @@ class Published:
     updates: tuple[tuple[Edge, GeneratedUpdate], ...]
 
 
-def _has_attributes(path: str) -> bool:
-    """Whether a file has extended attributes that somebody set: capabilities, ACLs, `user.`."""
+def _attributes(path: str) -> list[str]:
+    """The extended attributes of a file that somebody set: capabilities, ACLs, `user.`."""
     try:
         names = os.listxattr(path, follow_symlinks=False)
     except OSError:
-        return False
-    return any(name.startswith(_ATTRIBUTES) for name in names)
+        return []
+    return [name for name in names if name.startswith(_ATTRIBUTES)]
+
+
+def _travelling(path: str, names: Iterable[str]) -> Attributes:
+    """The values of those attributes that may travel; says which file has too much of them."""
+    mine = sorted(name for name in names if name.startswith(ATTRIBUTE_PREFIX))
+    found = tuple((name, os.getxattr(path, name, follow_symlinks=False)) for name in mine)
+    try:
+        return check_attributes(found)
+    except BadManifest as fault:
+        raise RepositoryProblem(
+            f"{path} has more than {ATTRIBUTES_LIMIT_BYTES >> 10} KiB of extended attributes; "
+            "publish without --xattrs, or remove some."
+        ) from fault
 
 
 class ManifestFile:
@@ -234,12 +255,17 @@ class Publisher:
                         stripped.append(entry.path)
                 elif entry.kind == "l" and leads_out(entry.path, entry.target):
                     leading.append(entry.path)
+                if entry.kind in "fd" and (names := _attributes(f"{tree}/{entry.path}")):
+                    travelling: Attributes = ()
+                    if self.settings.attributes:
+                        travelling = _travelling(f"{tree}/{entry.path}", names)
+                        entry = entry._replace(attributes=travelling)
+                    if len(travelling) < len(names):
+                        bared.append(entry.path)
                 line = encode_entry(entry)
                 hasher.update(line)
                 out.write(line)
                 if entry.kind == "f":
-                    if _has_attributes(f"{tree}/{entry.path}"):
-                        bared.append(entry.path)
                     report("reading", seen.files, 0)
         if leading:
             raise RepositoryProblem(

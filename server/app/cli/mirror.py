@@ -13,6 +13,7 @@ import click
 from platformdirs import user_data_path
 
 from protocol.errors import ProtocolError
+from protocol.tree import name_some
 from protocol.units import format_duration, format_size, parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -100,6 +101,9 @@ def init(publish_dir: Path, keys: Path, root_passphrase_file: Path | None) -> No
 @click.option("--delta/--no-delta", default=True, help="Encode changes against the last version.")
 @click.option("--paranoid", is_flag=True, help="Read every file again, whatever its stamp.")
 @click.option(
+    "--xattrs", is_flag=True, help="Extended attributes travel: those named user.*, no others."
+)
+@click.option(
     "--memory", default="256MiB", show_default=True, help="Most memory contents may take."
 )
 @click.option(
@@ -121,6 +125,7 @@ def publish(
     keys: Path,
     delta: bool,
     paranoid: bool,
+    xattrs: bool,
     memory: str,
     multicast_state: Path | None,
     multicast_prefix: str,
@@ -148,6 +153,7 @@ def publish(
         settings = PublishSettings(
             delta=delta,
             paranoid=paranoid,
+            attributes=xattrs,
             memory_bytes=parse_size(memory),
             keep_versions=keep,
         )
@@ -162,9 +168,10 @@ def publish(
         click.echo(
             f"published without its set-user-id, set-group-id or sticky bit: {path}", err=True
         )
-    for path in done.bared:
+    if done.bared:
+        kept = "only those named user.* travel" if xattrs else "--xattrs takes those named user.*"
         click.echo(
-            f"published without its extended attributes (capabilities, ACLs): {path}", err=True
+            f"published without extended attributes ({kept}): {name_some(done.bared)}", err=True
         )
     if not done.changed:
         click.echo(f"{channel}: nothing changed; version {done.version} signed anew.")
