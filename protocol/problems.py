@@ -123,6 +123,10 @@ def type_of(code: str) -> str:
     return BASE + code
 
 
+#: `json.dumps` would make an encoder for each document.
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
 def document(status: int, code: str, detail: str, **members: Any) -> bytes:
     """A problem document: `code` is one of `PROBLEMS`, `detail` one plain sentence for people."""
     found: dict[str, Any] = {
@@ -132,7 +136,7 @@ def document(status: int, code: str, detail: str, **members: Any) -> bytes:
         "detail": detail,
         **members,
     }
-    return json.dumps(found, separators=(",", ":")).encode("ascii") + b"\n"
+    return _encode(found).encode("ascii") + b"\n"
 
 
 def _phrase(status: int) -> str:

@@ -136,7 +136,7 @@ class KeyRing:
         if len({key.name for key in keys}) != len(keys):
             raise ValueError("two keys of one ring have the same name")
         self._newest = keys[0].name
-        self._signers = {key.name: _signer(key.secret) for key in keys}
+        self._secrets = {key.name: _signing_secret(key.secret) for key in keys}
 
     def write_ticket(self, ticket: Ticket) -> str:
         """The token for a ticket. Raises ValueError for fields out of bounds."""
@@ -252,18 +252,19 @@ class KeyRing:
 
     def _sign(self, kind: str, body: bytes) -> str:
         payload = base64.urlsafe_b64encode(body).rstrip(b"=").decode("ascii")
-        token = self._signers[self._newest].sign(f"{kind}.{self._newest}.{payload}")
+        text = f"{kind}.{self._newest}.{payload}"
+        token = f"{text}.{_signature(self._secrets[self._newest], text)}"
         assert len(token) <= MAX_TOKEN_LENGTH
-        return token.decode("ascii")
+        return token
 
     def _unsign(self, kind: str, token: str, code: str) -> bytes:
         match = _SHAPE.fullmatch(token) if len(token) <= MAX_TOKEN_LENGTH else None
         if match is None or match[1] != kind:
             raise _forged(code)
-        signer = self._signers.get(match[2])
-        # Signing again and comparing the whole text leaves no second spelling of a token.
-        if signer is None or not hmac.compare_digest(
-            signer.sign(token.rpartition(".")[0]), token.encode("ascii")
+        secret = self._secrets.get(match[2])
+        # Signing again and comparing the text leaves no second spelling of a token.
+        if secret is None or not hmac.compare_digest(
+            _signature(secret, token.rpartition(".")[0]), match[4]
         ):
             raise _forged(code)
         payload = match[3]
@@ -273,10 +274,18 @@ class KeyRing:
             raise _forged(code) from error
 
 
-def _signer(secret: bytes) -> Signer:
-    return Signer(
+def _signing_secret(secret: bytes) -> bytes:
+    """What signs under a key, derived as `Signer` derives it for each signature."""
+    signer = Signer(
         secret, salt=b"tidegate.token.1", key_derivation="hmac", digest_method=hashlib.sha256
     )
+    return signer.derive_key()
+
+
+def _signature(secret: bytes, text: str) -> str:
+    """As `Signer` writes it, at a quarter of the cost."""
+    digest = hmac.digest(secret, text.encode("ascii"), "sha256")
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
 
 
 def _tag(name: str) -> bytes:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from policies.contract import TicketState
 from policies.settings import PolicySettings
-from protocol.ticket import Ticket
+from protocol.ticket import Key, KeyRing, Ticket
 from server.admission.actions import QueueActions
 from server.admission.client_programs import ToolRule
 from server.admission.rules import Rule
@@ -109,6 +109,26 @@ def test_a_ticket_counts_in_header_query_and_cookie(way: str) -> None:
         again = house.ask("192.0.2.2", cookie=f"x=y; tidegate-ticket={token}; z=1")
         assert "Max-Age=0" in again.start_fields["set-cookie"]
     assert again.started
+
+
+def test_a_poll_is_given_its_token_back_and_one_of_the_newest_key_after_a_change() -> None:
+    house = House()
+    house.gate.close_doors(True)
+    token = house.ask("192.0.2.2").token
+
+    def poll(**fields: str) -> str:
+        house.wait(30)
+        asked = house.ask("192.0.2.2", token=token, **fields)
+        assert asked.connection.status == 503
+        return asked.token
+
+    assert poll() == token
+    less = poll(tidegate_remaining="5")
+    read = house.keys.read_ticket(less, "192.0.2.2", "/big.iso", house.clock.seconds())
+    assert read.remaining_bytes == 5
+    keys = [Key("k2", b"fedcba9876543210"), Key("k1", b"0123456789abcdef")]
+    house.gate.parts.keys = KeyRing(keys)
+    assert poll().startswith("t2.k2.")
 
 
 def test_a_foreign_forged_or_old_ticket_is_refused_with_the_reason() -> None:

@@ -19,6 +19,8 @@ class Proof:
 
     ticket: Ticket | None
     grant: Grant | None
+    #: The text that proved the ticket.
+    token: str = ""
 
     @property
     def priority_class(self) -> str:
@@ -56,22 +58,24 @@ def read_proof(
     text = find_pass(request.headers, request.query)
     if text is not None:
         grant = passes.read(text, unquote(url_path), now)
-    return Proof(ticket, grant)
+    return Proof(ticket, grant, token if token is not None else "")
 
 
-def write_proof(keys: KeyRing, number: int, job: Job, priority_class: str, issued_s: float) -> str:
-    """The token of a ticket."""
+def write_proof(keys: KeyRing, number: int, job: Job, proof: Proof, issued_s: float) -> str:
+    """The token of a ticket, for somebody who came with this proof."""
     address, _, name = job.client.rpartition("#")
-    return keys.write_ticket(
-        Ticket(
-            number=number,
-            address=address,
-            name=name,
-            file=job.file,
-            size_bytes=job.size_bytes,
-            remaining_bytes=job.remaining_bytes,
-            weight=job.weight,
-            issued_s=issued_s,
-            priority_class=priority_class,
-        )
+    ticket = Ticket(
+        number=number,
+        address=address,
+        name=name,
+        file=job.file,
+        size_bytes=job.size_bytes,
+        remaining_bytes=job.remaining_bytes,
+        weight=job.weight,
+        issued_s=issued_s,
+        priority_class=proof.priority_class,
     )
+    if ticket == proof.ticket and keys.is_newest(proof.token):
+        # Signed anew it would be the same text.
+        return proof.token
+    return keys.write_ticket(ticket)

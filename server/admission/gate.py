@@ -547,7 +547,7 @@ class Gate:
         row = self.policy.ticket(number)
         issued_s = row.issued_s if row is not None else self.now()
         issued_s += self.parts.wall_ahead_s()
-        text = write_proof(self.parts.keys, number, visit.job, visit.proof.priority_class, issued_s)
+        text = write_proof(self.parts.keys, number, visit.job, visit.proof, issued_s)
         return text, issued_s
 
     def _note_issued(self, wait: Wait) -> None:

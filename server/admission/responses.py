@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -259,8 +260,14 @@ def _live(
         "waited_s": round(notice.waited_s),
         "expected_s": round(estimate.expected_s) if estimate else "",
         "soon_s": round(SOON_S),
-        "words": json.dumps({key: phrases.plain(key) for key in _SCRIPTED}),
+        "words": _words(phrases.language),
     }
+
+
+@functools.cache
+def _words(language: str) -> str:
+    phrases = Phrases(language)
+    return json.dumps({key: phrases.plain(key) for key in _SCRIPTED})
 
 
 #: What checks a signature by its ending; `{0}` is the file, `{1}` the signature.

@@ -42,6 +42,8 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
             undefined=jinja2.StrictUndefined,
+            # The package's templates change with the package: no look at the disk for each page.
+            auto_reload=False,
         )
         self._static: dict[str, tuple[bytes, str]] = {}
         root = os.path.join(self._directory, "static")

@@ -141,6 +141,7 @@ PROBLEMS_FOR_PEOPLE: Mapping[str, str] = {
     "too-many-connections": "problem_connections",
     "too-many-tickets": "problem_tickets",
 }
+_LIST_MOST = 200
 #: Units of `split_duration` by their phrase.
 _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
 #: Languages that pages are written in, as gettext names them (`de`, `zh_TW`).
@@ -165,7 +166,7 @@ class Phrases:
         """What the language calls itself."""
         return str(_locale(self.language).get_display_name() or self.tag)
 
-    @property
+    @functools.cached_property
     def direction(self) -> str:
         """How the language is written: `ltr` or `rtl`."""
         return str(_locale(self.language).text_direction)
@@ -227,8 +228,17 @@ def _catalogue(language: str) -> Mapping[str, str]:
 
 def phrases_for(accept_language: bytes | None) -> Phrases:
     """The best language that a request accepts; English when it accepts none of ours."""
+    if not accept_language:
+        return _phrases("en")
+    # A browser's list is short; a long one is not worth remembering.
+    find = _best_language if len(accept_language) <= _LIST_MOST else _best_language.__wrapped__
+    return _phrases(find(accept_language))
+
+
+@functools.lru_cache(256)
+def _best_language(accept_language: bytes) -> str:
     best, best_quality = "en", 0.0
-    for part in (accept_language or b"").decode("latin-1").split(",")[:32]:
+    for part in accept_language.decode("latin-1").split(",")[:32]:
         tag, *parameters = part.strip().lower().split(";")
         quality = 1.0
         for parameter in parameters:
@@ -241,7 +251,12 @@ def phrases_for(accept_language: bytes | None) -> Phrases:
         language = _lookup(tag)
         if language is not None and quality > best_quality:
             best, best_quality = language, quality
-    return Phrases(best)
+    return best
+
+
+@functools.cache
+def _phrases(language: str) -> Phrases:
+    return Phrases(language)
 
 
 def _lookup(tag: str) -> str | None:
