@@ -39,12 +39,12 @@ _key = attrgetter("key")
 #: The slack is that to this part of the virtual time left: speeds are known roughly, several may
 #: run out of slack together, and a virtual share grows when others leave.
 _SURE_PART = 0.75
-#: Who takes up to this many times the most that a plain server would give anybody counts as given
-#: all it can take: nearly no slack, and a level that moves.
+#: Who takes up to this many times the most that a plain server would give anybody comes next to
+#: those that it gives all they can take: nearly no slack, and a level that moves.
 _NEARLY = 1.25
 #: Ranks of downloads without slack, and of those that a plain server would give all they can take:
 #: below all others, the fewest bytes first.
-_URGENT, _LIMITED = -1e14, -2e14
+_URGENT, _NEARLY_LIMITED, _LIMITED = -1e14, -2e14, -3e14
 #: A ticket's slack is looked at again when half of it has gone, at the soonest after this, seconds.
 _LOOK_S = 0.25
 #: So many clients are in the virtual sharing at once; those beyond wait for room there.
@@ -69,6 +69,8 @@ class FairPolicy(Policy):
         self._virtual = VirtualSharing()
         #: Tickets by when their slack is looked at again.
         self._looks: list[tuple[float, int]] = []
+        #: What each client takes with all that it fetches at once, as of the last look.
+        self._speeds: dict[str, float] = {}
         #: Large leases in the order of their keys (exact after `_sort`).
         self._order: list[Lease] = []
         self._sorted = False
@@ -170,8 +172,11 @@ class FairPolicy(Policy):
         if lease.mark == math.inf:
             lease.mark = self._enter(lease.client, lease.remaining_bytes, speed)
         slack_s = self._slack_s(lease.client, lease.mark, lease.remaining_bytes / speed)
-        if self._virtual.is_served(lease.client, speed / _NEARLY):
+        together = max(speed, self._speeds.get(lease.client, 0.0))
+        if self._virtual.is_served(lease.client, together):
             return _LIMITED + key
+        if self._virtual.is_served(lease.client, together, _NEARLY):
+            return _NEARLY_LIMITED + key
         return _URGENT + key if slack_s <= 0.0 else key
 
     def _sort(self) -> None:
@@ -372,8 +377,14 @@ class FairPolicy(Policy):
         """Capacity and speeds are known anew, and with them slacks."""
         self._virtual_now(now)
         if self._known:
+            speeds: dict[str, float] = {}
             for lease in self._order:
                 if lease.mark < math.inf:
-                    self._virtual.set_speed(lease.client, self._capacity.speed(lease))
+                    # A plain server would serve all that a client fetches at once.
+                    speed = speeds.get(lease.client, 0.0) + self._capacity.speed(lease)
+                    speeds[lease.client] = speed
+            self._speeds = speeds
+            for client, speed in speeds.items():
+                self._virtual.set_speed(client, speed)
         self._sorted = False
         self._last = None

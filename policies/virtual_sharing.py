@@ -28,7 +28,7 @@ class VirtualSharing:
         self._open: dict[str, int] = {}
         #: The share of each client with a download that is not over, and how many it has.
         self._share: dict[str, tuple[str, int]] = {}
-        #: The speeds of a share's clients.
+        #: The speeds of a share's clients, each with all that it fetches at once.
         self._clients: dict[str, dict[str, float]] = {}
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class VirtualSharing:
         share, downloads = self._share.get(client, (share or client, 0))
         self._share[client] = share, downloads + 1
         speeds = self._clients.setdefault(share, {})
-        speeds[client] = speed_bytes_s
+        speeds[client] = max(speed_bytes_s, speeds.get(client, 0.0))
         flow = self._flows.get(share)
         if flow is None:
             flow = self._flows[share] = Flow(sum(speeds.values()), size_bytes, share)
@@ -75,7 +75,7 @@ class VirtualSharing:
         return mark
 
     def set_speed(self, client: str, speed_bytes_s: float) -> None:
-        """The client is faster or slower than was thought."""
+        """The client is faster or slower than was thought, with all that it fetches at once."""
         share, _ = self._share.get(client, (client, 0))
         speeds, flow = self._clients.get(share, {}), self._flows.get(share)
         known = speeds.get(client)
@@ -110,14 +110,15 @@ class VirtualSharing:
             self._asked.pop(share, None)
             self._clients.pop(share, None)
 
-    def is_served(self, client: str, speed_bytes_s: float) -> bool:
-        """Whether a client of this speed, with all of its share, is served what they can take."""
-        link = self._link
-        assert link is not None
-        if speed_bytes_s > link.level_bytes_s:
-            return False
+    def is_served(self, client: str, speed_bytes_s: float, nearly: float = 1.0) -> bool:
+        """Whether a client that takes so much with all it fetches at once is given that.
+
+        It is with all of its share. Up to `nearly` times as much counts, too.
+        """
+        assert self._link is not None
         speeds = self._clients.get(self._share.get(client, (client, 0))[0], {})
-        return len(speeds) < 2 or sum(speeds.values()) <= link.level_bytes_s
+        others = sum(speed for name, speed in speeds.items() if name != client)
+        return speed_bytes_s + others <= nearly * self._link.level_bytes_s
 
     def left_s(self, client: str, mark: float) -> float:
         """Seconds until the download that ends at this mark would be done; 0 if it would be now."""

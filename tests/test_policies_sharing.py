@@ -64,3 +64,16 @@ def test_a_share_is_as_fast_as_its_clients_together() -> None:
     virtual.end("a", True)
     virtual.run_to(1000.0, LINK)
     assert len(virtual) == 0
+
+
+def test_who_fetches_much_at_once_is_not_taken_for_somebody_slow() -> None:
+    """Thirty files of one client, a little each, are no thirty people with slow lines."""
+    virtual = VirtualSharing()
+    virtual.run_to(0.0, LINK)
+    for number in range(10):
+        virtual.add(f"other{number}", 10_000_000, LINK)
+    for _ in range(30):
+        virtual.add("greedy", 10_000_000, 0.03 * LINK)
+    virtual.set_speed("greedy", 0.9 * LINK)
+    assert virtual.is_served("slow", 0.03 * LINK)
+    assert not virtual.is_served("greedy", 0.9 * LINK, 1.25)

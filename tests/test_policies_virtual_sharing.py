@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policies.contract import Admit, Job
@@ -125,6 +125,7 @@ def fair_ends(jobs: list[tuple[float, int, float]], tick_s: float = 0.1) -> list
 
 
 @settings(max_examples=60, deadline=None)
+@example([(16.0, 2750001, 100000.0), (19.0, 2245001, 498889.0), (19.0, 2255000, 524564.0)])
 @given(JOBS)
 def test_nobody_is_later_under_fair_than_under_processor_sharing(
     jobs: list[tuple[float, int, float]],
