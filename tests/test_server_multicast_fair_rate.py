@@ -32,6 +32,30 @@ def test_loss_without_a_queue_is_no_reason_to_yield() -> None:
     assert fair.datagrams_s == float("inf")
 
 
+def test_a_busy_host_that_sees_a_queue_now_and_then_does_not_make_a_radio_look_congested() -> None:
+    """Eight receivers that lost 5 % at random on a busy machine sent a session to its floor."""
+    yielded = 0
+    for seed in range(100):
+        rng = random.Random(seed)
+        fair = FairRate()
+        for _ in range(40):
+            sent = rng.randrange(200, 900)
+            lost = sum(rng.random() < 0.05 for _ in range(sent))
+            queue_ms = rng.choice((*[0] * 25, 1, 2, 5, 13, 150))
+            fair.report(sent, lost, 0.2, queue_ms, 0.03)
+        yielded += fair.datagrams_s < float("inf")
+    assert yielded <= 3
+
+
+def test_a_queue_that_stands_makes_any_loss_congestion() -> None:
+    fair = FairRate()
+    for _ in range(4):
+        fair.report(300, 15, 0.2, 0, 0.03)
+    for _ in range(8):
+        fair.report(300, 15, 0.2, 40, 0.03)
+    assert fair.datagrams_s < 300 / 0.2
+
+
 @dataclass
 class Reno:
     """A TCP flow that always has something to send: additive increase, halved once a round trip."""
@@ -154,7 +178,7 @@ LINE = 20e6 / 8
 def test_a_tcp_flow_beside_a_session_gets_about_half_and_steadily(way_s: float) -> None:
     line = Line(LINE, way_s=way_s)
     line.run(RateControl(0.95 * LINE), 40)
-    assert 0.4 <= line.share(5, 40) <= 0.61
+    assert 0.4 <= line.share(5, 40) <= 0.63
     for second in range(8, 40, 4):
         assert 0.25 <= line.share(second, second + 4) <= 0.75
     carried = sum(line.tcp[5:40]) + sum(line.multicast[5:40])

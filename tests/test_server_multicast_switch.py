@@ -57,6 +57,9 @@ class FakeSender:
         assert ipaddress.ip_address(group) in ipaddress.ip_network("232.64.0.0/10")
         assert ttl == 1
 
+    def waiting_bytes(self) -> float:
+        return 0.0
+
     def send_one(self, datagram: bytes) -> bool:
         self.sent.append(datagram)
         return True

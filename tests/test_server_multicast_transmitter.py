@@ -8,7 +8,7 @@ from typing import Any
 from twisted.internet.task import Clock
 
 from protocol.fec import BlockLayout, FecParameters, scheme_for
-from protocol.packet import PAYLOAD_OFFSET, WIRE_OVERHEAD_BYTES, PacketFlag
+from protocol.packet import HEADER, PAYLOAD_OFFSET, WIRE_OVERHEAD_BYTES, PacketFlag
 from server.multicast.carousel import Carousel
 from server.multicast.framing import Framer
 from server.multicast.schedule_steps import CarouselSettings
@@ -30,6 +30,11 @@ class Socket:
         self.fault: OSError | None = None
         self.most_bytes = 65_507
         self.marks: list[bytes] = []
+        self.headers: list[bytes] = []
+        self.waiting = 0.0
+
+    def waiting_bytes(self) -> float:
+        return self.waiting
 
     def send_one(self, datagram: bytes) -> bool:
         if self.fault is not None:
@@ -44,6 +49,7 @@ class Socket:
         if size > self.most_bytes:
             raise OSError(errno.EMSGSIZE, "Message too long")
         took = min(self.room, len(pieces) // parts)
+        self.headers += [bytes(header) for header in pieces[: took * parts : parts]]
         self.datagrams += took
         return took
 
@@ -94,6 +100,16 @@ def test_the_rate_counts_what_the_wire_carries() -> None:
         symbols = (house.socket.datagrams - len(house.socket.marks)) * WIRE
         assert house.charged == house.transmitter.sent_bytes == symbols + marks
         assert 5 < len(house.socket.marks) < 10
+
+
+def test_what_waits_in_this_host_is_no_queue_on_the_way() -> None:
+    """A burst after a late timer stood before a full line, and looked like congestion there."""
+    house = House(1e6)
+    house.socket.waiting = 20_000.0
+    house.run(0.01)
+    leaves = [HEADER.unpack(header)[-1] / 1e6 for header in house.socket.headers]
+    assert leaves
+    assert all(0.02 <= second <= 0.03 + 1e-6 for second in leaves)
 
 
 def test_a_late_timer_does_not_become_a_burst() -> None:

@@ -71,6 +71,8 @@ def test_what_is_sent_to_a_group_is_heard_there(ssm: bool, offload: bool) -> Non
     assert sender.send_one(b"mark")
     got = heard(receiver, 101, 100)
     assert got == [b"%03d" % i + b"x" * 97 for i in range(100)] + [b"mark"]
+    # What was heard has left this host.
+    assert sender.waiting_bytes() < 1000
     assert receiver.source_specific is ssm
     arrived = receiver.arrived_us()
     assert arrived is not None

@@ -1,13 +1,15 @@
 """What a TCP flow would get on the way to one receiver: the ceiling of a session's rate. Pure.
 
 TCP's throughput equation on the mean interval between loss events and the round trip (RFC 5348, 3.1
-and 5.4; for multicast RFC 4654). A loss event is a round trip in which datagrams were lost while a
-queue stood on the way: loss without a queue is a radio's, and no reason to yield.
+and 5.4; for multicast RFC 4654). A loss event is a round trip in which more datagrams were lost
+while a queue stood on the way than are lost without one: that is a radio's loss, and no reason to
+yield.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Iterable
 
@@ -19,6 +21,12 @@ _QUEUE_MS = 10
 #: than of TCP, and then none until TCP has grown again: so many round trips lie between two events.
 #: With this number one Reno flow gets 49 to 60 % beside a session (virtual time, tests).
 _EVENT_RTTS = 8
+#: A radio's loss is what the last reports without a queue agree on, if there were enough of them:
+#: beside TCP some have losses of a queue that did not last. Of so many reports at least and at
+#: most, and how many deviations more is no chance.
+_FEW, _REPORTS, _DEVIATIONS = 3, 8, 3.0
+#: So many reports in a row that saw a queue make one that stands.
+_SURE = 2
 #: How much of a new round trip is believed, and the least that is reckoned with: receivers read
 #: in batches.
 _NEW_RTT, _LEAST_RTT_S = 0.2, 0.01
@@ -50,6 +58,10 @@ class FairRate:
 
     def __init__(self) -> None:
         self._rtt_s: float | None = None
+        #: The shares lost while no queue stood, newest last.
+        self._usual: deque[float] = deque(maxlen=_REPORTS)
+        #: So many reports in a row have seen a queue.
+        self._standing = 0
         self._intervals: deque[float] = deque(maxlen=len(_WEIGHTS))
         #: Datagrams and seconds since the last loss event.
         self._since = self._since_s = 0.0
@@ -71,7 +83,8 @@ class FairRate:
             before = self._rtt_s if self._rtt_s is not None else rtt_s
             self._rtt_s = before + _NEW_RTT * (rtt_s - before)
         self._since_s += seconds
-        if self._rtt_s is None or not lost or queue_ms < _QUEUE_MS or seconds <= 0:
+        lost = self._for_the_queue(sent, lost, queue_ms)
+        if self._rtt_s is None or not lost or seconds <= 0:
             self._since += sent
             return
         if not self._intervals:
@@ -86,6 +99,22 @@ class FairRate:
             events = max(1, min(lost, int(seconds / apart_s)))
             self._intervals.extendleft([self._since / events] * events)
             self._since = self._since_s = 0.0
+
+    def _for_the_queue(self, sent: int, lost: int, queue_ms: int) -> int:
+        """How many of those that were lost a queue is to blame for."""
+        if queue_ms < _QUEUE_MS:
+            self._usual.append(lost / sent)
+            self._standing = 0
+            return 0
+        self._standing += 1
+        if len(self._usual) < _FEW:
+            # A host that was busy for a moment sees a queue once; one that stands is seen again.
+            return lost if self._standing >= _SURE or self._intervals else 0
+        usual = statistics.median_low(self._usual) * sent
+        if self._standing >= _SURE:
+            # Where a queue always stands, nobody knows what is lost without one.
+            self._usual.popleft()
+        return lost if lost > usual + _DEVIATIONS * math.sqrt(usual) else 0
 
 
 def _mean(intervals: Iterable[float]) -> float:

@@ -43,6 +43,8 @@ class Frames(Protocol):
 class Sender(Protocol):
     """The socket, as far as this module needs it."""
 
+    def waiting_bytes(self) -> float: ...
+
     def send_one(self, datagram: bytes) -> bool: ...
 
     def send_equal(self, pieces: list[bytes | memoryview], parts: int, size: int) -> int: ...
@@ -164,7 +166,9 @@ class Transmitter:
                 self._mark(step, now)
                 continue
             payloads = self._source.payloads(step.block, step.symbols, step.until)
-            self._unsent = (self._frames.frame(step, payloads, now), 0)
+            # Stamped with when it leaves the host: what waits in here is no queue on the way.
+            leaves = now + self._sender.waiting_bytes() / self.rate_bytes_s
+            self._unsent = (self._frames.frame(step, payloads, leaves), 0)
         return max(_TICK_S, -self._credit / self.rate_bytes_s)
 
     def _mark(self, step: Run | Mark | None, now: float) -> None:

@@ -14,6 +14,7 @@ import fcntl
 import ipaddress
 import socket
 import struct
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from pathlib import Path
 from protocol.errors import ProtocolError
 
 _SOL_UDP = 17
-_SIOCGIFADDR = 0x8915
+_SIOCGIFADDR, _SIOCOUTQ = 0x8915, 0x5411
 _NETWORK = Path("/sys/class/net")
 _UDP_SEGMENT = 103
 #: The kernel takes at most 64 segments and 65 507 bytes a call.
@@ -39,7 +40,8 @@ _LATER = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 _WAITING_S = 0.025
 _LEAST_SEND_BUFFER, _MOST_SEND_BUFFER = 64 << 10, 1 << 20
 #: The kernel counts a datagram of Ethernet size as about 2304 bytes, and grants twice the number.
-_KERNEL_SHARE = 2304 / 1472 / 2
+_KERNEL_BYTES = 2304 / 1472
+_KERNEL_SHARE = _KERNEL_BYTES / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,14 @@ class GroupSender:
     def close(self) -> None:
         """Harmless when closed."""
         self._socket.close()
+
+    def waiting_bytes(self) -> float:
+        """How much has not left this host yet, about."""
+        try:
+            counted = fcntl.ioctl(self._socket, _SIOCOUTQ, b"\0" * 4)
+        except OSError:
+            return 0.0
+        return int.from_bytes(counted, sys.byteorder) / _KERNEL_BYTES
 
     def send_one(self, datagram: bytes) -> bool:
         """One datagram; False when the socket takes nothing now. Raises OSError."""
