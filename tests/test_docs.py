@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from server.admin.charts import SERIES
+
 ROOT = Path(__file__).parent.parent
 TRACKED = subprocess.run(
     ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
@@ -68,6 +70,11 @@ def test_every_metric_stands_in_the_manual() -> None:
     names = set(re.findall(r'"(tidegate_\w+)"', source))
     assert len(names) > 20
     assert sorted(name for name in names if name not in manual) == []
+
+
+def test_every_series_of_the_charts_stands_in_the_manual() -> None:
+    manual = (ROOT / "docs/admin.md").read_text("utf-8")
+    assert [name for name in SERIES if f"`{name}`" not in manual] == []
 
 
 def test_every_header_field_of_our_own_stands_in_the_protocol() -> None:

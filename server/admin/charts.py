@@ -1,6 +1,6 @@
 """The series that are recorded, the charts that show them, and their drawing without a script.
 
-One table names every series; sampling, history, the live stream, uPlot and the plain SVG read it.
+Sampling, history, the live stream, uPlot and the plain SVG all read the same two tables.
 """
 
 from __future__ import annotations
@@ -8,38 +8,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup, escape
 
-from policies.contract import Snapshot
 from protocol.units import format_duration, format_rate
-from server.admin.vitals import Health
+from server.admin.vitals import Vitals
 
-#: name -> what the number is. `offers`, `admitted`, `completed`, `refused` and `errors` are per
-#: second; everything else is a level at the instant of the sample.
-SERIES: Mapping[str, str] = {
-    "small_active": "small downloads running",
-    "large_active": "large downloads running",
-    "paused": "downloads paused",
-    "waiting": "tickets waiting",
-    "ready": "tickets ready to start and not yet come",
-    "held": "clients held inside their request",
-    "connections": "connections",
-    "goodput_bytes_s": "bytes sent per second",
-    "offers": "requests to start",
-    "admitted": "downloads started",
-    "completed": "downloads finished",
-    "refused": "requests refused",
-    "errors": "faults",
-    "last_wait_s": "expected wait of the last in line",
-    "last_wait_p90_s": "its 90 % bound",
-    "eta_within_p90": "share that started before the 90 % bound",
-    "eta_median_error": "median error of the estimate, as a share of the wait",
-    "multicast_receivers": "multicast receivers",
-}
-
-#: Everything that is recorded; the last one is what previews replay small files by.
+#: What is recorded (docs/admin.md says what each is), and what of it is growth per second.
+SERIES = (
+    *("small_active", "large_active", "paused", "waiting", "ready", "held", "connections"),
+    *("goodput_bytes_s", "offers", "admitted", "completed", "refused", "errors", "last_wait_s"),
+    *("last_wait_p90_s", "eta_within_p90", "eta_median_error", "multicast_receivers"),
+)
+#: The last one is what previews replay small files by.
 RECORDED = (*SERIES, "admitted_small")
+_RATES = frozenset({"offers", "admitted", "completed", "refused", "errors", "admitted_small"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,58 +34,34 @@ class Series:
     series: Mapping[str, tuple[float | None, ...]]
 
 
-def levels_of(snapshot: Snapshot, health: Health) -> dict[str, float]:
-    """All levels now; those without a value are left out."""
-    found: dict[str, float | None] = {
-        "small_active": snapshot.small_active,
-        "large_active": snapshot.large_active,
-        "paused": snapshot.paused,
-        "waiting": snapshot.waiting,
-        "ready": snapshot.ready,
-        "held": health.held,
-        "connections": health.connections,
-        "goodput_bytes_s": health.goodput_bytes_s,
-        "last_wait_s": snapshot.last_wait.expected_s if snapshot.last_wait else None,
-        "last_wait_p90_s": snapshot.last_wait.p90_s if snapshot.last_wait else None,
-        "eta_within_p90": snapshot.eta_within_p90,
-        "eta_median_error": snapshot.eta_median_error,
-        "multicast_receivers": health.multicast_receivers,
-    }
-    return {
-        name: float(value)
-        for name, value in found.items()
-        if value is not None and math.isfinite(value)
-    }
+class Sampler:
+    """Looks at the server's figures; counters become growth per second from the second look on."""
 
+    def __init__(self, vitals: Vitals) -> None:
+        self._vitals = vitals
+        self._last: tuple[float, Mapping[str, Any]] | None = None
 
-def totals_of(snapshot: Snapshot, health: Health) -> dict[str, float]:
-    """The counters whose growth per second are the other series."""
-    return {
-        "offers": snapshot.offers_total,
-        "admitted": snapshot.admitted_small_total + snapshot.admitted_large_total,
-        "admitted_small": snapshot.admitted_small_total,
-        "completed": snapshot.completed_total,
-        "refused": snapshot.refused_total,
-        "errors": health.errors_total,
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class ChartLine:
-    """One line of a chart."""
-
-    series: str
-    label: str
+    def look(self, at_s: float) -> dict[str, float]:
+        """Every series that has a value now."""
+        figures, last = self._vitals.figures(), self._last
+        self._last = at_s, figures
+        found = {name: figures[name] for name in RECORDED if name not in _RATES}
+        if last is not None and at_s > last[0]:
+            for name in _RATES:
+                grown = figures[f"{name}_total"] - last[1][f"{name}_total"]
+                # A counter that fell has begun anew.
+                found[name] = max(0, grown) / (at_s - last[0])
+        return {n: float(v) for n, v in found.items() if v is not None and math.isfinite(v)}
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One picture: lines with one unit. `unit` is one of count, per_s, bit_s, s, share."""
+    """One picture: `lines` (series and label) share a unit: count, per_s, bit_s, s or share."""
 
     name: str
     title: str
     unit: str
-    lines: tuple[ChartLine, ...]
+    lines: Mapping[str, str]
 
 
 CHARTS = (
@@ -109,72 +69,48 @@ CHARTS = (
         "slots",
         "Slots in use",
         "count",
-        (
-            ChartLine("large_active", "large"),
-            ChartLine("small_active", "small"),
-            ChartLine("paused", "paused"),
-        ),
+        {"large_active": "large", "small_active": "small", "paused": "paused"},
     ),
-    Chart(
-        "queue",
-        "People in line",
-        "count",
-        (ChartLine("waiting", "waiting"), ChartLine("ready", "ready")),
-    ),
+    Chart("queue", "People in line", "count", {"waiting": "waiting", "ready": "ready"}),
     Chart(
         "flow",
         "Requests a second",
         "per_s",
-        (
-            ChartLine("offers", "asked"),
-            ChartLine("admitted", "started"),
-            ChartLine("completed", "finished"),
-        ),
+        {"offers": "asked", "admitted": "started", "completed": "finished"},
     ),
-    Chart("goodput", "Goodput", "bit_s", (ChartLine("goodput_bytes_s", "sent"),)),
+    Chart("goodput", "Goodput", "bit_s", {"goodput_bytes_s": "sent"}),
     Chart(
         "wait",
         "Wait of the last in line",
         "s",
-        (ChartLine("last_wait_s", "expected"), ChartLine("last_wait_p90_s", "9 of 10 sooner")),
+        {"last_wait_s": "expected", "last_wait_p90_s": "9 of 10 sooner"},
     ),
     Chart(
         "eta",
         "Are our promises kept?",
         "share",
-        (
-            ChartLine("eta_within_p90", "started in time"),
-            ChartLine("eta_median_error", "typical error"),
-        ),
+        {"eta_within_p90": "started in time", "eta_median_error": "typical error"},
     ),
     Chart(
         "held",
         "Connections",
         "count",
-        (
-            ChartLine("connections", "open"),
-            ChartLine("held", "held"),
-            ChartLine("multicast_receivers", "group"),
-        ),
+        {"connections": "open", "held": "held", "multicast_receivers": "group"},
     ),
     Chart(
         "faults",
         "Refusals and faults a second",
         "per_s",
-        (
-            ChartLine("refused", "refused"),
-            ChartLine("errors", "faults"),
-        ),
+        {"refused": "refused", "errors": "faults"},
     ),
 )
 
 
-def lines_of(chart: Chart, history: Series) -> list[tuple[str, list[float | None]]]:
+def lines_of(chart: Chart, history: Series) -> list[list[float | None]]:
     """The numbers of a chart's lines on the history's time axis."""
     gap = (None,) * len(history.t)
     return [
-        (line.label, [drawn(chart, value) for value in history.series.get(line.series, gap)])
-        for line in chart.lines
+        [drawn(chart, value) for value in history.series.get(name, gap)] for name in chart.lines
     ]
 
 
@@ -231,7 +167,7 @@ def _nice(top: float, unit: str = "") -> float:
 def svg(chart: Chart, history: Series, clock: Callable[[float], str]) -> Markup:
     """The chart as a picture that needs no script; `clock` writes the time of day."""
     lines = lines_of(chart, history)
-    known = [v for _, values in lines for v in values if v is not None]
+    known = [v for values in lines for v in values if v is not None]
     top = 1.0 if chart.unit == "share" else _nice(max(known, default=1.0), chart.unit)
     first, last = (history.t[0], history.t[-1]) if history.t else (0.0, 1.0)
     width = max(last - first, 1e-9)
@@ -252,7 +188,7 @@ def svg(chart: Chart, history: Series, clock: Callable[[float], str]) -> Markup:
             f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - 4}" y1="{at:.1f}" y2="{at:.1f}"/>'
         )
         parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{at + 4:.1f}">{label}</text>')
-    for index, (_, values) in enumerate(lines):
+    for index, values in enumerate(lines):
         for run in _runs(history.t, values):
             points = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in run)
             if index == 0:

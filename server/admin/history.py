@@ -14,7 +14,7 @@ from typing import Any
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from server.admin.charts import RECORDED, Series, levels_of, totals_of
+from server.admin.charts import RECORDED, Sampler, Series
 from server.admin.events import ask
 from server.admin.previews import Arrival
 from server.admin.vitals import Vitals
@@ -148,7 +148,7 @@ class History:
         self._arrivals = arrivals
         self._kept_s = kept_s
         self._call: Any = None
-        self._counts: dict[str, float] = {}
+        self._sampler = Sampler(vitals)
         self._taken = 0
         self._drawn: dict[tuple[int, int], tuple[float, Series]] = {}
         self._thin = random.Random(0)
@@ -233,12 +233,7 @@ class History:
     def _sample(self) -> None:
         self._call = self._reactor.callLater(SAMPLE_S, self._sample)
         now = self._now()
-        snapshot, health = self._vitals.snapshot(), self._vitals.read()
-        values = levels_of(snapshot, health)
-        for series, count in totals_of(snapshot, health).items():
-            # A counter that fell has begun anew.
-            values[series] = max(0.0, count - self._counts.get(series, count)) / SAMPLE_S
-            self._counts[series] = count
+        values = self._sampler.look(now)
         self.recent.add(now, values)
         samples = [SampleRecord(now, series, value, value) for series, value in values.items()]
         self._store.note(lambda session: write_samples(session, samples))

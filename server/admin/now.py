@@ -6,21 +6,11 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
 
 from pydantic import Field
 
 from server.admin.app import HandlerCall
-from server.admin.charts import (
-    CHARTS,
-    SERIES,
-    drawn,
-    from_first_value,
-    levels_of,
-    lines_of,
-    svg,
-    totals_of,
-)
+from server.admin.charts import CHARTS, SERIES, Sampler, drawn, from_first_value, lines_of, svg
 from server.admin.metrics import Metrics
 from server.admin.openapi import openapi
 from server.admin.problems import Problem
@@ -47,11 +37,6 @@ _POINTS = 240
 _PROXIED = frozenset(
     ["forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"]
 )
-_TOTALS_OF_SNAPSHOT = (
-    *("offers_total", "admitted_small_total", "admitted_large_total", "completed_total"),
-    *("tickets_issued_total", "tickets_expired_total", "early_polls_total", "refused_total"),
-)
-_TOTALS_OF_HEALTH = ("connections_total", "errors_total", "forged_total", "sent_bytes_total")
 
 
 class EstimateOut(Shape):
@@ -118,9 +103,9 @@ class HistoryOut(Shape):
 async def get_state(ask: HandlerCall) -> StateOut:
     """The server at a glance."""
     snapshot, health = ask.server.vitals.snapshot(), ask.server.vitals.read()
-    known = asdict(health) | asdict(snapshot) | asdict(state_of(snapshot, health))
-    totals = {name: known[name] for name in (*_TOTALS_OF_SNAPSHOT, *_TOTALS_OF_HEALTH)}
-    known |= {"now_s": ask.now, "totals": totals}
+    state = asdict(state_of(snapshot, health))
+    known = {**ask.server.vitals.figures(), **state, "now_s": ask.now}
+    known["totals"] = {name: value for name, value in known.items() if name.endswith("_total")}
     return StateOut(**{name: known[name] for name in StateOut.model_fields})
 
 
@@ -194,10 +179,7 @@ async def history(ask: HandlerCall) -> Answer:
     """The charts' numbers, column by column, as uPlot wants them."""
     span_s = SPANS[_chosen(ask)][0]
     found = from_first_value(await ask.server.history.drawn(span_s, ask.now, _POINTS))
-    body: dict[str, Any] = {
-        chart.name: [list(found.t), *(values for _, values in lines_of(chart, found))]
-        for chart in CHARTS
-    }
+    body = {chart.name: [list(found.t), *lines_of(chart, found)] for chart in CHARTS}
     return Answer(200, json.dumps(body).encode(), (("content-type", "application/json"),))
 
 
@@ -210,29 +192,19 @@ async def live(ask: HandlerCall) -> Answer:
 
 def follower(ask: HandlerCall) -> Callable[[], bytes]:
     """Gives the next event, or nothing once the one who asked may no longer look."""
-    who, vitals = ask.principal, ask.server.vitals
-    last: dict[str, float] = {}
-    last_at = 0.0
+    who, sampler = ask.principal, Sampler(ask.server.vitals)
 
     def follow() -> bytes:
-        nonlocal last, last_at
         at = ask.server.now()
         if not ask.admin.still_welcome(who, at):
             return b""
-        snapshot, health = vitals.snapshot(), vitals.read()
-        sample, totals = levels_of(snapshot, health), totals_of(snapshot, health)
-        if not last or at <= last_at:
+        sample = sampler.look(at)
+        if "offers" not in sample:
             # Rates need two looks; a point without them would tear the lines.
-            last, last_at = totals, at
             return b": here\n\n"
-        for name, total in totals.items():
-            # A counter that fell has begun anew.
-            sample[name] = max(0.0, total - last[name]) / (at - last_at)
         points = {
-            chart.name: [drawn(chart, sample.get(line.series)) for line in chart.lines]
-            for chart in CHARTS
+            chart.name: [drawn(chart, sample.get(name)) for name in chart.lines] for chart in CHARTS
         }
-        last, last_at = totals, at
         return b"data: " + json.dumps({"t": at, "points": points}).encode() + b"\n\n"
 
     return follow

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from policies.contract import Snapshot
 from server.admin.events import FaultCount
@@ -136,6 +136,17 @@ class Vitals:
         if fault:
             text += f"{fault}\n"
         return Readiness(text, not seen.waiting and seen.large_active < seen.large_slots)
+
+    def figures(self) -> dict[str, Any]:
+        """Every number by its one name, as charts, metrics and the API read it."""
+        snapshot = self.gate.snapshot()
+        wait = snapshot.last_wait
+        return asdict(self.read()) | {
+            **asdict(snapshot),
+            "admitted_total": snapshot.admitted_small_total + snapshot.admitted_large_total,
+            "last_wait_s": wait.expected_s if wait else None,
+            "last_wait_p90_s": wait.p90_s if wait else None,
+        }
 
     def read(self) -> Health:
         """Everything else at a glance."""
