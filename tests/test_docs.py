@@ -77,6 +77,28 @@ def test_every_series_of_the_charts_stands_in_the_manual() -> None:
     assert [name for name in SERIES if f"`{name}`" not in manual] == []
 
 
+def test_every_page_of_the_administration_stands_in_the_manual() -> None:
+    """Each of the navigation, with its own row, in the same order."""
+    base = (ROOT / "templates/admin/base.html").read_text("utf-8")
+    manual = (ROOT / "docs/admin.md").read_text("utf-8")
+    pages = re.findall(r'\("/[a-z]*", "([A-Z][a-z ]+)"\)', base)
+    table = manual.partition("| page | what it is for |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert len(pages) > 5
+    assert re.findall(r"^\| ([\w ]+) \|", table, re.MULTILINE) == pages
+
+
+def test_every_address_beside_the_files_stands_in_a_document() -> None:
+    names = [name for name in TRACKED if name.startswith("docs/") and name.endswith(".md")]
+    told = "".join((ROOT / name).read_text("utf-8") for name in (*names, "PROTOCOL.md"))
+    found: set[str] = set()
+    for name in TRACKED:
+        if name.startswith("server/") and name.endswith(".py") and (ROOT / name).exists():
+            text = (ROOT / name).read_text("utf-8")
+            found |= {one.rstrip("/") for one in re.findall(r'"(/-/[a-z/-]+)', text)}
+    assert len(found) > 8
+    assert sorted(one for one in found if f"{one}`" not in told and f"{one}/" not in told) == []
+
+
 def test_every_header_field_of_our_own_stands_in_the_protocol() -> None:
     protocol = (ROOT / "PROTOCOL.md").read_text("utf-8")
     names: set[str] = set()

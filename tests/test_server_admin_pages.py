@@ -712,7 +712,9 @@ def test_the_waiting_page_takes_words_and_a_picture(site: Site, browser: Browser
         assert answer.status == 200
         assert b"Night" in answer.body
         assert "frame-ancestors 'self'" in dict(answer.headers)["content-security-policy"]
-    assert browser.get("/waiting/preview?state=nonsense").status == 404
+    usual = browser.get("/waiting/preview").body
+    assert browser.get("/waiting/preview?state=nonsense").body == usual
+    assert browser.get("/api/v1/waiting-page/preview?state=nonsense").status == 422
 
 
 # -- faults ----------------------------------------------------------------------------------

@@ -133,12 +133,8 @@ class AccountStore(Protocol):
     """Where accounts survive a restart. `load` may block (start only); the rest must not."""
 
     def load(self) -> AccountRows: ...
-    def put_user(self, user: User) -> None: ...
-    def drop_user(self, name: str) -> None: ...
-    def put_token(self, token: ApiToken) -> None: ...
-    def drop_token(self, serial: str) -> None: ...
-    def put_session(self, session: Session) -> None: ...
-    def drop_session(self, key: str) -> None: ...
+    def put(self, one: User | ApiToken | Session) -> None: ...
+    def drop(self, one: User | ApiToken | Session) -> None: ...
 
 
 class Busy(Problem):
@@ -212,7 +208,7 @@ class Accounts:
 
     def _put(self, user: User) -> User:
         self.users[user.name] = user
-        self.store.put_user(user)
+        self.store.put(user)
         return user
 
     async def login(self, name: str, password: str, code: str, now: float) -> User | None:
@@ -280,10 +276,10 @@ class Accounts:
         return self._put(User(name, role, hashed, now, must_change=True))
 
     def drop_user(self, name: str) -> None:
-        self._known(name)
+        user = self._known(name)
         self._keep_an_operator(name)
         del self.users[name]
-        self.store.drop_user(name)
+        self.store.drop(user)
         for token in [t for t in self.tokens.values() if t.owner == name]:
             self.drop_token(token.serial)
 
@@ -332,7 +328,7 @@ class Accounts:
             parent=parent.serial if parent is not None else None,
         )
         self.tokens[token.digest] = token
-        self.store.put_token(token)
+        self.store.put(token)
         return secret, token
 
     def token(self, serial: str) -> ApiToken | None:
@@ -345,7 +341,7 @@ class Accounts:
         if token is None:
             return False
         del self.tokens[token.digest]
-        self.store.drop_token(serial)
+        self.store.drop(token)
         for child in [t for t in self.tokens.values() if t.parent == serial]:
             self.drop_token(child.serial)
         return True
@@ -361,7 +357,7 @@ class Accounts:
         if token.used_s is None or now - token.used_s > _LAST_USED_GRAIN_S:
             token = replace(token, used_s=now)
             self.tokens[token.digest] = token
-            self.store.put_token(token)
+            self.store.put(token)
         return replace(token, scopes=scopes)
 
     def scopes_of(self, token: ApiToken, now: float) -> Scopes | None:

@@ -33,6 +33,11 @@ class Look:
     logo: bytes = b""
     logo_type: str = ""
 
+    @property
+    def logo_bytes(self) -> int:
+        """The size of the logo."""
+        return len(self.logo)
+
 
 class Branding:
     """Keeps the look, and hands it to the waiting page."""

@@ -31,7 +31,8 @@ class Setting:
     policies: tuple[str, ...]
     required: bool
     whole: bool
-    bounds: tuple[tuple[str, Any], ...]
+    bounds: Mapping[str, Any]
+    default: Any
     choices: tuple[str, ...] = ()
 
 
@@ -52,7 +53,6 @@ def _setting(name: str, rules: Mapping[str, Any]) -> Setting:
         "maximum": "max",
         "exclusiveMaximum": "below",
     }
-    bounds = tuple((names[key], first[key]) for key in names if key in first)
     return Setting(
         name=name,
         label=name.removesuffix("_s").removesuffix("_bytes").replace("_", " ").capitalize(),
@@ -62,14 +62,15 @@ def _setting(name: str, rules: Mapping[str, Any]) -> Setting:
         policies=readers_of(name),
         required=not any(o.get("type") == "null" for o in rules.get("anyOf", ())),
         whole=first.get("type") == "integer",
-        bounds=bounds,
+        bounds={names[key]: first[key] for key in names if key in first},
+        default=rules.get("default"),
         choices=tuple(first.get("enum", ())),
     )
 
 
 def bound_text(setting: Setting) -> str:
     """The bounds in words: `1 to 1,000,000`."""
-    found = dict(setting.bounds)
+    found = setting.bounds
     low = _count(found["min"]) if "min" in found else ""
     if "above" in found:
         low = f"above {_count(found['above'])}"

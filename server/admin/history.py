@@ -16,7 +16,6 @@ from twisted.python.failure import Failure
 
 from server.admin.charts import RECORDED, Sampler, Series
 from server.admin.events import ask
-from server.admin.previews import Arrival
 from server.admin.vitals import Vitals
 from server.admission.popularity import Popularity
 from server.http.clock import Clock
@@ -201,16 +200,15 @@ class History:
                 log.warn("The history cannot be read: {fault}", fault=str(fault))
         return Series(tuple(axis), {name: tuple(values) for name, values in found.items()})
 
-    async def arrivals(self, since_s: float, limit: int) -> list[Arrival]:
+    async def arrivals(self, since_s: float, limit: int) -> list[ArrivalRecord]:
         """Recorded wishes for a preview, thinned at random beyond `limit`. Raises StoreSilent."""
         found = await ask(self._store, lambda s: read_arrivals(s, since_s, limit * 10))
         if len(found) > limit:
             chosen = sorted(self._thin.sample(range(len(found)), limit))
             found = [found[index] for index in chosen]
-        large = [Arrival(r.at_s, r.client, r.file, r.size_bytes) for r in found]
-        return sorted([*large, *await self._small_ones(since_s)], key=lambda a: a.t_s)
+        return sorted([*found, *await self._small_ones(since_s)], key=lambda a: a.at_s)
 
-    async def _small_ones(self, since_s: float) -> list[Arrival]:
+    async def _small_ones(self, since_s: float) -> list[ArrivalRecord]:
         """Small files that were answered at once are only counted: as many, at random moments."""
         now = self._now()
         past = await self.read(since_s, now, 240)
@@ -221,7 +219,7 @@ class History:
         count = min(_SMALL_MOST, round(sum(rates) / len(rates) * span_s))
         size = max(1, self._vitals.gate.settings.small_below_bytes // 2)
         moments = sorted(self._thin.uniform(now - span_s, now) for _ in range(count))
-        return [Arrival(at, f"small-{i}", "small", size) for i, at in enumerate(moments)]
+        return [ArrivalRecord(at, f"small-{i}", "small", size) for i, at in enumerate(moments)]
 
     # -- recording ---------------------------------------------------------------------------
 

@@ -21,6 +21,8 @@ from server.admin.accounts import AccountRows, ApiToken, Role, Scope, Session, U
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
+#: What is kept where, and by which of its fields.
+_TABLES = {User: ("users", "name"), ApiToken: ("tokens", "serial"), Session: ("sessions", "key")}
 log = Logger()
 
 
@@ -128,22 +130,18 @@ class StoredAccounts:
                 secret = ""  # fits no code: a lost key must not open the account
         return User(**{**row, "role": Role(row["role"]), "totp_secret": secret})
 
-    def put_user(self, user: User) -> None:
-        secret = user.totp_secret
-        sealed = self._sealer.seal(secret, user.name) if secret else secret
-        self._tables.put("users", {**asdict(user), "role": user.role.value, "totp_secret": sealed})
+    def put(self, one: User | ApiToken | Session) -> None:
+        """Insert it, or overwrite what has its key."""
+        values = asdict(one)
+        if isinstance(one, User):
+            secret = one.totp_secret
+            sealed = self._sealer.seal(secret, one.name) if secret else secret
+            values |= {"role": one.role.value, "totp_secret": sealed}
+        elif isinstance(one, ApiToken):
+            values["scopes"] = " ".join(sorted(one.scopes))
+        self._tables.put(_TABLES[type(one)][0], values)
 
-    def drop_user(self, name: str) -> None:
-        self._tables.drop("users", name)
-
-    def put_token(self, token: ApiToken) -> None:
-        self._tables.put("tokens", {**asdict(token), "scopes": " ".join(sorted(token.scopes))})
-
-    def drop_token(self, serial: str) -> None:
-        self._tables.drop("tokens", serial)
-
-    def put_session(self, session: Session) -> None:
-        self._tables.put("sessions", asdict(session))
-
-    def drop_session(self, key: str) -> None:
-        self._tables.drop("sessions", key)
+    def drop(self, one: User | ApiToken | Session) -> None:
+        """Forget it."""
+        table, key = _TABLES[type(one)]
+        self._tables.drop(table, getattr(one, key))

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
 
 from server.admin.router import Nothing, Route
+
+_PLACE = "#/components/schemas/{model}"
 
 
 def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
     """The OpenAPI 3.1 document of these operations."""
-    schemas: dict[str, Any] = {"Problem": _PROBLEM_SCHEMA}
     paths: dict[str, dict[str, Any]] = {}
+    models: dict[type[BaseModel], None] = {}
     for route in routes:
         methods = paths.setdefault(route.path, {})
-        methods[route.method.lower()] = _described(route, schemas)
+        methods[route.method.lower()] = _described(route)
+        answer = route.operation.answer if route.operation else None
+        models |= dict.fromkeys(one for one in (route.takes("body"), answer) if one)
+    models.pop(Nothing, None)
+    as_given: Literal["validation"] = "validation"
+    _, schemas = models_json_schema([(one, as_given) for one in models], ref_template=_PLACE)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -29,7 +36,7 @@ def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
         "security": [{"token": []}, {"session": []}],
         "paths": paths,
         "components": {
-            "schemas": schemas,
+            "schemas": {"Problem": _PROBLEM_SCHEMA, **schemas["$defs"]},
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer"},
                 "session": {"type": "apiKey", "in": "cookie", "name": "tidegate-admin"},
@@ -59,7 +66,7 @@ _PROBLEM_SCHEMA: dict[str, Any] = {
 }
 
 
-def _described(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+def _described(route: Route) -> dict[str, Any]:
     operation = route.operation
     assert operation is not None
     problem = {
@@ -70,7 +77,7 @@ def _described(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     }
     good: dict[str, Any] = {"description": "Done."}
     if operation.answer is not None:
-        good["content"] = {operation.media: {"schema": _reference(operation.answer, schemas)}}
+        good["content"] = {operation.media: {"schema": _reference(operation.answer)}}
     elif operation.status != 204:
         good["content"] = {operation.media: {"schema": {"type": "string"}}}
     needs = "" if route.public else f" Needs the scope {route.scope}."
@@ -80,8 +87,8 @@ def _described(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         "description": f"{operation.summary}{needs}",
         "tags": [operation.tag],
         "parameters": [
-            *_parameters(route.takes("path"), "path", schemas),
-            *_parameters(route.takes("query"), "query", schemas),
+            *_parameters(route.takes("path"), "path"),
+            *_parameters(route.takes("query"), "query"),
         ],
         "responses": {str(operation.status): good, "4XX": problem, "503": problem},
     }
@@ -99,17 +106,15 @@ def _described(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     if body is not Nothing:
         found["requestBody"] = {
             "required": True,
-            "content": {"application/json": {"schema": _reference(body, schemas)}},
+            "content": {"application/json": {"schema": _reference(body)}},
         }
     if route.public:
         found["security"] = []
     return found
 
 
-def _parameters(
-    model: type[BaseModel], where: str, schemas: dict[str, Any]
-) -> list[dict[str, Any]]:
-    schema = _own_schema(model, schemas)
+def _parameters(model: type[BaseModel], where: str) -> list[dict[str, Any]]:
+    schema = model.model_json_schema()
     required = schema.get("required", [])
     return [
         {
@@ -123,16 +128,5 @@ def _parameters(
     ]
 
 
-def _reference(model: type[BaseModel], schemas: dict[str, Any]) -> dict[str, str]:
-    if model.__name__ not in schemas:
-        schemas[model.__name__] = {}
-        schemas[model.__name__] = _own_schema(model, schemas)
-    return {"$ref": f"#/components/schemas/{model.__name__}"}
-
-
-def _own_schema(model: type[BaseModel], schemas: dict[str, Any]) -> dict[str, Any]:
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    for name, nested in schema.pop("$defs", {}).items():
-        schemas.setdefault(name, nested)
-    found: dict[str, Any] = json.loads(json.dumps(schema))
-    return found
+def _reference(model: type[BaseModel]) -> dict[str, str]:
+    return {"$ref": _PLACE.format(model=model.__name__)}

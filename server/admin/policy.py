@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AliasChoices, Field, ValidationError
 from twisted.internet.defer import Deferred
 
 from policies.registry import POLICIES
@@ -15,7 +15,7 @@ from policies.settings import PolicySettings
 from server.admin import forms
 from server.admin.accounts import Scope
 from server.admin.app import HandlerCall
-from server.admin.previews import RECORDED, WORKLOADS, Preview, Side, new_key
+from server.admin.previews import RECORDED, WORKLOADS, Measures, Preview, Side, new_key
 from server.admin.problems import Problem, invalid, wrong
 from server.admin.revisions import StaleRevision, usable
 from server.admin.router import Operations, PageRoutes
@@ -77,8 +77,8 @@ class OverrideOut(Shape):
     """A setting whose value in force is not the configuration file's."""
 
     name: str
-    configured: str
-    in_force: str
+    configured: str = Field(validation_alias=AliasChoices("configured", "before"))
+    in_force: str = Field(validation_alias=AliasChoices("in_force", "after"))
 
 
 class OverridesOut(Shape):
@@ -101,11 +101,8 @@ class SettingsHelpOut(Shape):
     settings: list[SettingOut]
 
 
-class PreviewIn(Shape):
-    policy: str = Field(max_length=32, json_schema_extra=_one_of(POLICIES))
-    settings: PolicySettings
+class PreviewIn(SettingsIn):
     workload: str = Field(RECORDED, max_length=32, json_schema_extra=_one_of(WORKLOADS))
-    note: Text = Field("", max_length=_NOTE_MOST)
 
 
 class MeasureOut(Shape):
@@ -214,36 +211,22 @@ def preview_of(ask: HandlerCall, key: str) -> Preview:
     return found
 
 
-MEASURES = (
-    ("wait_small_mean_s", "Small files: mean wait", "s"),
-    ("wait_small_p95_s", "Small files: 95 % wait less than", "s"),
-    ("wait_large_mean_s", "Large files: mean wait", "s"),
-    ("wait_large_p95_s", "Large files: 95 % wait less than", "s"),
-    ("paused_large_mean_s", "Large files: then paused, mean", "s"),
-    ("session_mean_s", "Whole visit, mean", "s"),
-    ("abandoned", "Left without their file", "count"),
-    ("attempts", "Attempts per download", "ratio"),
-    ("slots_used", "Slots used on average", "slots"),
-)
-#: Where more is neither better nor worse.
-_NEUTRAL = frozenset({"slots_used"})
-
-
 def compared(found: Preview) -> list[MeasureOut]:
     """The measures side by side; `verdict` is better, worse or empty."""
-    if found.before is None or found.after is None:
+    before, after = found.before, found.after
+    if before is None or after is None:
         return []
-    before, after = asdict(found.before), asdict(found.after)
     rows = []
-    for name, label, unit in MEASURES:
-        old, new = before[name], after[name]
-        verdict = ""
-        known = old is not None and new is not None and name not in _NEUTRAL
-        if known and abs(new - old) > max(0.02 * abs(old), 0.01):
+    for known in fields(Measures):
+        if not known.metadata:
+            continue
+        old, new = getattr(before, known.name), getattr(after, known.name)
+        verdict, meant = "", known.metadata["more_is_worse"] and None not in (old, new)
+        if meant and abs(new - old) > max(0.02 * abs(old), 0.01):
             verdict = "better" if new < old else "worse"
-        rows.append(
-            MeasureOut(name=name, label=label, unit=unit, now=old, proposed=new, verdict=verdict)
-        )
+        label, unit = known.metadata["label"], known.metadata["unit"]
+        row = {"name": known.name, "label": label, "unit": unit, "now": old, "proposed": new}
+        rows.append(MeasureOut(**row, verdict=verdict))
     return rows
 
 
@@ -304,29 +287,15 @@ async def patch_settings(ask: HandlerCall, body: SettingsPatch) -> Answer:
 @api.get("/settings/help")
 async def explain_settings(ask: HandlerCall) -> SettingsHelpOut:
     """Every setting: unit, bounds, default, help."""
-    defaults = PolicySettings().model_dump()
-    rows = [
-        SettingOut(
-            name=one.name,
-            unit=one.unit,
-            help=one.help,
-            policies=list(one.policies),
-            bounds=dict(one.bounds),
-            default=defaults[one.name],
-        )
-        for one in forms.settings_of()
-    ]
+    rows = [SettingOut.model_validate(one) for one in forms.settings_of()]
     return SettingsHelpOut(policies=list(POLICIES), settings=rows)
 
 
 @api.get("/settings/overrides")
 async def list_overrides(ask: HandlerCall) -> OverridesOut:
     """Settings in force that are not what the configuration file says."""
-    rows = [
-        OverrideOut(name=one.name, configured=one.before, in_force=one.after)
-        for one in ask.server.revisions.overrides()
-    ]
-    return OverridesOut(overrides=rows)
+    rows = ask.server.revisions.overrides()
+    return OverridesOut(overrides=[OverrideOut.model_validate(one) for one in rows])
 
 
 @api.get("/revisions")

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from server.admin.accounts import Off
+from server.store.records import ArrivalRecord
 
 KEPT = 40
 QUEUE = 4
@@ -38,22 +39,15 @@ Runner = Callable[[bytes], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
-    """One recorded wish, to be replayed."""
-
-    t_s: float
-    client: str
-    file: str
-    size_bytes: int
-    rate_bytes_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Side:
     """One of the two policies that are compared."""
 
     policy: str
     settings: Mapping[str, Any]
+
+
+def _measure(label: str, unit: str, *, more_is_worse: bool = True) -> Any:
+    return field(metadata={"label": label, "unit": unit, "more_is_worse": more_is_worse})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +57,15 @@ class Measures:
     Waits are seconds from arrival to the first byte; pauses come after it.
     """
 
-    wait_small_mean_s: float | None
-    wait_small_p95_s: float | None
-    wait_large_mean_s: float | None
-    wait_large_p95_s: float | None
-    paused_large_mean_s: float | None
-    abandoned: int
-    attempts: float
-    slots_used: float
-    session_mean_s: float | None
+    wait_small_mean_s: float | None = _measure("Small files: mean wait", "s")
+    wait_small_p95_s: float | None = _measure("Small files: 95 % wait less than", "s")
+    wait_large_mean_s: float | None = _measure("Large files: mean wait", "s")
+    wait_large_p95_s: float | None = _measure("Large files: 95 % wait less than", "s")
+    paused_large_mean_s: float | None = _measure("Large files: then paused, mean", "s")
+    session_mean_s: float | None = _measure("Whole visit, mean", "s")
+    abandoned: int = _measure("Left without their file", "count")
+    attempts: float = _measure("Attempts per download", "ratio")
+    slots_used: float = _measure("Slots used on average", "slots", more_is_worse=False)
     picture_svg: str = ""
 
 
@@ -111,13 +105,13 @@ class Previews:
     def begin(
         self,
         preview: Preview,
-        arrivals: Sequence[Arrival],
+        arrivals: Sequence[ArrivalRecord],
         capacity_bytes_s: float | None,
     ) -> Preview:
         """Queue a preview; the caller then calls `work` (and need not wait for it)."""
         request = {
             "workload": preview.workload,
-            "arrivals": [[a.t_s, a.client, a.file, a.size_bytes, a.rate_bytes_s] for a in arrivals],
+            "arrivals": [[a.at_s, a.client, a.file, a.size_bytes, None] for a in arrivals],
             "capacity_bytes_s": capacity_bytes_s,
             "sides": [
                 {"policy": side.policy, "settings": dict(side.settings)}

@@ -46,7 +46,7 @@ class Logins:
         ident = secrets.token_urlsafe(24)
         session = Session(digest(ident), user, now, now)
         self.by_key[session.key] = session
-        self.store.put_session(session)
+        self.store.put(session)
         return self._signer().sign(ident).decode()
 
     def ident(self, cookie: str) -> str | None:
@@ -68,12 +68,12 @@ class Logins:
         if now - session.seen_s > _SEEN_GRAIN_S:
             session = replace(session, seen_s=now)
             self.by_key[session.key] = session
-            self.store.put_session(session)
+            self.store.put(session)
         return session
 
     def end(self, session: Session) -> None:
         self.by_key.pop(session.key, None)
-        self.store.drop_session(session.key)
+        self.store.drop(session)
 
     def end_all(self, user: str, but: Session | None = None) -> None:
         """Log a user out everywhere (password or role changed), `but` here."""

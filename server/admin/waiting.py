@@ -78,16 +78,10 @@ def change(ask: HandlerCall, title: str, text: str, logo: bytes | None) -> Look:
     return look
 
 
-def _out(look: Look) -> LookOut:
-    return LookOut(
-        title=look.title, text=look.text, logo_type=look.logo_type, logo_bytes=len(look.logo)
-    )
-
-
 @api.get("/waiting-page")
 async def get_waiting_page(ask: HandlerCall) -> LookOut:
     """The operator's words."""
-    return _out(ask.server.branding.look)
+    return LookOut.model_validate(ask.server.branding.look)
 
 
 @api.put("/waiting-page")
@@ -99,10 +93,11 @@ async def put_waiting_page(ask: HandlerCall, body: LookIn) -> LookOut:
             logo = base64.b64decode(body.logo_base64, validate=True)
         except ValueError:
             raise wrong("logo_base64", "This is not base 64.") from None
-    return _out(change(ask, body.title, body.text, logo))
+    return LookOut.model_validate(change(ask, body.title, body.text, logo))
 
 
 @api.get("/waiting-page/preview", media="text/html")
+@pages.get("/waiting/preview")
 async def preview_waiting_page(ask: HandlerCall, query: LookQuery) -> Answer:
     """The page as visitors see it."""
     return html(ask.server.branding.preview(query.state, query.lang))
@@ -127,15 +122,6 @@ async def waiting_save(ask: HandlerCall, body: LookIn) -> None:
     given = ask.call.form.get("logo", [b""])[0]
     logo = b"" if ask.call.field("drop_logo") else given or None
     change(ask, body.title, body.text, logo)
-
-
-@pages.get("/waiting/preview")
-async def waiting_preview(ask: HandlerCall) -> Answer:
-    """The page alone, for the frame."""
-    state, language = ask.call.arg("state", "waiting"), ask.call.arg("lang", "en")
-    if state not in STATES or language not in LANGUAGES:
-        raise Problem(404, "There is no such state.")
-    return html(ask.server.branding.preview(state, language))
 
 
 @pages.get("/-/logo")
