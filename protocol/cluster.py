@@ -233,6 +233,8 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, tag="terms"):
     judge_all: bool = False
     #: The networks that are blocked: their requests are to be judged, and no others.
     blocked: tuple[str, ...] = ()
+    #: How many large downloads this node may run while there is no leader.
+    alone: int = 0
 
 
 class Respond(msgspec.Struct, frozen=True, array_like=True, tag="respond"):

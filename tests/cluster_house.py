@@ -245,10 +245,10 @@ class FleetHouse(House):
         self.entrance = self.fleet[self._turn % len(self.fleet)]
         return self._enter(address, headers, file, size_bytes, ranges, query)
 
-    def ask_at(self, index: int, address: str) -> Asked:
+    def ask_at(self, index: int, address: str, **more: Any) -> Asked:
         """Ask at this node."""
         self._turn = index - 1
-        return self.ask(address)
+        return self.ask(address, **more)
 
     def _enter(self, *of: Any) -> Asked:
         asked = super().ask_with(*of)

@@ -312,3 +312,35 @@ def test_the_bound_on_connections_per_address_is_the_machines(tmp_path: Path) ->
 
         wait_for(taken, 30)
         assert taken()
+
+
+def test_downloads_start_while_nobody_leads_for_long(tmp_path: Path, asking: Ask) -> None:
+    digests = make_release(tmp_path / "release", big_iso=3_000_000, small_txt=100)
+    args = ("--slots", "6", "--reserve-small", "0", "--bandwidth", "20MB", "--policy", "ticket")
+    with serving(tmp_path / "release", tmp_path / "state", *WORKERS, *args, **ENVIRON) as server:
+        assert asking(server.url, "before").body()
+        leader = leader_of(tmp_path / "state")
+        os.kill(leader, signal.SIGSTOP)
+        try:
+            found: list[str] = []
+
+            def started() -> bool:
+                one = asking(server.url, f"alone-{len(found)}")
+                if one.status == 200:
+                    found.append(hashlib.sha256(one.body()).hexdigest())
+                return len(found) >= 3
+
+            wait_for(started, 60)
+        finally:
+            os.kill(leader, signal.SIGCONT)
+        assert found == [digests["big.iso"]] * 3
+
+        def led() -> bool:
+            with urllib.request.urlopen(f"{server.url}/-/ready", timeout=30) as answer:
+                return b"nobody leads" not in answer.read()
+
+        wait_for(led, 30)
+        assert led()
+        # The leader has its queue again.
+        after = asking(server.url, "after")
+        assert (after.status, hashlib.sha256(after.body()).hexdigest()) == (200, digests["big.iso"])

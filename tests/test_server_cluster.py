@@ -129,15 +129,85 @@ def test_new_downloads_wait_for_a_leader_and_are_told_when_it_takes_long() -> No
     assert (early.started, early.connection.status) == (False, 0)
     _new_leader(house, slots=5)
     assert early.started
+
+
+def _led_by_nobody(house: FleetHouse) -> None:
+    house.wait(0.5)
+    for link in house.links:
+        link.drop()
+    house.wait(PATIENCE_S + 1)
+
+
+def test_a_node_without_a_leader_for_long_starts_downloads_on_its_share_of_the_slots() -> None:
+    house = FleetHouse(slots=9, reserve_small=1)
+    parked = [house.ask_at(0, f"192.0.2.{n}") for n in range(1, 9)]
+    waiting = house.ask_at(0, "192.0.2.20", agent=CURL)
+    assert [one.started for one in (*parked, waiting)] == [True] * 8 + [False]
+    for one in parked[:6]:
+        one.transfer.finish()
+    house.wait(0.5)
+    assert waiting.started
     for link in house.links:
         link.drop()
     house.wait(0.25)
-    late = house.ask("192.0.2.2")
-    house.wait(PATIENCE_S + 1)
-    assert late.connection.status == 503
-    assert int(late.connection.fields["retry-after"]) >= 1
-    assert b"keeps every place" in late.connection.body
-    assert house.ask("192.0.2.3").connection.status == 503
+    early = house.ask_at(0, "198.51.100.1")
+    house.wait(PATIENCE_S - 1)
+    assert (early.started, early.connection.status) == (False, 0)
+    house.wait(2)
+    # Eight slots for large ones are four at each of two nodes; three were taken.
+    assert early.started
+    full = house.ask_at(0, "198.51.100.2")
+    assert full.connection.status == 503
+    assert int(full.connection.fields["retry-after"]) >= 1
+    assert b"keeps every place" in full.connection.body
+    assert house.ask_at(1, "198.51.100.2").started
+    # A slot that is free again is the next one's.
+    early.transfer.finish()
+    assert house.ask_at(0, "198.51.100.3").started
+
+
+def test_one_network_has_no_more_than_its_part_of_a_node_without_a_leader() -> None:
+    house = FleetHouse(slots=17, reserve_small=1)
+    _led_by_nobody(house)
+    flood = [house.ask_at(0, "192.0.2.66") for _ in range(50)]
+    assert sum(one.started for one in flood) == 2
+    others = [house.ask_at(0, f"192.0.2.{n}") for n in range(1, 10)]
+    assert sum(one.started for one in others) == 6
+
+
+def test_what_started_without_a_leader_is_told_to_the_next_and_takes_nobodys_place() -> None:
+    house = FleetHouse(slots=8)
+    first = house.ask_at(0, "192.0.2.1")
+    _led_by_nobody(house)
+    alone = [house.ask_at(n % 2, f"198.51.100.{n}") for n in range(6)]
+    assert all(one.started for one in alone)
+    _new_leader(house, slots=3)
+    house.wait(1)
+    going = [one for one in (first, *alone) if not one.transfer.paused]
+    assert len(going) == 3
+    assert len(house.gate.policy.leases()) == 3
+    numbers = [row.number for row in house.gate.policy.tickets()]
+    assert len(numbers) == len(set(numbers)) == 4
+    # Nobody leads again: who was paused has a slot of the node's own.
+    _led_by_nobody(house)
+    assert sum(not one.transfer.paused for one in (first, *alone)) >= 3
+
+
+def test_what_only_a_leader_can_judge_waits_for_one() -> None:
+    house = FleetHouse(slots=4, rules=[Rule(path="/gold/**", require_class="gold")])
+    house.wait(0.5)
+    _led_by_nobody(house)
+    node = house.fleet[0]
+    request = Request(FakeConnection("192.0.2.1"), b"GET", b"/gold/a", {})  # type: ignore[arg-type]
+    assert node.turned_away(request, "/gold/a")
+    assert request.finished
+    # Nor does a node start anything that has never heard a leader's rules.
+    fresh = FleetHouse(slots=4)
+    for link in fresh.links:
+        link.drop()
+    fresh.fleet[0]._alone_slots = 0
+    fresh.wait(PATIENCE_S + 1)
+    assert fresh.ask_at(0, "192.0.2.1").connection.status == 503
 
 
 def test_running_bodies_have_their_slots_before_a_new_leader_lets_anybody_else_in() -> None:

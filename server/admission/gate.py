@@ -80,6 +80,8 @@ class SmallTerms:
     brief: bool
     #: The networks whose requests are to be judged here: the operator has blocked them.
     blocked: tuple[str, ...] = ()
+    #: The slots for large downloads that each machine has.
+    large_slots: int = 0
 
 
 class Gate:
@@ -219,7 +221,9 @@ class Gate:
         active = seen.small_active + seen.large_active
         free = not self.draining and active < seen.slots
         brief = free and not (seen.waiting or seen.ready) and seen.large_active < seen.large_slots
-        return SmallTerms(self._small_below, free, brief, self.reception.blocked.networks())
+        own = self.settings.slots - self.settings.reserve_small
+        blocked = self.reception.blocked.networks()
+        return SmallTerms(self._small_below, free, brief, blocked, own)
 
     def served_elsewhere(self, url_path: str, times: int, size_bytes: int) -> None:
         """Count files that were served on these terms; `size_bytes` is the sum."""

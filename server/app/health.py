@@ -35,7 +35,7 @@ def add_node_routes(site: Site, admission: RemoteAdmission, draining: Callable[[
     """The same at a node, which asks its leader while there is one.
 
     Without one it is ready all the same: what runs goes on, small files are served, and large ones
-    wait a moment for the next leader.
+    wait a moment for the next leader, or start on this node's own slots.
     """
 
     def ready(request: Request) -> None:

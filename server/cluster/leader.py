@@ -655,7 +655,11 @@ class Leader:
         cap = self._cap_of(node.machine) if node.serves else None
         if cap is None or node.version >= SHARING:
             return cap
-        return cap / sum(other.machine == node.machine for other in self.nodes)
+        return cap / len(self._beside(node))
+
+    def _beside(self, node: Node) -> list[Node]:
+        """The nodes of its machine, itself included."""
+        return [other for other in self.nodes if other.machine == node.machine]
 
     def _tell_node(self, node: Node) -> None:
         small = self._home.small_terms()
@@ -668,6 +672,7 @@ class Leader:
             # Who does not know the list has all requests judged.
             bool(small.blocked),
             small.blocked if len(small.blocked) <= _MOST_BLOCKED else (),
+            max(1, small.large_slots // len(self._beside(node))) if node.serves else 0,
         )
         if terms != node.terms or node.untold_s >= _AGAIN_S:
             node.terms, node.untold_s = terms, 0.0

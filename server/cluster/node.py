@@ -58,6 +58,7 @@ from server.admission.client_keys import proves_something
 from server.admission.downloads import unsent_most
 from server.admission.line import LingeringBodies, Outlet
 from server.admission.rules import NOTHING, Rule, RuleBook
+from server.cluster.alone import may_start
 from server.cluster.link import Link, Peer
 from server.cluster.wire import file_digests, wire_file, wire_plan, wire_request
 from server.files.pacer import Share
@@ -107,6 +108,8 @@ class _Asked:
     #: Whether it came to an admin page.
     administers: bool = False
     seen: tuple[int, int, bool] = (0, 0, False)
+    #: Whether its body stands still because it has no slot.
+    paused: bool = False
     #: What its client takes, lately.
     rate_bytes_s: float = 0.0
     #: Whether its last bytes may leave, and who waits for that.
@@ -176,6 +179,8 @@ class RemoteAdmission:
         self._small_below = small_below_bytes
         self._small_free = True
         self._brief_free = False
+        #: How many large downloads may run here while there is no leader; 0 before the first one.
+        self._alone_slots = 0
         self._terms_rules = b""
         self._asked: dict[int, _Asked] = {}
         #: What each download has of the line, as long as a body of it is here.
@@ -330,7 +335,7 @@ class RemoteAdmission:
             self._send_away(asked)
         elif self._welcomed:
             self._tell(asked)
-        elif self._patience is None:
+        elif self._alone and not self._start_alone(asked):
             self._send_away(asked)
 
     def _tell(self, asked: _Asked) -> None:
@@ -379,6 +384,8 @@ class RemoteAdmission:
             self._drop(asked)
             self._lingering.add(transfer, self._reactor.seconds())
             self._send(Ended(asked.number, transfer.delivered_bytes(), complete))
+            if self._alone:
+                self._reactor.callLater(0, self._go_on_alone)
 
     def _tick(self) -> None:
         self._tick_call = self._reactor.callLater(TICK_S, self._tick)
@@ -439,8 +446,10 @@ class RemoteAdmission:
     def _closed(self, link: Link[FromLeader]) -> None:
         if link is not self._link:
             return
-        self._link, self._welcomed, self._epoch = None, False, 0
-        self._wait_for_leader()
+        led, self._welcomed = self._welcomed, False
+        self._link, self._epoch = None, 0
+        if led:
+            self._wait_for_leader()
         for waiting in tuple(self._digests.values()):
             waiting.callback(None)
         self._digests.clear()
@@ -451,9 +460,46 @@ class RemoteAdmission:
 
     def _lose_patience(self) -> None:
         self._patience = None
+        self._go_on_alone()
         for asked in tuple(self._asked.values()):
-            if not asked.told:
+            if not asked.told and asked.transfer is None:
                 self._send_away(asked)
+
+    # -- without a leader ------------------------------------------------------------------------
+
+    @property
+    def _alone(self) -> bool:
+        """Whether nobody has led for longer than one waits for that."""
+        return not self._welcomed and self._patience is None
+
+    def _go_on_alone(self) -> None:
+        """Nobody has led for long: bodies that were paused go on, then those start who wait here.
+
+        Each in the order of coming; who waits inside a request and finds no slot waits on.
+        """
+        if self._alone and not self._parting:
+            here = list(self._asked.values())
+            for asked in sorted(here, key=lambda one: (one.transfer is None, one.number)):
+                if asked.paused or asked.transfer is None:
+                    self._start_alone(asked)
+
+    def _start_alone(self, asked: _Asked) -> bool:
+        """Give it one of this node's own slots, if there is one and it is nothing to be judged."""
+        if asked.start is None or asked.begun or asked.ended:
+            return False
+        running = [
+            network_of(one.request)
+            for one in self._asked.values()
+            if one.transfer is not None and not one.paused
+        ]
+        if not may_start(self._alone_slots, running, network_of(asked.request)):
+            return False
+        if asked.transfer is not None:
+            asked.paused = False
+            asked.transfer.resume()
+        else:
+            asked.transfer = asked.start(asked, ())
+        return True
 
     def _send_away(self, asked: _Asked) -> None:
         """Nobody decides at present; a place that the client has is not touched by this."""
@@ -513,6 +559,7 @@ class RemoteAdmission:
         self._brief_free = terms.brief_free
         self._judge_all = terms.judge_all and not terms.blocked
         self.blocked.become(terms.blocked)
+        self._alone_slots = terms.alone
         cap = terms.bandwidth_bytes_s
         if cap is not None and self._leader_version < SHARING:
             cap *= self._sharing
@@ -577,6 +624,7 @@ class RemoteAdmission:
     ) -> None:
         if isinstance(message, Start | Resume):
             # Start: it ran under an earlier leader, and this one has given it a slot again.
+            asked.paused = False
             transfer.resume()
         elif isinstance(message, MayEnd):
             asked.let_end()
@@ -586,6 +634,7 @@ class RemoteAdmission:
             self._wait_for(asked, transfer, message)
         else:
             # Held until its turn: its header went out long ago, so nothing can be said.
+            asked.paused = True
             transfer.pause()
 
     def _wait_for(self, asked: _Asked, transfer: Transfer, message: Respond) -> None:
@@ -594,6 +643,7 @@ class RemoteAdmission:
         if message.status != 503:
             transfer.abort("the queue refused it")
             return
+        asked.paused = True
         transfer.pause()
         if _TICKET in headers:
             asked.wired.headers[_TICKET] = headers[_TICKET]
@@ -601,6 +651,11 @@ class RemoteAdmission:
         with contextlib.suppress(ValueError):
             retry_s = float(headers.get(b"retry-after", b""))
         self._reactor.callLater(retry_s, self._tell, asked)
+
+
+def network_of(request: Request) -> str:
+    """Whose slots these are while nobody leads."""
+    return block_of(request.client_address)
 
 
 class RemoteDigests:
