@@ -57,7 +57,7 @@ class MemoryTransport:
 
 
 #: What messages of version 1 have of fields, their kind included, where those of today have more.
-_FIELDS_BEFORE = {"progress": 8}
+_FIELDS_BEFORE = {"progress": 8, "terms": 8}
 
 
 def version_before(frame: bytes) -> bytes:
@@ -71,7 +71,7 @@ def version_before(frame: bytes) -> bytes:
 
 
 class _FramesBefore:
-    """A transport from a node of the version before."""
+    """A transport from a node, or from a leader, of the version before."""
 
     def __init__(self, transport: MemoryTransport) -> None:
         self._transport = transport
@@ -90,11 +90,17 @@ class _FramesBefore:
 
 
 def join(
-    clock: Clock, leader: Leader, node: RemoteAdmission, *, before: bool = False
+    clock: Clock,
+    leader: Leader,
+    node: RemoteAdmission,
+    *,
+    before: bool = False,
+    led_before: bool = False,
 ) -> Link[FromLeader]:
     """Connect a node with a leader; the node's side of it.
 
-    `before`: the node is one of the version before, as far as its messages tell.
+    `before`: the node is one of the version before, as far as its messages tell; `led_before`: the
+    leader is.
     """
     at_node: Link[FromLeader] = Link(clock, decode_from_leader, node.peer)
     at_leader: Link[FromNode] = Link(clock, decode_from_node, leader.peer)
@@ -103,6 +109,8 @@ def join(
         near.transport.near, near.transport.far = near, far
     if before:
         at_node.transport = _FramesBefore(at_node.transport)
+    if led_before:
+        at_leader.transport = _FramesBefore(at_leader.transport)
     at_leader.connectionMade()
     at_node.connectionMade()
     clock.advance(0)
@@ -169,7 +177,7 @@ class FleetHouse(House):
     """The same as a `House`, but every request enters by one node or another, in turn.
 
     The nodes are those of one machine, or each is one of its own; those in `before` speak the
-    version before (`version_before`).
+    version before (`version_before`), or the leader does.
     """
 
     def __init__(
@@ -178,11 +186,12 @@ class FleetHouse(House):
         count: int = 2,
         machines: bool = False,
         before: Collection[int] = (),
+        led_before: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(*args, **settings)
         self.names = [f"m{n}/node-0" if machines else f"node-{n}" for n in range(count)]
-        self.before = before
+        self.before, self.led_before = before, led_before
         self.begun_again: list[Request] = []
         self.left: Callable[[int], None] = lambda index: None
         self.outlets = [Outlet() for _ in range(count)]
@@ -227,7 +236,13 @@ class FleetHouse(House):
         self.leader.start(lambda: None)
         if join_all:
             self.links = [
-                join(self.clock, self.leader, node, before=index in self.before)
+                join(
+                    self.clock,
+                    self.leader,
+                    node,
+                    before=index in self.before,
+                    led_before=self.led_before,
+                )
                 for index, node in enumerate(self.fleet)
             ]
             self.clock.advance(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -63,6 +64,22 @@ def test_the_gate_keeps_its_word_through_nodes(
     test()
 
 
+@pytest.mark.parametrize("upgraded", ["leader", "node"])
+@pytest.mark.parametrize("test", _GATE_TESTS, ids=lambda test: str(test.__name__))
+def test_the_gate_keeps_its_word_while_a_cluster_is_upgraded(
+    test: Callable[[], None], upgraded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same where one node still speaks the version before, or their leader does."""
+    first = upgraded == "leader"
+
+    class Mixed(FleetHouse):
+        def __init__(self, *args: Any, **more: Any) -> None:
+            super().__init__(*args, before={1} if first else (), led_before=not first, **more)
+
+    monkeypatch.setattr(gate_tests, "House", Mixed)
+    test()
+
+
 def test_the_exceptions_of_the_gate_tests_are_tests() -> None:
     assert set(vars(gate_tests)) >= _WITHIN_ONE_TURN
     assert len(_GATE_TESTS) > 30
@@ -81,6 +98,25 @@ def test_a_node_that_is_lost_frees_its_slots_and_keeps_its_clients_places() -> N
     house.wait(0.5)
     assert not house.gate.parked
     assert len(house.nodes) == 0
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_an_upgrade_of_the_leader_and_back_keeps_places_and_bodies(*, back: bool) -> None:
+    """The leader's machine is upgraded first, or last: its successor speaks the other version."""
+    house = FleetHouse(slots=2, led_before=not back)
+    running = [house.ask(f"192.0.2.{n}") for n in (1, 2)]
+    waiting = [house.ask(f"192.0.2.{n}") for n in range(3, 9)]
+    places = [int(one.connection.fields["tidegate-place"]) for one in waiting]
+    assert places == [1, 2, 3, 4, 5, 6]
+    house.led_before = back
+    _new_leader(house, slots=2)
+    house.wait(0.5)
+    assert not any(one.transfer.paused or one.transfer.over for one in running)
+    again = [
+        house.ask(f"192.0.2.{n}", token=one.token)
+        for n, one in zip(range(3, 9), waiting, strict=True)
+    ]
+    assert [int(one.connection.fields["tidegate-place"]) for one in again] == places
 
 
 def test_what_ran_under_an_earlier_leader_runs_on_under_the_next() -> None:
