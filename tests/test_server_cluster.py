@@ -25,9 +25,9 @@ from protocol.ticket import Pass
 from server.admission.actions import QueueActions
 from server.admission.rules import Rule
 from server.cluster.link import Link
-from server.cluster.node import PATIENCE_S, RemoteDigests
+from server.cluster.node import PATIENCE_S, RemoteAdmission, RemoteDigests
 from server.http.request import Request
-from tests.cluster_house import FleetHouse, MemoryTransport, join
+from tests.cluster_house import FleetHouse, MemoryTransport, Outlet, join
 from tests.fakes import BIG, FakeConnection, House, admits, representation
 
 CURL = "curl/8.0"
@@ -238,12 +238,12 @@ def test_what_only_a_leader_can_judge_waits_for_one() -> None:
     assert node.turned_away(request, "/gold/a")
     assert request.finished
     # Nor does a node start anything that has never heard a leader's rules.
-    fresh = FleetHouse(slots=4)
-    for link in fresh.links:
-        link.drop()
-    fresh.fleet[0]._alone_slots = 0
-    fresh.wait(PATIENCE_S + 1)
-    assert fresh.ask_at(0, "192.0.2.1").connection.status == 503
+    fresh = RemoteAdmission(house.clock, "node-9", 9, Outlet(), small_below_bytes=20_000)
+    fresh.begin()
+    house.wait(PATIENCE_S + 1)
+    assert house.ask_at(0, "192.0.2.1").started
+    house.fleet[0] = fresh
+    assert house.ask_at(0, "192.0.2.2").connection.status == 503
 
 
 def test_running_bodies_have_their_slots_before_a_new_leader_lets_anybody_else_in() -> None:
