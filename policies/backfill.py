@@ -124,11 +124,22 @@ class Backfill:
         """A turn after `turn_s` or a place out of turn, whatever comes first."""
         place_s = self.until_place_s(len(self._queue) - 1, now)
         wait_s = min(turn_s, place_s)
-        due_s = self._due_s(row) if self._queue.table.present[row] else math.inf
-        if due_s < math.inf:
-            wait_s = min(wait_s, max(0.0, due_s - now))
+        wait_s = min(wait_s, self._until_due_s(row, now))
         # A turn is known by all that is before it; places come and go.
         return Forecast(wait_s, _TURN_AT_LEAST * wait_s if turn_s < place_s else 0.0)
+
+    def _until_due_s(self, row: int, now: float) -> float:
+        """When a client that was told a time before is due; those told since come after it.
+
+        One that polls and came then in vain is the next to have a place.
+        """
+        table = self._queue.table
+        if table.present[row]:
+            return max(0.0, self._due_s(row) - now)
+        if table.raw[row] == 0.0:
+            return math.inf
+        due_s = table.issued_s[row] + table.expected[row] - now
+        return due_s if due_s > 0.0 else self.until_place_s(0, now)
 
     def until_place_s(self, before: int, now: float) -> float:
         """When a place out of turn comes, after those who were told a time before."""

@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.sim.metrics import measure
 from loadtest.sim.scenario import Scenario
-from loadtest.workloads import File, Visitor, Workload
+from loadtest.workloads import File, Visitor, Workload, exp2
 from policies.contract import Admit, Job, Wait
 from policies.estimate.told_times import ToldTimes, due_s
 from policies.registry import make_policy
@@ -147,3 +147,12 @@ def test_polling_clients_of_a_narrow_link_start_when_told(rate_bytes_s: float) -
     # The policy sees rates as late and as roughly as a live server does.
     assert figures["eta_median_error"] < 0.45
     assert figures["attempts"] < 3.0
+
+
+def test_a_poller_whose_return_is_cut_short_keeps_its_place_among_those_told() -> None:
+    """Beyond `retry_max_s` a time is told in several visits; those who came since come after."""
+    workload, scenario = exp2(0), Scenario("fair", 30, 6, bandwidth=0.3, hold=False)
+    figures = measure(workload, scenario.conditions(workload), scenario.simulate(workload))
+    assert figures["eta_told"] > 50
+    assert figures["eta_within_p90"] >= 0.85
+    assert figures["eta_median_error"] <= 0.15
