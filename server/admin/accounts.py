@@ -235,11 +235,11 @@ class Accounts:
         except (Argon2Error, InvalidHashError):
             return False
 
-    async def set_password(self, name: str, password: str, *, given: bool = False) -> User:
+    async def set_password(self, name: str, password: str) -> User:
         check_password(password)
         hashed = str(await self.off(lambda: self.hasher.hash(password)))
         user = self._known(name)
-        return self._put(replace(user, password_hash=hashed, must_change=given))
+        return self._put(replace(user, password_hash=hashed, must_change=False))
 
     def reset_password(self, name: str, password_hash: str, now: float) -> bool:
         """A password given on the host: to be changed at once, and no code asked.

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup, escape
-
 from protocol.units import format_duration, format_rate
 from server.admin.vitals import Vitals
 
@@ -146,9 +144,8 @@ def show(value: float | None, unit: str) -> str:
     return f"{value:,.0f}"
 
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 480, 150, 66, 20
-
-
+#: Where the lines are in the box of a picture.
+_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 476, 6, 130
 #: Durations that read well as the top of an axis with one line at its half.
 _SPANS = (2, 4, 10, 20, 30, 60, 120, 240, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 86_400)
 
@@ -164,47 +161,44 @@ def _nice(top: float, unit: str = "") -> float:
     return float(next(step * power for step in steps if step * power >= top * 0.999))
 
 
-def svg(chart: Chart, history: Series, clock: Callable[[float], str]) -> Markup:
-    """The chart as a picture that needs no script; `clock` writes the time of day."""
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A chart laid out for `templates/admin/chart.html`, in a box of 480 by 150.
+
+    `grid` are heights with their labels, `lines` the stretches of each line as points, `feet` where
+    the areas below the first line's end, `times` the ends of the time axis.
+    """
+
+    title: str
+    grid: Sequence[tuple[float, str]]
+    lines: Sequence[Sequence[str]]
+    feet: Sequence[str]
+    times: Sequence[str]
+
+
+def picture(chart: Chart, history: Series, clock: Callable[[float], str]) -> Picture:
+    """The chart as it is drawn without a script; `clock` writes the time of day."""
     lines = lines_of(chart, history)
     known = [v for values in lines for v in values if v is not None]
     top = 1.0 if chart.unit == "share" else _nice(max(known, default=1.0), chart.unit)
     first, last = (history.t[0], history.t[-1]) if history.t else (0.0, 1.0)
     width = max(last - first, 1e-9)
 
-    def x(at: float) -> float:
-        return _LEFT + (at - first) / width * (_WIDTH - _LEFT - 4)
+    def point(at: float, value: float) -> str:
+        x = _LEFT + (at - first) / width * (_RIGHT - _LEFT)
+        return f"{x:.1f},{height(value):.1f}"
 
-    def y(value: float) -> float:
-        return 6 + (1 - min(value / top, 1.0)) * (_HEIGHT - _BOTTOM - 6)
+    def height(value: float) -> float:
+        return _TOP + (1 - min(value / top, 1.0)) * (_BOTTOM - _TOP)
 
-    parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(chart.title)}">'
-    ]
-    for share in (0.0, 0.5, 1.0):
-        at = y(top * share)
-        label = escape(show(top * share, chart.unit))
-        parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - 4}" y1="{at:.1f}" y2="{at:.1f}"/>'
-        )
-        parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{at + 4:.1f}">{label}</text>')
-    for index, values in enumerate(lines):
-        for run in _runs(history.t, values):
-            points = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in run)
-            if index == 0:
-                foot = f"{x(run[-1][0]):.1f},{y(0):.1f} {x(run[0][0]):.1f},{y(0):.1f}"
-                parts.append(f'<polygon class="area" points="{points} {foot}"/>')
-            parts.append(f'<polyline class="line c{index + 1}" points="{points}"/>')
-    if history.t:
-        for at, anchor in ((first, "start"), (last, "end")):
-            place = _LEFT if anchor == "start" else _WIDTH - 4
-            parts.append(
-                f'<text class="when {anchor}" x="{place}" y="{_HEIGHT - 4}">'
-                f"{escape(clock(at))}</text>"
-            )
-    parts.append("</svg>")
-    # Every piece above is a number of ours or escaped.
-    return Markup("".join(str(part) for part in parts))
+    runs = [_runs(history.t, values) for values in lines]
+    return Picture(
+        chart.title,
+        [(height(top * share), show(top * share, chart.unit)) for share in (0.0, 0.5, 1.0)],
+        [[" ".join(point(*one) for one in run) for run in line] for line in runs],
+        [f"{point(run[-1][0], 0)} {point(run[0][0], 0)}" for run in runs[0]],
+        [clock(at) for at in (first, last)] if history.t else (),
+    )
 
 
 def _runs(t: Sequence[float], values: Sequence[float | None]) -> list[list[tuple[float, float]]]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pydantic import Field
 
 from server.admin.app import HandlerCall
-from server.admin.charts import CHARTS, SERIES, Sampler, drawn, from_first_value, lines_of, svg
+from server.admin.charts import CHARTS, SERIES, Sampler, drawn, from_first_value, lines_of, picture
 from server.admin.metrics import Metrics
 from server.admin.openapi import openapi
 from server.admin.problems import Problem
@@ -152,7 +152,7 @@ async def now(ask: HandlerCall) -> Answer:
     history = from_first_value(whole)
     zone = ask.zone
     write = clock if span_s <= 86_400 else moment
-    pictures = [(chart, svg(chart, history, lambda at: write(at, zone))) for chart in CHARTS]
+    pictures = [(chart, picture(chart, history, lambda at: write(at, zone))) for chart in CHARTS]
     snapshot, health = ask.server.vitals.snapshot(), ask.server.vitals.read()
     return ask.page(
         "now.html",

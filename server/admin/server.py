@@ -45,7 +45,6 @@ class StatusLine:
 class Server:
     """What the pages and the API work on. `off` runs slow pure work on a thread."""
 
-    reactor: Any
     now: Callable[[], float]
     off: Callable[[Callable[[], Any]], Any]
     gate: Gate

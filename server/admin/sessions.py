@@ -75,10 +75,10 @@ class Logins:
         self.by_key.pop(session.key, None)
         self.store.drop(session)
 
-    def end_all(self, user: str, but: Session | None = None) -> None:
-        """Log a user out everywhere (password or role changed), `but` here."""
+    def end_all(self, user: str) -> None:
+        """Log a user out everywhere: the password was changed, or the user is gone."""
         for session in list(self.by_key.values()):
-            if session.user == user and (but is None or session.key != but.key):
+            if session.user == user:
                 self.end(session)
 
     def sweep(self, now: float) -> None:

@@ -111,7 +111,6 @@ class AdminService:
         branding = Branding(gate.parts.waiting, papers)
         prequeue, real_url = gate.parts.prequeue, site.tree.real_url
         self.server = Server(
-            reactor=reactor,
             now=now,
             off=lambda work: deferToThreadPool(reactor, self._pool, work),
             gate=gate,
