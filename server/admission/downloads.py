@@ -241,7 +241,9 @@ class LeasedDownload:
 
     def about_to_complete(self) -> bool:
         """Whether the bodies that were let go to their end are all that is wanted."""
-        coming = ((delivery, delivery.wanted_end_bytes()) for delivery in self.deliveries)
+        coming = [(delivery, delivery.wanted_end_bytes()) for delivery in self.deliveries]
+        if self.coverage.total + sum(count for _, count in coming) < self.wanted_bytes:
+            return False  # not even if none of them came twice
         return self._left(coming) == 0
 
     def measure(self, now: float) -> int:

@@ -40,6 +40,8 @@ _ENCRYPTED_BYTES = 256 * 1024
 _FIRST_BYTES = 512 * 1024
 #: A body above this takes so long that its connection gives up what only the next request needs.
 _LONG_BYTES = 2 << 20
+#: So much of what was found in the page cache is sent before more of it is looked for.
+_PROBED_BYTES = 128 * 1024
 _TAIL_BYTES = 1024
 _COPY_BYTES = 64 * 1024
 #: No bound on what lies unsent in the kernel is above this: its own is no larger.
@@ -464,7 +466,11 @@ class BodySender:
                 return 0, 0
             asked = min(left - _TAIL_BYTES, most_bytes)
             offset = piece[0] + self._position
-            if not self._has_at_hand(offset, asked, piece[1]):
+            start, stop = self._at_hand
+            if start <= offset and stop - offset >= _PROBED_BYTES:
+                # A socket that takes little at a time would have us ask for each little again.
+                asked = min(asked, stop - offset)
+            elif not self._has_at_hand(offset, asked, piece[1]):
                 return 0, 0
             sent = os.sendfile(connection.socket.fileno(), self._file.fd, offset, asked)
             if sent == 0:

@@ -1,0 +1,102 @@
+"""How a long body leaves by a socket that takes little at a time."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from twisted.internet.defer import succeed
+from twisted.internet.task import Clock
+
+from server.files import openfile
+from server.files.openfile import OpenFile, key_of
+from server.files.pacer import Pacer
+from server.files.sender import BodySender
+from server.files.transfer import Representation
+
+SIZE = 3_000_000
+
+
+class Peer:
+    """A client that reads what it is sent, and the connection on our side."""
+
+    def __init__(self) -> None:
+        self.socket, self._far = socket.socketpair()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+        for end in (self.socket, self._far):
+            end.setblocking(False)
+        self.is_tls = False
+        self.monitor: Any = None
+        self.factory = SimpleNamespace(limits=None)
+        self.got = bytearray()
+        self.turns = 0
+        self._room: Callable[[], None] | None = None
+
+    def release_buffers(self) -> None:
+        """It has none."""
+
+    def when_flushed(self, callback: Callable[[], None]) -> None:
+        callback()
+
+    def await_room(self, callback: Callable[[], None] | None) -> None:
+        self._room = callback
+
+    def read_all(self) -> None:
+        """Read until nothing more comes; the socket has room after each look."""
+        while True:
+            try:
+                self.got += self._far.recv(1 << 20)
+            except BlockingIOError:
+                if self._room is None:
+                    return
+                self.turns += 1
+                self._room()
+
+    def close(self) -> None:
+        self.socket.close()
+        self._far.close()
+
+
+def test_the_page_cache_is_asked_once_for_what_leaves_in_many_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.iso"
+    path.write_bytes(os.urandom(SIZE))
+    key = key_of(path.stat())
+    rep = Representation(b"a.iso", "/a.iso", SIZE, 0.0, '"a"', key)
+    file = OpenFile(os.open(path, os.O_RDONLY), rep)
+    probed: list[tuple[int, int]] = []
+    real = openfile.at_hand
+
+    def probe(fd: int, start: int, stop: int) -> bool:
+        probed.append((start, stop))
+        return real(fd, start, stop)
+
+    monkeypatch.setattr(openfile, "at_hand", probe)
+    ended: list[bool] = []
+    listener: Any = SimpleNamespace(
+        share=None,
+        may_end=lambda go_on: True,
+        transfer_done=lambda transfer, complete: ended.append(complete),
+    )
+    peer = Peer()
+    request: Any = SimpleNamespace(
+        connection=peer, bytes_out=0, on_gone=lambda call: None, finish=lambda: None
+    )
+    nobody: Any = None
+    pacer = Pacer(Clock(), None)
+    same = succeed(True)
+    sender = BodySender(request, file, [(0, SIZE)], SIZE, listener, pacer, lambda _: same, nobody)
+    sender.start()
+    peer.read_all()
+    peer.close()
+    assert ended == [True]
+    assert bytes(peer.got) == path.read_bytes()
+    assert peer.turns > 10
+    # A window of a megabyte or two each, and the last bytes, which leave by a copy.
+    assert len(probed) <= 5
