@@ -79,6 +79,9 @@ _FOLLOWED = 1.06
 _SENT = 1.1
 #: The longest a queue that a probe left in the sockets is let drain, and the cap meanwhile.
 _DRAIN_S, _DRAIN = 2.0, 0.9
+#: The same for what stood before a line that has just been found to be full, until no more than so
+#: many seconds of it are under way, or the line has less to carry than it can.
+_EMPTY_S, _EMPTY, _UNDER_WAY_S, _IDLES = 4.0, 0.6, 0.1, 0.9
 #: One of so many fruitless probes is followed by a trial.
 _DOUBT = 3
 
@@ -145,7 +148,8 @@ class _Probe:
     factor: float
     #: What had not been acknowledged when it began.
     flying_bytes: int
-    drains: bool = False
+    #: The part of the line that is sent until the queue is gone; 0 before.
+    drains: float = 0.0
 
 
 class Bottleneck:
@@ -282,7 +286,7 @@ class Bottleneck:
             if self._probe is None:
                 cap = _BELOW * line
             else:
-                cap = line * (_DRAIN if self._probe.drains else self._probe.factor)
+                cap = line * (self._probe.drains or self._probe.factor)
         if self.ceiling_bytes_s is not None:
             cap = min(cap, self.ceiling_bytes_s)
             if line < math.inf:
@@ -326,6 +330,8 @@ class Bottleneck:
         """
         middle, old = self._since(_LONG_S), self._looks[0]
         if self._line == math.inf or self._trial is not None or middle is None:
+            return False
+        if self._probe is not None and self._probe.drains == _EMPTY:
             return False
         passed = middle.now - old.now
         goodput, rates = self._rates(_SHORT_S)
@@ -517,6 +523,7 @@ class Bottleneck:
     def _full(self, goodput_bytes_s: float, now: float) -> None:
         """The line carries just that."""
         self._trial = None
+        news = goodput_bytes_s < _FALLEN * self._line
         self._line = self._sure = goodput_bytes_s
         self._murky_until_s = now + _MURKY_S
         self._next_trim_s = now + _LONG_S
@@ -526,6 +533,10 @@ class Bottleneck:
         self._stuck_since_s = math.inf
         self._evidence.clear()
         self._doubts = 0
+        if news:
+            # What stands before the line slows down all who begin; it can wait in the server.
+            under_way = int(_UNDER_WAY_S * goodput_bytes_s)
+            self._probe = _Probe(now, 1.0, under_way, _EMPTY)
 
     def _not_full(self, goodput_bytes_s: float, count: int, now: float) -> None:
         """Each client is limited by itself. A cap that stood has been wrong if it held anybody."""
@@ -548,7 +559,9 @@ class Bottleneck:
     ) -> None:
         lasted_s = now - probe.began_s
         if probe.drains:
-            if lasted_s >= _DRAIN_S or flying_bytes <= probe.flying_bytes:
+            most_s = _DRAIN_S if probe.drains == _DRAIN else _EMPTY_S
+            idles = lasted_s >= _SHORT_S and self._rates(_SHORT_S)[0] < _IDLES * self._line
+            if lasted_s >= most_s or flying_bytes <= probe.flying_bytes or idles:
                 self._probe = None
                 self._next_probe_s = now + _PROBE_EVERY_S
             return
@@ -569,7 +582,7 @@ class Bottleneck:
             # More was sent than arrived: this is what the line carries, to the byte.
             self._line = max(0.9 * self._line, min(goodput, _FOLLOWED * self._line))
             self._sure = self._line
-        self._probe = _Probe(now, 1.0, probe.flying_bytes, drains=True)
+        self._probe = _Probe(now, 1.0, probe.flying_bytes, _DRAIN)
         self._doubts += 1
         crowd = [sample for sample in samples if sample.lease in rates]
         if self._doubts % _DOUBT == 0 and len(crowd) >= 3:

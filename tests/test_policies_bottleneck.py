@@ -377,3 +377,19 @@ def test_one_download_with_many_connections_is_not_taken_for_a_full_line(connect
     world.run(120)
     assert world.log[-1][2] == math.inf
     assert world.acked >= 0.95 * 120 * 2.8 * MB
+
+
+def test_what_stands_before_a_line_is_gone_soon_after_it_is_found() -> None:
+    """At 2 % below the line a queue of a second takes a minute, and all who begin stand in it."""
+    line = 2.5 * MB
+    world = World(steady(line), Bottleneck(), buffer=80_000.0)
+    for _ in range(30):
+        world.add(5 * MB)
+    while world.orders.line_bytes_s == math.inf and world.now < 10.0:
+        world.run(0.25)
+    standing = []
+    for _ in range(20):
+        world.run(0.25)
+        standing.append(sum(client.socket for client in world.clients.values()))
+    assert min(standing) <= 0.3 * line
+    assert world.acked >= 0.97 * line * world.now - line * 0.5
