@@ -181,9 +181,7 @@ class Phrases:
 
     def number(self, value: int) -> str:
         """A whole number as this language groups it: 1,234 or 1.234."""
-        from babel.numbers import format_decimal
-
-        return str(format_decimal(value, locale=_locale(self.language)))
+        return _number(self.language, value)
 
     def date(self, unix_s: float) -> str:
         """A day as this language writes it: 22 Nov 2026."""
@@ -208,6 +206,14 @@ def _locale(language: str) -> Locale:
     from babel import Locale
 
     return Locale.parse(language)
+
+
+@functools.lru_cache(4096)
+def _number(language: str, value: int) -> str:
+    # Places in a queue, again and again: finding the pattern costs more than using it.
+    from babel.numbers import format_decimal
+
+    return str(format_decimal(value, locale=_locale(language)))
 
 
 @functools.cache
