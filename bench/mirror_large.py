@@ -191,7 +191,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="Keep the two trees here.")
     parser.add_argument("--files", type=int, default=50_000)
     parser.add_argument("--image-mb", type=int, default=2_000)
-    parser.add_argument("--only", help="One program: tidegate, rsync, zsync or casync.")
+    parser.add_argument("--only", help="Of tidegate, rsync, zsync, casync: some.", nargs="+")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
         work = Path(scratch)
@@ -215,7 +215,7 @@ def main() -> None:
             "casync": ("casync", lambda: casync(work, old, new)),
         }
         for name, (needs, run) in runs.items():
-            if shutil.which(needs) and (not given.only or name.startswith(given.only)):
+            if shutil.which(needs) and (not given.only or name.startswith(tuple(given.only))):
                 verdicts[name] = run()
         sys.stdout.write(
             f"\n{', '.join(f'{name}: {verdict}' for name, verdict in verdicts.items())}\n"
