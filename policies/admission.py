@@ -345,7 +345,7 @@ class HookedAdmission:
             return False
         table = self.queue.table
         makes_way = self._makes_way(row)
-        if makes_way and self.crowds.wastes(table.number[row], now):
+        if makes_way and self._wastes(table.number[row], now):
             return False
         waits = makes_way or table.state[row] == WAITING
         if waits and not self._nobody_comes(row, now):
@@ -444,6 +444,10 @@ class HookedAdmission:
     def _makes_way(self, row: int) -> bool:
         """Whether this ticket stands back, and there is somebody that it stands back for."""
         return self.queue.stands_back(row) and self.queue.anybody_forward()
+
+    def _wastes(self, number: int, now: float) -> bool:
+        """Whether slots are better kept from this ticket's crowd: never while nothing runs."""
+        return self.pool.large_active > 0 and self.crowds.wastes(number, now)
 
     def _turn(self, row: int, now: float) -> int:
         """How many start before this ticket, plus one: its place, and crowds at their own pace.
@@ -784,7 +788,7 @@ class HookedAdmission:
             if len(call) + self._due_before(entry, now, free - len(call)) >= free:
                 return tuple(call), True
             if self._makes_way(table.rows[entry[1]]):
-                if self.crowds.wastes(entry[1], now):
+                if self._wastes(entry[1], now):
                     continue
                 if not self._stood_idle(now):
                     return tuple(call), True

@@ -125,3 +125,19 @@ def test_every_module_stands_in_the_map() -> None:
             rooms.setdefault(str(path.parent), set()).add(path.stem)
     assert {room: set(re.findall(r"`(\w+)`", row)) for room, row in rows.items()} == rooms
     assert len(text.split()) <= 1500
+
+
+@pytest.mark.parametrize("name", [n for n in TRACKED if n.endswith(".md")])
+def test_every_test_that_a_document_names_exists(name: str) -> None:
+    text = (ROOT / name).read_text("utf-8")
+    for file, test in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text):
+        source = (ROOT / file).read_text("utf-8")
+        assert not test or re.search(rf"^def {test}\(", source, re.MULTILINE), (file, test)
+
+
+def test_every_fault_of_the_operators_table_names_the_test_that_injects_it() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    table = text.partition("| test |\n|---|---|---|---|---|\n")[2].partition("\n\n")[0]
+    rows = table.splitlines()
+    assert len(rows) > 20
+    assert [row for row in rows if not re.search(r"`tests/\w+\.py::test_\w+` \|$", row)] == []

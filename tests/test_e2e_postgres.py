@@ -153,6 +153,53 @@ def test_a_server_stops_although_its_database_connections_hang(url: str, tmp_pat
             holder.close()
 
 
+def ready(url: str) -> bytes:
+    with urllib.request.urlopen(f"{url}/-/ready", timeout=20) as answer:
+        body: bytes = answer.read()
+        return body
+
+
+def test_a_server_goes_on_while_its_database_is_away(url: str, tmp_path: Path) -> None:
+    """Connections end, and nobody takes new ones; what was decided meanwhile is written after."""
+    make_release(tmp_path / "release", big_iso=5_000_000)
+    environ = {**ENVIRON, "TIDEGATE_DATABASE": url}
+    with serving(tmp_path / "release", tmp_path / "state", *ARGS, **environ) as server:
+        with urllib.request.urlopen(f"{server.url}/big.iso", timeout=60) as running:
+            holder = ask(server.url, "holder")[2]
+            connections = backends(url)
+            status = Path(f"/proc/{connections[0]}/status").read_text()
+            postmaster = int(status.partition("PPid:")[2].split()[0])
+            os.kill(postmaster, signal.SIGSTOP)
+            try:
+                for number in connections:
+                    os.kill(number, signal.SIGTERM)
+                for place in (1, 2, 3):
+                    status, headers, connection = ask(server.url, f"meanwhile {place}")
+                    connection.close()
+                    assert (status, headers and headers["Tidegate-Place"]) == (503, str(place))
+                assert len(running.read(100_000)) == 100_000
+                wait_for(lambda: b"takes no writes" in ready(server.url), 60)
+                assert b"takes no writes" in ready(server.url)
+            finally:
+                os.kill(postmaster, signal.SIGCONT)
+            wait_for(lambda: ready(server.url) == b"ready\n", 60)
+            assert ready(server.url) == b"ready\n"
+        server.kill()
+        holder.close()
+    with serving(tmp_path / "release", tmp_path / "state", *ARGS, **environ) as server:
+        newcomers = [ask(server.url, f"new {n}") for n in range(3)]
+        status, headers, connection = ask(server.url, "meanwhile 3")
+        connection.close()
+        assert status == 503
+        assert headers is not None
+        # Before it, two whose downloads died, and the two that came before.
+        assert int(headers["Tidegate-Place"]) <= 5
+        status, behind, newcomer = newcomers[-1]
+        assert (status, int(behind["Tidegate-Place"]) > 5 if behind else None) == (503, True)
+        for _, _, newcomer in newcomers:
+            newcomer.close()
+
+
 def test_a_second_server_on_one_database_is_refused_in_a_sentence(url: str, tmp_path: Path) -> None:
     make_release(tmp_path / "release", a_iso=5_000)
     environ = {**ENVIRON, "TIDEGATE_DATABASE": url}

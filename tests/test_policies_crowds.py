@@ -170,3 +170,17 @@ def test_adaptive_has_the_order_of_the_policy_that_it_runs() -> None:
             policy.offer(Job(f"c{number}", "/f", size * SIZE, size * SIZE), 0.0)
         orders.append([row.size_bytes for row in policy.tickets()])
     assert orders[0] == orders[1] != sorted(orders[1], key=lambda size: -size)
+
+
+def test_who_wasted_slots_starts_all_the_same_once_nothing_runs() -> None:
+    """Its one ticket in front is away, and those behind wait inside their requests."""
+    policy = server(slots=2)
+    fill(policy, 2, 0.0, crowd=False)
+    fill(policy, 1, 1.0, crowd=True, present=False)
+    fill(policy, 3, 2.0, first=1, crowd=True)
+    for _ in range(3):
+        policy.crowds.wastes_slot(CROWD[1], 2.0)
+    for lease in list(policy.leases()):
+        policy.release(lease.lease, 3.0, True)
+    called = [number for at in (3.0, 3.2, 4.0, 5.0) for number in policy.advance(at).call]
+    assert called

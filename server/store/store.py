@@ -28,7 +28,7 @@ Work = Callable[[Session], T]
 #: Runs a blocking function elsewhere and answers on the reactor's thread.
 RunInThread = Callable[[Callable[[], T]], "Deferred[T]"]
 
-BATCH_S = 0.004
+BATCH_S = 0.002
 #: Who waits for a commit waits no longer than this, whatever the database does; in a cluster for
 #: the second time: there a place must survive its leader, not only the next start.
 LATE_S, CLUSTER_LATE_S = 0.5, 5.0
