@@ -44,6 +44,9 @@ _TRIAL_S, _TRIAL_MOST_S = 0.75, 6.0
 #: so much, and if those who stayed moved by so much of it the other way.
 _SPAN_S, _EVIDENCE_S = 0.75, 8.0
 _ENOUGH, _SLOPE_FULL, _SLOPE_NOT = 0.1, 0.6, 0.3
+#: Less is enough to find a line when the whole stood still meanwhile: so many looks, so much, and
+#: so many times the squares of what the goodput moved by.
+_LOOKS, _LITTLE, _STILLER = 4, 0.015, 8.0
 #: Room at a goodput below this part of today's says nothing of the line now, and those who stayed
 #: must have had so much of it before: nobody else could have made room.
 _LEVEL, _STAYED = 0.85, 0.25
@@ -241,7 +244,7 @@ class Bottleneck:
         self._natural = verdict = self._comings_and_goings(now)
         if self._fell_together(now):
             pass
-        elif verdict > 0 and self._held_part() < 0.5 and self._probe is None:
+        elif verdict > 0:
             self._full(self._rates(_LONG_S)[0], now)
         elif self._trial is not None:
             self._judge(self._trial, now)
@@ -387,9 +390,9 @@ class Bottleneck:
         known = self._line < math.inf
         if known and not self._bounded and self._trim(now, samples):
             return
-        if held_part >= 0.5:
+        if known and held_part >= 0.5:
             self._stuck_since_s = math.inf
-            if known and not self._bounded and now >= self._next_probe_s:
+            if not self._bounded and now >= self._next_probe_s:
                 self._probe = _Probe(now, _PROBE, flying_bytes)
             return
         goodput, rates = self._rates(_LONG_S)
@@ -440,8 +443,9 @@ class Bottleneck:
         while evidence and evidence[0][0] < now - _EVIDENCE_S:
             evidence.popleft()
         fresh = not evidence or evidence[-1][0] <= now - _SHORT_S
-        if self._held_part() > 0.0 or self._probe is not None:
-            # Whoever the cap holds back makes room whatever the line is.
+        if self._probe is not None or (self._line < math.inf and self._held_part() > 0.0):
+            # Whoever the cap holds back makes room whatever the line is. (Below a ceiling that was
+            # not reached it is not the cap that makes the goodput stand still.)
             evidence.clear()
             return 0
         if middle is not None and old is not None and fresh and middle.now > old.now:
@@ -461,11 +465,12 @@ class Bottleneck:
                 others = (goodput - before - gained) / most
                 evidence.append((now, most, others, gained / most))
         level = _LEVEL * max((most for _, most, _, _ in evidence), default=0.0)
+        if self._line == math.inf and _stood_still(evidence, level):
+            return 1
         told = [(others, gained) for _, most, others, gained in evidence if most >= level]
-        weight = sum(others * others for others, _ in told)
+        weight, slope = _slope(told)
         if weight < _ENOUGH:
             return 0
-        slope = -sum(others * gained for others, gained in told) / weight
         return 1 if slope >= _SLOPE_FULL else -1 if slope <= _SLOPE_NOT else 0
 
     # -- trials --------------------------------------------------------------------------------
@@ -521,9 +526,12 @@ class Bottleneck:
             self._wait_longer(now)
 
     def _full(self, goodput_bytes_s: float, now: float) -> None:
-        """The line carries just that."""
+        """The line carries just that; or what it is bound to, if that is so near."""
         self._trial = None
         news = goodput_bytes_s < _FALLEN * self._line
+        ceiling = self.ceiling_bytes_s
+        if ceiling is not None and goodput_bytes_s >= _REACHED * ceiling:
+            goodput_bytes_s = ceiling / _BELOW
         self._line = self._sure = goodput_bytes_s
         self._murky_until_s = now + _MURKY_S
         self._next_trim_s = now + _LONG_S
@@ -589,6 +597,25 @@ class Bottleneck:
             self._probe = None
             self._next_probe_s = now + _PROBE_EVERY_S
             self._try(now, crowd, rates, goodput)
+
+
+def _slope(told: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """How much others came and went (squares), and what part of it those who stayed took over."""
+    weight = sum(others * others for others, _ in told)
+    return weight, -sum(others * gained for others, gained in told) / weight if weight else 0.0
+
+
+def _stood_still(evidence: Sequence[tuple[float, float, float, float]], level: float) -> bool:
+    """Whether the goodput has stood still lately although enough came and went."""
+    told: list[tuple[float, float]] = []
+    for _, most, others, gained in reversed(evidence):
+        if most * (1.0 - abs(others + gained)) < level:
+            break
+        told.append((others, gained))
+    weight, slope = _slope(told)
+    moved = sum((others + gained) ** 2 for others, gained in told)
+    enough = len(told) >= _LOOKS and weight >= max(_LITTLE, _STILLER * moved)
+    return enough and slope >= _SLOPE_FULL
 
 
 def _telling(samples: Sequence[Sample], rates: Mapping[int, float]) -> list[Sample]:

@@ -15,7 +15,7 @@ _REMEMBERED = 20_000
 _PROBE = 1.25
 #: Who takes this part of all it was taken to be able to, held back by nothing but the server, may
 #: well be faster.
-_ALL = 0.9
+_ALL = 0.97
 #: A client that falls short of its highest rate is believed to have slowed down only by this part
 #: of the difference each time it is looked at: a rate that dips comes back.
 _SLOWER = 0.1

@@ -62,6 +62,7 @@ class World:
     log: list[tuple[float, float | None, float]] = field(default_factory=list)
     arrivals: Callable[[World], None] = lambda world: None
     born: int = 0
+    arrived: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, rate_bytes_s: float, size: float = math.inf, connections: int = 1) -> None:
         self.born += 1
@@ -125,6 +126,7 @@ class World:
         flying = sum(c.socket for c in self.clients.values())
         self.orders = self.finder.observe(self.now, int(self.acked), int(flying), held, samples)
         self.log.append((self.now, self.orders.cap_bytes_s, self.orders.line_bytes_s))
+        self.arrived.append((self.now, self.acked))
 
     def found_at_s(self, true: float, since_s: float = 0.0, within: float = 0.06) -> float:
         """When the line was known so well for the first time since then."""
@@ -132,6 +134,12 @@ class World:
             if now >= since_s and abs(line - true) <= within * true:
                 return now
         return math.inf
+
+
+def recent(world: World, now: float) -> float:
+    """What arrived a second in the two before."""
+    at = [acked for then, acked in world.arrived if now - 2.0 <= then <= now]
+    return (at[-1] - at[0]) / 2.0
 
 
 def steady(rate: float) -> Callable[[float], float]:
@@ -246,6 +254,29 @@ def test_a_bound_above_the_line_costs_no_more_time_than_none(times: float) -> No
     assert world.found_at_s(line) <= 15.0
     assert all(known == math.inf or known <= 1.1 * line for _, _, known in world.log)
     assert world.acked >= 0.96 * line * 40
+
+
+@pytest.mark.parametrize("per_s", [3.0, 6.0, 15.0])
+@pytest.mark.parametrize("times", [None, 1.12, 3.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_many_short_downloads_show_their_line(per_s: float, times: float | None, seed: int) -> None:
+    """The goodput stands still whoever comes and goes."""
+    line = 4 * MB
+    rng = random.Random(seed)
+
+    def arrive(world: World) -> None:
+        if rng.random() < per_s * STEP_S:
+            rate = line * rng.choice((0.1, 0.25, 0.5, 1.0))
+            world.add(rate, 1.6 * line / per_s * 10 ** rng.uniform(-0.7, 0.5))
+
+    ceiling = None if times is None else times * line
+    world = World(steady(line), Bottleneck(ceiling), arrivals=arrive, seed=seed)
+    world.run(25)
+    filled_s = next(
+        (now for now, _, _ in world.log if now >= 3.0 and recent(world, now) >= 0.97 * line), 25.0
+    )
+    assert world.found_at_s(line) <= filled_s + 8.0
+    assert all(known == math.inf or known >= 0.85 * line for _, _, known in world.log)
 
 
 def test_a_line_that_falls_below_its_bound_is_followed() -> None:

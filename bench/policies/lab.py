@@ -1,7 +1,7 @@
 """Live policies beside nginx and the simulator, on a line that really is limited. Needs root.
 
     python -m bench.policies.lab                      every policy, three traces, the whole table
-    python -m bench.policies.lab --policy fair --trace mixed --told none --told right
+    python -m bench.policies.lab --policy fair --trace mixed --told none --told right --rate 8
     python -m bench.policies.lab --policy fair --trace mixed --told none --workers 1 --workers 2
 
 A server in one network namespace, its clients in another, a token bucket between them. The same
@@ -85,6 +85,22 @@ def _trace(
         rate = slowest * (fastest / slowest) ** rng.random()
         visitors.append(Visitor(f"c{number}", at, rate, (File(f"f{number}.bin", size),)))
     return Workload(name, seed, tuple(visitors), LINE_BYTES_S, SMALL_BELOW_BYTES)
+
+
+def scaled(workload: Workload, factor: float) -> Workload:
+    """The same crowd on a line so many times as wide: its files and clients' lines grow with it."""
+    visitors = tuple(
+        replace(
+            visitor,
+            rate_bytes_s=visitor.rate_bytes_s * factor,
+            files=tuple(
+                replace(file, size_bytes=int(file.size_bytes * factor)) for file in visitor.files
+            ),
+        )
+        for visitor in workload.visitors
+    )
+    line_bytes_s = workload.bandwidth_bytes_s * factor
+    return replace(workload, visitors=visitors, bandwidth_bytes_s=line_bytes_s)
 
 
 @contextmanager
@@ -193,7 +209,10 @@ def simulated(policy: str, workload: Workload, told_bytes_s: float | None, seeds
     name = "http" if policy == "fcfs" else policy
     reserve = 6 if name in ("reserve", "ticket", "fair", "adaptive") else 0
     scenario = Scenario(
-        name, slots=36 - reserve, reserve_small=reserve, bandwidth_bytes_s=LINE_BYTES_S
+        name,
+        slots=36 - reserve,
+        reserve_small=reserve,
+        bandwidth_bytes_s=workload.bandwidth_bytes_s,
     )
     means = []
     for seed in range(seeds):
@@ -224,7 +243,8 @@ class TraceRow:
     faults: int
 
 
-TOLD = {"none": None, "right": 0.98, "double": 2.0}
+#: What the server is told of its line, as a part of it; the first three by default.
+TOLD = {"none": None, "right": 0.98, "double": 2.0, "below": 0.94, "above": 1.12, "fourfold": 4.0}
 
 
 def main() -> int:
@@ -235,6 +255,7 @@ def main() -> int:
     parser.add_argument("--trace", action="append", choices=sorted(TRACES))
     parser.add_argument("--told", action="append", choices=sorted(TOLD))
     parser.add_argument("--workers", type=int, action="append", help="processes; 1")
+    parser.add_argument("--rate", type=float, default=RATE_MBIT, help="of the line, Mbit/s")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
@@ -242,8 +263,9 @@ def main() -> int:
         parser.error("network namespaces need root")
     rows: list[TraceRow] = []
     for trace in given.trace or TRACES:
-        workload = TRACES[trace](given.seed)
-        with tempfile.TemporaryDirectory(prefix="tidegate-policies-") as name, line():
+        workload = scaled(TRACES[trace](given.seed), given.rate / RATE_MBIT)
+        folder_of = tempfile.TemporaryDirectory(prefix="tidegate-policies-")
+        with folder_of as name, line(given.rate):
             folder = Path(name)
             lay_out(folder, workload)
             nginx_s = 0.0
@@ -253,7 +275,7 @@ def main() -> int:
             )
             for policy, told, workers in runs:
                 part = TOLD[told]
-                bound = None if part is None else part * LINE_BYTES_S
+                bound = None if part is None else part * workload.bandwidth_bytes_s
                 with serving(folder, policy, bound, workers):
                     poll = policy in ("ticket", "reserve", "fcfs")
                     found = replay(folder, workload, poll=poll)
