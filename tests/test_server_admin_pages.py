@@ -500,6 +500,19 @@ def test_a_preview_replays_who_came_or_says_that_nobody_did(site: Site, browser:
     assert len(asked[0]["arrivals"]) == 4
 
 
+@pytest.mark.parametrize(
+    ("field", "status"), [(None, 428), ("", 412), ('"r9"', 412), ('"r9", "r1"', 200), ("*", 200)]
+)
+def test_a_program_says_which_settings_it_has_read(
+    site: Site, browser: Browser, field: str | None, status: int
+) -> None:
+    sent = {"content_type": "application/json", "x_csrf_token": browser.token}
+    sent |= {} if field is None else {"if_match": field}
+    body = b'{"settings": {"slots": 9}}'
+    assert browser.ask("PATCH", "/api/v1/settings", body=body, headers=sent).status == status
+    assert site.server.revisions.current.number == (2 if status == 200 else 1)
+
+
 def test_restoring_a_revision_makes_a_new_one(site: Site, browser: Browser) -> None:
     browser.post("/policy", filled(slots="50"))
     assert "<strong>2</strong>" in browser.text("/policy/revisions/1/restore")

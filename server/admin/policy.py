@@ -244,8 +244,8 @@ def _expected(ask: HandlerCall) -> int:
     Raises Problem 428 without either, StaleRevision.
     """
     current, base = ask.server.revisions.current, ask.call.field("base")
-    given = ask.call.headers.get("if-match", f'"r{base}"' if base else "")
-    if not given:
+    given = ask.call.headers.get("if-match", f'"r{base}"' if base else None)
+    if given is None:
         raise Problem(428, "Send If-Match with the ETag of the settings you have read.")
     tags = [tag.strip() for tag in given.split(",")]
     if "*" not in tags and etag(current) not in tags:
