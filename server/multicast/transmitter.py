@@ -1,7 +1,7 @@
 """Drives one carousel on the reactor: a token bucket, batches, and wake-ups. No decisions here.
 
 The bucket counts what a wire carries: Ethernet, IP and UDP headers included. It never holds more
-than a few milliseconds, so a late timer cannot become a burst that the next queue drops.
+than some milliseconds, so a late timer cannot become a burst that the next queue drops.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from server.multicast.schedule_steps import Mark, Run
 from server.multicast.symbols import ObjectChanged, SymbolSource
 
 _TICK_S = 0.002
-_BUCKET_S = 0.025
+_BUCKET_S = 0.04
 _MOST_BATCH = 44
 #: While symbols flow, signed marks say so often where the sender stands; at first more often.
 _STAND_EVERY_S, _FIRST_STAND_S = 0.2, 0.02

@@ -35,9 +35,9 @@ _IPV6_MTU_DISCOVER, _IPV6_MTU = 23, 24
 _PMTUDISC_DO = struct.pack("@i", 2)
 _NO_OFFLOAD = frozenset({errno.EIO, errno.EINVAL, errno.ENOPROTOOPT, errno.EOPNOTSUPP})
 _LATER = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
-#: What may wait in this host, as time at the session's rate: a qdisc that is longer than that
-#: drops nothing of ours, and receivers see no queue that looks like a slow line.
-_WAITING_S = 0.025
+#: What may wait in this host, as time at the session's rate: enough for a process that gets its
+#: core late, and no more than a short qdisc holds, which so drops nothing of ours.
+_WAITING_S = 0.04
 _LEAST_SEND_BUFFER, _MOST_SEND_BUFFER = 64 << 10, 1 << 20
 #: The kernel counts a datagram of Ethernet size as about 2304 bytes, and grants twice the number.
 _KERNEL_BYTES = 2304 / 1472
