@@ -442,8 +442,10 @@ class HookedAdmission:
             self.queue.come_forward(self.queue.table.rows[number])
 
     def _makes_way(self, row: int) -> bool:
-        """Whether this ticket stands back, and there is somebody that it stands back for."""
-        return self.queue.stands_back(row) and self.queue.anybody_forward()
+        """Whether this ticket stands back, and somebody of another network is there to go first."""
+        if not self.queue.stands_back(row):
+            return False
+        return self.queue.forward() > self.crowds.tickets_in_front(self.queue.table.number[row])
 
     def _wastes(self, number: int, now: float) -> bool:
         """Whether slots are better kept from this ticket's crowd: never while nothing runs."""

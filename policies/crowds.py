@@ -33,12 +33,14 @@ _MEMORY_S, _REMEMBERED = 60.0, 10_000
 class Crowds:
     """Counts what each network's strangers have in front, and who of them stands back."""
 
-    __slots__ = ("_back", "_in_front", "_of", "_wasted", "_without_slot")
+    __slots__ = ("_back", "_in_front", "_of", "_tickets", "_wasted", "_without_slot")
 
     def __init__(self) -> None:
         #: Tickets in front and leases with a slot, and leases that lost theirs, by network.
         self._in_front: Counter[str] = Counter()
         self._without_slot: Counter[str] = Counter()
+        #: Tickets in front alone.
+        self._tickets: Counter[str] = Counter()
         #: Slots that ran out unused, decaying, and when that was counted.
         self._wasted: OrderedDict[str, tuple[float, float]] = OrderedDict()
         #: Numbers of tickets that stand back, in order, by network.
@@ -77,16 +79,22 @@ class Crowds:
             insort(self._back.setdefault(network, []), number)
         else:
             self._in_front[network] += 1
+            self._tickets[network] += 1
 
     def remove(self, number: int) -> None:
         """A ticket is over, or has become a lease; others than strangers' are ignored."""
         network = self._of.pop(number, None)
         if network is not None and not self._drop_back(number, network):
             self._less(self._in_front, network)
+            self._less(self._tickets, network)
 
     def in_front(self, network: str) -> int:
         """Tickets in front and slots of one crowd."""
         return self._in_front[network]
+
+    def tickets_in_front(self, number: int) -> int:
+        """Of the crowd of a stranger's ticket: its tickets that do not stand back."""
+        return self._tickets[self._of[number]]
 
     def of(self, number: int) -> str | None:
         """The crowd that a ticket counts with."""
@@ -105,6 +113,7 @@ class Crowds:
                 number = self._back[network][0]
                 self._drop_back(number, network)
                 self._in_front[network] += 1
+                self._tickets[network] += 1
                 out.append(number)
             if network in self._back and len(self._back) > _LOOKED_AT:
                 # The next ones have their turn to be looked at.
@@ -115,6 +124,7 @@ class Crowds:
         """Another order was made, in which nobody stands back."""
         for network, numbers in self._back.items():
             self._in_front[network] += len(numbers)
+            self._tickets[network] += len(numbers)
         self._back.clear()
 
     def _drop_back(self, number: int, network: str) -> bool:

@@ -298,6 +298,9 @@ class Laws(RuleBasedStateMachine):
             lease.network == CROWD[-1] and not lease.slotless for lease in pool.leases.values()
         )
         assert crowds.in_front(CROWD[-1]) == tickets + slots
+        for row in rows:
+            if crowds.of(queue.table.number[row]) == CROWD[-1]:
+                assert crowds.tickets_in_front(queue.table.number[row]) == tickets
 
 
 def check_laws(name: str, *, switches: bool = False, examples: int = 30) -> None:

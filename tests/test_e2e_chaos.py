@@ -63,7 +63,6 @@ class Chaos:
         self.disk = FaultyDisk(folder)
         self.tls = self.random.random() < 0.5
         self.renewals = 0
-        self.network_shares = 16
         #: What clients trust: every certificate that the server ever had.
         self.trusted = folder / "trusted.pem"
         self.renew_certificate()
@@ -330,7 +329,6 @@ class Chaos:
         self.config.write_text(
             f'policy = "{policy}"\nbandwidth = "32Mbit"\n{tls}'
             f"[admission]\nslots = {SLOTS + 1}\nreserve_small = 1\nlease_idle_s = 3\n"
-            f"network_shares = {self.network_shares}\n"
         )
 
     # -- the end ---------------------------------------------------------------------------------
@@ -408,8 +406,6 @@ def test_after_faults_at_random_everybody_has_the_right_bytes(tmp_path: Path) ->
             happened.append(fault.__name__)
             fault()
             assert chaos.resident_bytes() < MOST_RESIDENT_BYTES, "MEMORY"
-        # All clients have one address: a crowd, which would not get all slots at once.
-        chaos.network_shares = 0
         chaos.configure("ticket")
         chaos.server.signal(signal.SIGHUP)
         for _ in range(2):

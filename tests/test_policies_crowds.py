@@ -184,3 +184,17 @@ def test_who_wasted_slots_starts_all_the_same_once_nothing_runs() -> None:
         policy.release(lease.lease, 3.0, True)
     called = [number for at in (3.0, 3.2, 4.0, 5.0) for number in policy.advance(at).call]
     assert called
+
+
+def test_a_crowd_that_wasted_slots_makes_no_way_for_its_own() -> None:
+    """One of it runs, one in front is away, and nobody of another network waits."""
+    policy = server(slots=4)
+    fill(policy, 4, 0.0, crowd=False)
+    fill(policy, 2, 1.0, crowd=True, present=False)
+    fill(policy, 3, 2.0, first=2, crowd=True)
+    for _ in range(3):
+        policy.crowds.wastes_slot(CROWD[1], 2.0)
+    for lease in list(policy.leases())[1:]:
+        policy.release(lease.lease, 3.0, True)
+    called = [number for at in (3.0, 3.2, 4.0, 5.0, 6.0) for number in policy.advance(at).call]
+    assert called

@@ -132,10 +132,9 @@ class TicketQueue:
         """How many ready tickets do not stand back."""
         return bisect_left(self.ready, (BACK, 0))
 
-    def anybody_forward(self) -> bool:
-        """Whether somebody waits who does not stand back."""
-        first = self.line.first()
-        return (first is not None and first[0] < BACK) or self.forward_ready() > 0
+    def forward(self) -> int:
+        """How many wait or are ready that do not stand back."""
+        return self.forward_ready() + self.line.rank(BACK, 0)
 
     def place_forward(self, row: int) -> int:
         """The place that a ticket would have if it did not stand back."""
