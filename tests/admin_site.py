@@ -168,7 +168,7 @@ def make_site(folder: Path, patch: pytest.MonkeyPatch, **settings: Any) -> Site:
     config.state.mkdir(mode=0o700, exist_ok=True)
     reactor = TestReactor()
     patch.setattr("server.app.service.time", SimpleNamespace(time=reactor.seconds))
-    service = Service(LoadedConfig(config, {}, None, ()), reactor)
+    service = Service(LoadedConfig(config, {}, None, ()), cast(Any, reactor))
     service.start(lambda urls: None)
     return Site(service, reactor)
 

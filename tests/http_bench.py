@@ -7,7 +7,7 @@ import os
 import select
 import socket
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from twisted.internet.task import Clock
 
@@ -116,10 +116,11 @@ class Client:
 
     def __init__(self, factory: HttpFactory, address: str = "192.0.2.1") -> None:
         self.factory = factory
+        self.clock = cast(Clock, factory.reactor)
         self.wire = Wire()
         self.connection: HttpConnection | None = None
         if factory.takes(address):
-            loop = Watching(factory.reactor)
+            loop = Watching(self.clock)
             self.connection = HttpConnection(factory, loop, self.wire, address)
             self.connection.begin_life()
 
@@ -148,7 +149,7 @@ class Client:
     def ask(self, data: bytes, head_only: bool = False) -> Answer:
         """Send and take one answer."""
         self.send(data)
-        self.factory.reactor.advance(0)
+        self.clock.advance(0)
         return Answer(self.taken(), head_only)
 
     def get(
@@ -241,9 +242,11 @@ class Bench:
         self.root = root
         self.clock = Clock()
         self.clock.advance(OLD_S + 1_000_000)
+        # No thread and no descriptor is asked for: time is all it needs of a reactor.
+        reactor: Any = self.clock
         self.tree = Tree(str(root), show_hidden=options.get("show_hidden", False))
         self.cache = MemoryDigestCache()
-        self.catalog = Catalog(self.clock, self.cache, threads=0)
+        self.catalog = Catalog(reactor, self.cache, threads=0)
         self.pacer = Pacer(self.clock, options.get("bandwidth_bytes_s"))
         admission: Admission = options.get("admission", AdmitAll())
         self.visible = Visible()
@@ -254,7 +257,7 @@ class Bench:
             self.visible,
             self.pacer,
             Pages(),
-            self.clock,
+            reactor,
             mirrors=options.get("mirrors", ()),
             # Files made by a test have a change time of today, whatever the fake clock says.
             disk=options.get("disk"),
@@ -270,7 +273,7 @@ class Bench:
             denylist=options.get("denylist"),
             wall=self.clock.seconds,
         )
-        self.front = Front(self.clock, self.factory, known=options.get("known", True))
+        self.front = Front(reactor, self.factory, known=options.get("known", True))
 
     def connect(self, address: str = "192.0.2.1") -> Client:
         """A new connection."""

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from twisted.internet import defer
-from twisted.internet.task import Clock, deferLater
+from twisted.internet.task import Clock
 
 from protocol.manifest import FileDigests
 from server.files import digests as module
@@ -21,6 +20,7 @@ from server.files.digests import Catalog, FileChanged, Stopped, digest_file
 from server.files.openfile import OpenFile
 from server.files.touched import Touched
 from server.files.tree import Tree
+from server.http.clock import pause
 from tests.http_bench import Bench
 from tests.open_files import MemoryDigestCache
 
@@ -43,7 +43,7 @@ def at_work(monkeypatch: pytest.MonkeyPatch) -> dict[str, defer.Deferred[Any]]:
     def start(reactor: Any, pool: Any, work: Any, file: OpenFile, stopped: Any) -> Any:
         return running.setdefault(file.rep.path.decode(), defer.Deferred())
 
-    monkeypatch.setattr(module.threads, "deferToThreadPool", start)
+    monkeypatch.setattr(module, "in_pool", start)
     monkeypatch.setattr(
         module, "ThreadPool", lambda *_: type("Pool", (), {"start": lambda s: None})()
     )
@@ -141,11 +141,11 @@ def test_the_walk_over_a_tree_of_tiny_files_lets_requests_in_between(
     survey = Survey(bench.clock, bench.tree, bench.catalog)
     pauses = [0]
 
-    def pause(reactor: Any, delay_s: float, then: Callable[[], None]) -> defer.Deferred[None]:
+    def counted(reactor: Any) -> defer.Deferred[None]:
         pauses.append(len(bench.catalog._known))
-        return deferLater(reactor, delay_s, then)
+        return pause(reactor)
 
-    monkeypatch.setattr("server.files.digest_warmup.deferLater", pause)
+    monkeypatch.setattr("server.files.digest_warmup.pause", counted)
     survey.start()
     bench.clock.advance(0)
     assert not survey.running

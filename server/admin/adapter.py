@@ -6,7 +6,7 @@ import email
 import email.policy
 from collections.abc import Mapping
 from email.message import EmailMessage
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qs
 
 from twisted.internet.defer import Deferred
@@ -17,6 +17,7 @@ from twisted.logger import Logger
 from protocol.errors import ProtocolError
 from server.admin.problems import Problem
 from server.admin.web import Answer, Call, problem_answer
+from server.http.clock import Clock
 from server.http.limits import HttpLimits
 from server.http.request import Request
 
@@ -34,7 +35,7 @@ log = Logger()
 class AdminHandler:
     """Answers the requests of the admin listener."""
 
-    def __init__(self, admin: Admin, reactor: IReactorTime) -> None:
+    def __init__(self, admin: Admin, reactor: Clock) -> None:
         self._admin = admin
         self._reactor = reactor
         self._streams = 0
@@ -72,7 +73,7 @@ class AdminHandler:
                 loop.stop()
 
         loop = LoopingCall(tick)
-        loop.clock = self._reactor
+        loop.clock = cast(IReactorTime, self._reactor)
 
         def ended(_result: object) -> None:
             self._streams -= 1

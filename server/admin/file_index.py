@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from server.admission.gate import Gate
 from server.files.paths import url_of
 from server.files.site import Site
 from server.files.tree import NotHere
+from server.http.clock import Clock, pause
 from server.store.store import Store
 from server.store.usage import read_usage
 
@@ -50,7 +50,7 @@ class FileIndex:
     """Walks the tree when somebody looks and the last walk is old; counts are always fresh."""
 
     def __init__(
-        self, reactor: Any, site: Site, gate: Gate, store: Store, now: Callable[[], float]
+        self, reactor: Clock, site: Site, gate: Gate, store: Store, now: Callable[[], float]
     ) -> None:
         self._reactor = reactor
         self._site = site
@@ -135,7 +135,7 @@ class FileIndex:
                     entered.add(entry.key.inode)
                     folders.append(parts)
             if time.monotonic() - began > _TURN_S:
-                await deferLater(self._reactor, 0, lambda: None)
+                await pause(self._reactor)
                 began = time.monotonic()
         found.sort(key=lambda file: file.path)
         self._files = found

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import maybeDeferred
-from twisted.internet.threads import deferToThreadPool
 from twisted.logger import Logger, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
@@ -37,6 +36,7 @@ from server.app.listeners import Listener, OpenListener, open_admin
 from server.app.parts import Part
 from server.app.settings import ServerConfig
 from server.files.site import Site
+from server.http.clock import Reactor, in_pool
 from server.http.factory import HttpFactory
 from server.http.front import Front
 from server.http.proxies import TrustedProxies
@@ -68,7 +68,7 @@ class AdminService:
     def __init__(
         self,
         config: ServerConfig,
-        reactor: Any,
+        reactor: Reactor,
         now: Callable[[], float],
         *,
         gate: Gate,
@@ -112,7 +112,7 @@ class AdminService:
         prequeue, real_url = gate.parts.prequeue, site.tree.real_url
         self.server = Server(
             now=now,
-            off=lambda work: deferToThreadPool(reactor, self._pool, work),
+            off=lambda work: in_pool(reactor, self._pool, work),
             gate=gate,
             desk=desk,
             store=store,
@@ -173,7 +173,7 @@ class AdminService:
         self._early.append(request)
         if len(self._early) == 1:
             # 10 MB of modules that most servers never need; the loop does not wait for the disk.
-            loading = deferToThreadPool(self._reactor, self._pool, _load_pages)
+            loading = in_pool(self._reactor, self._pool, _load_pages)
             loading.addCallbacks(lambda _: self._answer_early(), self._cannot_load)
             loading.addErrback(self._cannot_load)
 

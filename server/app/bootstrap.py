@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from server.admin.revisions import Configured, usable
 from server.admission.own_pages import BadTemplate, OwnPages
@@ -21,6 +21,7 @@ from server.files.site import Site
 from server.files.transfer import HasTorrent
 from server.files.tree import Tree
 from server.http.accesslog import AccessLog
+from server.http.clock import Reactor
 from server.http.log_format import parse_format
 from server.http.log_outlets import BackgroundWriter, LineWriter, open_outlet
 from server.mirror.durable import write_whole
@@ -206,7 +207,7 @@ def open_access_log(config: ServerConfig) -> AccessLog | None:
 
 
 def torrent_room(
-    config: ServerConfig, reactor: Any, site: Site, has_torrent: HasTorrent, rng: random.Random
+    config: ServerConfig, reactor: Reactor, site: Site, has_torrent: HasTorrent, rng: random.Random
 ) -> TorrentRoom | None:
     """What torrent programs are answered; None where there are no torrents. Raises CannotStart."""
     if not config.torrent.enabled:

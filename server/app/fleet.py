@@ -23,6 +23,7 @@ from server.files.pacer import Pacer
 from server.files.site import Site
 from server.files.transfer import Admission, Representation
 from server.files.tree import IsDirectory, NotHere
+from server.http.clock import Reactor
 from server.http.request import Request
 from server.store.database import Database
 
@@ -219,7 +220,7 @@ def encode_rules(rules: Sequence[Rule]) -> bytes:
 class NodePort:
     """Where nodes connect: a socket that only this user can open."""
 
-    def __init__(self, reactor: Any, leader: Leader, path: Path) -> None:
+    def __init__(self, reactor: Reactor, leader: Leader, path: Path) -> None:
         self._reactor = reactor
         self._factory: LinkFactory[FromNode] = LinkFactory(reactor, decode_from_node, leader.peer)
         self._path = path

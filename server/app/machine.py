@@ -35,6 +35,7 @@ from server.cluster.identity import MutualTls
 from server.cluster.link import Link, LinkFactory, Peer, Redial
 from server.cluster.node import RemoteAdmission
 from server.files.pacer import Pacer
+from server.http.clock import Reactor
 from server.http.factory import HttpFactory
 from server.http.front import Front
 from server.http.proxies import TrustedProxies
@@ -79,7 +80,7 @@ class Machine:
     def __init__(
         self,
         loaded: LoadedConfig,
-        reactor: Any,
+        reactor: Reactor,
         fleet: FleetPlan,
         take_over: Callable[[FleetPlan], Any],
         introduction: Callable[[Any, list[str]], list[str]],

@@ -17,6 +17,7 @@ from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint
 from twisted.internet.error import ConnectError
 
 from server.cluster.identity import MutualTls, NodeIdentity
+from server.http.clock import Reactor
 from server.mirror.durable import write_whole
 
 _NAME = "cluster.json"
@@ -69,7 +70,9 @@ class MeetingFile:
 class MeetingEndpoint:
     """A client endpoint that leads to whoever leads; `socket` is where it is on this machine."""
 
-    def __init__(self, reactor: Any, state: Path, socket: Path, wall: Callable[[], float]) -> None:
+    def __init__(
+        self, reactor: Reactor, state: Path, socket: Path, wall: Callable[[], float]
+    ) -> None:
         self._reactor = reactor
         self._file = MeetingFile(state)
         self._socket = socket

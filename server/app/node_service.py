@@ -33,6 +33,7 @@ from server.files.disk import DISK_THREADS, Disk
 from server.files.pacer import Pacer
 from server.files.pages import Pages
 from server.files.site import Site
+from server.http.clock import Reactor
 from server.http.factory import HttpFactory
 from server.http.front import Front, Port
 from server.http.limits import HttpLimits
@@ -55,7 +56,7 @@ class NodeService:
     def __init__(
         self,
         loaded: LoadedConfig,
-        reactor: Any,
+        reactor: Reactor,
         fleet: FleetPlan,
         name: str,
         sockets: list[socket.socket],

@@ -41,6 +41,7 @@ from server.app.confinement import confine, prepare, writable
 from server.app.log_bound import BoundedLines
 from server.app.rights import become
 from server.app.settings import HANDED_OVER
+from server.http.clock import Reactor
 
 if TYPE_CHECKING:
     from server.app.listeners import OpenListener
@@ -253,7 +254,7 @@ def _reactor(loaded: LoadedConfig) -> Any:
         installReactor(ProcessClockReactor())  # type: ignore[no-untyped-call]
     from twisted.internet import reactor as installed
 
-    reactor: Any = installed
+    reactor: Reactor = installed
     level: Any = LogLevelFilterPredicate(defaultLogLevel=LogLevel.info)
     for namespace in ("twisted", "log_legacy"):
         level.setLogLevelForNamespace(namespace, LogLevel.warn)
@@ -281,7 +282,7 @@ class _Signals:
 
 
 def _run(
-    reactor: Any,
+    reactor: Reactor,
     begin: Callable[[], None],
     signals: _Signals,
     child: Child | None,
@@ -312,7 +313,7 @@ def _said(fault: Exception) -> str:
     return text
 
 
-def _stop(service: Any, reactor: Any) -> None:
+def _stop(service: Any, reactor: Reactor) -> None:
     """Close everything, then end the process."""
     from twisted.internet.defer import Deferred
 
@@ -322,7 +323,7 @@ def _stop(service: Any, reactor: Any) -> None:
 class _Lifeline:
     """A pipe whose other end the parent holds: it ends when the parent does."""
 
-    def __init__(self, descriptor: int, reactor: Any, ended: Callable[[], None]) -> None:
+    def __init__(self, descriptor: int, reactor: Reactor, ended: Callable[[], None]) -> None:
         self._descriptor = descriptor
         self._reactor = reactor
         self._ended = ended
@@ -366,7 +367,7 @@ class _Supervisor:
     def __init__(
         self,
         service: Any,
-        reactor: Any,
+        reactor: Reactor,
         load: Callable[[], LoadedConfig],
         faults: list[str],
         again: bool,

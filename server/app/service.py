@@ -70,6 +70,7 @@ from server.files.pages import Pages
 from server.files.site import Site
 from server.files.stored_digests import StoredDigests
 from server.files.transfer import no_torrents
+from server.http.clock import Reactor
 from server.http.factory import HttpFactory
 from server.http.front import Front
 from server.http.tls import CertificateWatch, TlsServer
@@ -100,7 +101,7 @@ class Service:
     def __init__(
         self,
         loaded: LoadedConfig,
-        reactor: Any,
+        reactor: Reactor,
         fleet: FleetPlan | None = None,
         opened: Sequence[OpenListener] = (),
         admin: OpenListener | None = None,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 from twisted.internet.defer import maybeDeferred
-from twisted.internet.threads import deferToThreadPool
+from twisted.internet.interfaces import IReactorTime
 from twisted.python.threadpool import ThreadPool
 
 from server.app.parts import Part
+from server.http.clock import Reactor, in_pool
 from server.store.database import Database
 from server.store.store import LATE_S, Store, Work
 
@@ -24,7 +25,7 @@ class StoreService:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Reactor,
         database: Database,
         now: Callable[[], float],
         fenced: Callable[[], None] = lambda: None,
@@ -39,10 +40,10 @@ class StoreService:
         self.hung = False
         self.store = Store(
             database,
-            reactor,
+            cast(IReactorTime, reactor),
             # Where the system gives no thread, that is a failed write or read like any other.
-            lambda work: maybeDeferred(deferToThreadPool, reactor, self._write_pool, work),
-            lambda work: maybeDeferred(deferToThreadPool, reactor, self.read_pool, work),
+            lambda work: maybeDeferred(in_pool, reactor, self._write_pool, work),
+            lambda work: maybeDeferred(in_pool, reactor, self.read_pool, work),
             now,
             fenced,
             late_s,

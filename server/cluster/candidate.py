@@ -14,6 +14,7 @@ from typing import Any
 from twisted.logger import Logger
 
 from server.cluster.election import MISSED, Candidacy, Standing, answered, is_sure, passed
+from server.http.clock import Reactor
 from server.store.cluster import Seat, campaign, read_seat, release, renew
 from server.store.database import Database, StoreUnavailable
 
@@ -35,7 +36,7 @@ class Candidate:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Reactor,
         database: Database,
         name: str,
         place: str,

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from protocol.cluster import (
@@ -57,6 +56,7 @@ from server.cluster.link import Link, Peer
 from server.cluster.wire import body_plan, representation, wire_digests
 from server.files.transfer import Admission, Representation, TransferListener
 from server.http.answers import Header
+from server.http.clock import Clock, pause
 from server.http.proxies import TrustedProxies
 from server.http.request import Request
 
@@ -421,7 +421,7 @@ class Leader:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Clock,
         home: Home,
         nodes: Nodes,
         proxies: TrustedProxies,
@@ -462,7 +462,7 @@ class Leader:
             node.link.flush()
         until_s = self._reactor.seconds() + most_s + _LOOK_S
         while len(self.nodes) and self._reactor.seconds() < until_s:
-            await deferLater(self._reactor, _LOOK_S, lambda: None)
+            await pause(self._reactor, _LOOK_S)
 
     def let_go(self) -> None:
         """Hear no node any more: they are to look for another leader."""

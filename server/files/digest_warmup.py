@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from twisted.internet import defer
-from twisted.internet.task import deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from server.files.digests import Catalog, FileChanged
 from server.files.tree import IsDirectory, NotHere, Overloaded, Tree
+from server.http.clock import Clock, pause
 
 _log = Logger()
 #: So many files are looked at before requests have their turn.
@@ -23,7 +23,7 @@ class Survey:
     `start` may be called again at any time (for instance on SIGHUP); a walk that runs goes on.
     """
 
-    def __init__(self, reactor: Any, tree: Tree, catalog: Catalog) -> None:
+    def __init__(self, reactor: Clock, tree: Tree, catalog: Catalog) -> None:
         self._reactor = reactor
         self._tree = tree
         self._catalog = catalog
@@ -71,7 +71,7 @@ class Survey:
                     continue
                 seen += 1
                 if seen % _AT_ONCE == 0:
-                    await deferLater(self._reactor, 0, lambda: None)
+                    await pause(self._reactor)
                 if self._catalog.known(entry.key) is None:
                     try:
                         file = self._tree.open(parts)
@@ -79,4 +79,4 @@ class Survey:
                             await self._catalog.want(file, hits=0)
                     except (NotHere, IsDirectory, Overloaded, FileChanged, OSError):
                         continue
-            await deferLater(self._reactor, 0, lambda: None)
+            await pause(self._reactor)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from twisted.internet import defer, threads
+from twisted.internet import defer
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
@@ -24,6 +24,7 @@ from twisted.python.threadpool import ThreadPool
 from protocol.manifest import FileDigests, piece_length_for
 from server.files.openfile import OpenFile
 from server.files.transfer import FileKey, Representation
+from server.http.clock import Threads, in_pool
 
 _log = Logger()
 _READ_BYTES = 1 << 20
@@ -113,7 +114,7 @@ class Catalog:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Threads,
         cache: DigestCache,
         *,
         threads: int = 2,
@@ -242,7 +243,7 @@ class Catalog:
             if self._pool is None:
                 self._pool = ThreadPool(0, self._threads, "digests")
                 self._pool.start()
-            work = threads.deferToThreadPool(
+            work = in_pool(
                 self._reactor, self._pool, _digest_behind_others, file, self._has_stopped
             )
         return work.addCallback(self._computed, key)

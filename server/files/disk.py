@@ -6,11 +6,11 @@ import contextlib
 import threading
 from typing import Any
 
-from twisted.internet import threads
 from twisted.internet.defer import Deferred, execute
 from twisted.python.threadpool import ThreadPool
 
 from server.files.openfile import OpenFile
+from server.http.clock import Threads, in_pool
 
 #: A fetch reads at least so far ahead; it is read in pieces of the second.
 AHEAD_BYTES = 1 << 20
@@ -25,7 +25,7 @@ class Disk:
     A thread that a dead disk never lets go of keeps no process from ending.
     """
 
-    def __init__(self, reactor: Any, most: int = 0) -> None:
+    def __init__(self, reactor: Threads, most: int = 0) -> None:
         self._reactor = reactor
         self._most = most
         self._pool: ThreadPool | None = None
@@ -38,7 +38,7 @@ class Disk:
             self._pool = ThreadPool(0, self._most, "disk")
             self._pool.threadFactory = _Forsaken
             self._pool.start()
-        return threads.deferToThreadPool(self._reactor, self._pool, _read, file, start, stop)
+        return in_pool(self._reactor, self._pool, _read, file, start, stop)
 
 
 class _Forsaken(threading.Thread):

@@ -40,7 +40,7 @@ from server.files.transfer import (
 )
 from server.files.tree import IsDirectory, NotHere, Tree
 from server.http.answers import Header, header_block
-from server.http.clock import Clock
+from server.http.clock import Reactor
 from server.http.ready import Plainly, Ready
 from server.http.request import Request
 
@@ -86,7 +86,7 @@ class Site:
         visibility: Visibility,
         pacer: Pacer,
         pages: Pages,
-        reactor: Clock,
+        reactor: Reactor,
         *,
         mirrors: Sequence[Source] = (),
         elsewhere: Callable[[str], Sequence[Source]] = lambda url_path: (),

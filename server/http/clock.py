@@ -1,9 +1,17 @@
-"""What parts of a server ask of the reactor that only keep time (`IReactorTime`, with types)."""
+"""What a server asks of the reactor, with types: mypy cannot read the interfaces of Twisted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
+
+from twisted.internet import task, threads
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
+from twisted.python.threadpool import ThreadPool
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class DelayedCall(Protocol):
@@ -11,20 +19,65 @@ class DelayedCall(Protocol):
 
     def active(self) -> bool:
         """Whether it is still to come."""
-        ...
 
     def cancel(self) -> None:
         """Do not call."""
-        ...
 
 
 class Clock(Protocol):
-    """Tells the time and calls later."""
+    """Tells the time and calls later (`IReactorTime`)."""
 
     def seconds(self) -> float:
         """The reactor's time."""
-        ...
 
     def callLater(self, delay: float, callable: Callable[..., Any], *args: object) -> DelayedCall:
         """Call when so many seconds have passed."""
-        ...
+
+
+class Threads(Protocol):
+    """Hears from other threads (`IReactorFromThreads`)."""
+
+    def callFromThread(self, callable: Callable[..., Any], *args: object) -> None:
+        """Call on the reactor's thread, soon."""
+
+
+class Reactor(Clock, Threads, Protocol):
+    """The whole of it: its life, descriptors, ports and processes too."""
+
+    def callWhenRunning(self, callable: Callable[[], None]) -> object:
+        """Call at the beginning of `run`."""
+
+    def run(self, installSignalHandlers: bool = True) -> None:
+        """Serve until `stop`."""
+
+    def stop(self) -> None:
+        """End `run`."""
+
+    def addReader(self, reader: Any) -> None:
+        """Watch an `IReadDescriptor`."""
+
+    def removeReader(self, reader: Any) -> None:
+        """Watch it no more."""
+
+    def listenTCP(self, port: int, factory: Any, *, interface: str) -> Any:
+        """See `IReactorTCP`."""
+
+    def listenUNIX(self, address: str, factory: Any, *, backlog: int, mode: int) -> Any:
+        """See `IReactorUNIX`."""
+
+    def spawnProcess(self, protocol: Any, program: str, *words: Any, **options: Any) -> Any:
+        """See `IReactorProcess`."""
+
+
+def pause(clock: Clock, delay_s: float = 0) -> Deferred[None]:
+    """Fires after so many seconds; after none, in a later turn of the reactor."""
+    return task.deferLater(cast(IReactorTime, clock), delay_s)
+
+
+def in_pool(
+    reactor: Threads, pool: ThreadPool, work: Callable[P, T], *args: P.args, **options: P.kwargs
+) -> Deferred[T]:
+    """Run it on a thread of the pool; fires on the reactor's thread."""
+    return threads.deferToThreadPool(
+        cast(IReactorFromThreads, reactor), pool, work, *args, **options
+    )

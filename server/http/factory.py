@@ -8,11 +8,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from wsgiref.handlers import format_date_time
 
-from twisted.internet.task import deferLater
-
 from protocol.errors import ProtocolError
 from server.http.accesslog import AccessLog
-from server.http.clock import Clock
+from server.http.clock import Clock, pause
 from server.http.denylist import BlockList
 from server.http.limits import HttpLimits
 from server.http.proxies import TrustedProxies, block_of, prefixes_of
@@ -137,7 +135,7 @@ class HttpFactory:
     ) -> None:
         self.handler = handler
         self.wall = wall
-        self.reactor: Any = reactor
+        self.reactor = reactor
         self.limits = limits if limits is not None else HttpLimits()
         self.proxies = proxies if proxies is not None else TrustedProxies()
         self.access_log = access_log
@@ -282,7 +280,7 @@ class HttpFactory:
         """
         until = self.reactor.seconds() + most_s
         while any(one.parting for one in self.connections) and self.reactor.seconds() < until:
-            await deferLater(self.reactor, _PART_LOOK_S, lambda: None)
+            await pause(self.reactor, _PART_LOOK_S)
 
     def abort_all(self) -> None:
         """Cut every connection that is left in the middle of an answer."""

@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from server.http.clock import Reactor
 from server.http.connection import BLOCKED, HttpConnection
 from server.http.outbox import PIECE_BYTES
 from server.http.ready import Known, ReadyTable
@@ -76,7 +77,7 @@ class Front:
     `known` False leaves the fast path out: every request goes the strict way.
     """
 
-    def __init__(self, reactor: Any, factory: HttpFactory, *, known: bool = True) -> None:
+    def __init__(self, reactor: Reactor, factory: HttpFactory, *, known: bool = True) -> None:
         self._reactor = reactor
         self._factory = factory
         self._known = known

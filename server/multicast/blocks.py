@@ -13,12 +13,12 @@ from collections import OrderedDict
 from typing import Any
 
 from twisted.internet.defer import Deferred, gatherResults
-from twisted.internet.threads import deferToThreadPool
 
 from protocol.fec import BlockLayout
 from server.files.digests import FileChanged
 from server.files.openfile import OpenFile
 from server.files.transfer import FileKey
+from server.http.clock import Threads, in_pool
 
 _KEEP = 256
 _READ_BYTES = 1 << 18
@@ -55,7 +55,7 @@ def _shares(blocks: int) -> list[tuple[int, int]]:
 class BlockHashes:
     """Knows the hashes of recent files by content and layout."""
 
-    def __init__(self, reactor: Any, pool: Any) -> None:
+    def __init__(self, reactor: Threads, pool: Any) -> None:
         self._reactor = reactor
         self._pool = pool
         self._known: OrderedDict[tuple[FileKey, BlockLayout], tuple[bytes, ...]] = OrderedDict()
@@ -78,9 +78,7 @@ class BlockHashes:
         if len(waiting) == 1:
             jobs = gatherResults(
                 [
-                    deferToThreadPool(
-                        self._reactor, self._pool, hash_blocks, file, layout, first, end
-                    )
+                    in_pool(self._reactor, self._pool, hash_blocks, file, layout, first, end)
                     for first, end in _shares(layout.blocks)
                 ],
                 consumeErrors=True,

@@ -16,6 +16,7 @@ from typing import Any
 from twisted.internet.protocol import ProcessProtocol
 from twisted.logger import Logger
 
+from server.http.clock import Reactor
 from server.multicast.repair_process import (
     ANSWER,
     ORDER,
@@ -35,7 +36,7 @@ class RepairMaker(ProcessProtocol):
 
     log = Logger()
 
-    def __init__(self, reactor: Any) -> None:
+    def __init__(self, reactor: Reactor) -> None:
         self._reactor = reactor
         self._process: Any = None
         self._memory: mmap.mmap | None = None

@@ -14,6 +14,7 @@ from server.admission.rules import NOTHING, Verdict
 from server.files.site import Site
 from server.files.transfer import Representation
 from server.files.tree import Tree
+from server.http.clock import Reactor
 from server.http.request import Request
 from server.multicast.blocks import BlockHashes
 from server.multicast.demand import Hot, HotSettings
@@ -33,7 +34,7 @@ class MulticastSender:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Reactor,
         settings: MulticastSettings,
         rng: random.Random,
         charge: Callable[[int], None],
@@ -68,7 +69,7 @@ class MulticastRoom:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Reactor,
         sender: MulticastSender,
         tree: Tree,
         gate: Gate,

@@ -16,16 +16,16 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 from urllib.parse import quote
 
-from twisted.internet import defer, threads
+from twisted.internet import defer
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from server.files.openfile import OpenFile
 from server.files.transfer import FileKey
+from server.http.clock import Threads, in_pool
 from server.mirror.durable import write_whole
 
 _log = Logger()
@@ -96,7 +96,7 @@ class _TorrentWish:
 class MetainfoStore:
     """Makes torrents, one at a time, and keeps the last `most` of them in `folder`."""
 
-    def __init__(self, reactor: Any, folder: Path, most: int = 2048) -> None:
+    def __init__(self, reactor: Threads, folder: Path, most: int = 2048) -> None:
         self._reactor = reactor
         self._folder = folder
         self._most = most
@@ -167,7 +167,7 @@ class MetainfoStore:
             if self._pool is None:
                 self._pool = ThreadPool(0, 1, "torrents")
                 self._pool.start()
-            work = threads.deferToThreadPool(self._reactor, self._pool, self._making.run)
+            work = in_pool(self._reactor, self._pool, self._making.run)
             made = work.addCallback(self._made, wish.file)
             made.addBoth(self._over, wish.file.rep.key)
 

@@ -19,6 +19,7 @@ from server.files.paths import TORRENT, split_path, url_of
 from server.files.site import Site
 from server.files.transfer import HasTorrent
 from server.files.tree import IsDirectory, NotHere
+from server.http.clock import Clock
 from server.http.proxies import block_of
 from server.http.request import Request
 from server.torrent.announce import peers_answer, read_announce, read_scrape, scrape_answer
@@ -40,7 +41,7 @@ class TorrentRoom:
 
     def __init__(
         self,
-        reactor: Any,
+        reactor: Clock,
         settings: TorrentSettings,
         site: Site,
         store: MetainfoStore,
