@@ -13,6 +13,8 @@ and how much room there is. Nothing else is decided twice:
 - Small jobs that found every slot taken come before all large ones.
 - Visits before the promised return are counted and only move the return; they soon start nothing
   but what would take a slot that stands idle.
+- A start that was lost on the way costs nobody its place: a ticket whose lease idled out before its
+  client had a byte of it is given back once, with its number.
 - Use it or lose it: while others wait, a download that takes hardly any of its slot's share goes on
   without one (`policies.leases`).
 
@@ -294,7 +296,7 @@ class HookedAdmission:
         if self._is_small(row):
             self._make_ready(row, now, first=True)
         else:
-            self._join_crowd(row, job, now)
+            self._join_crowd(row, stranger_network(job), now)
             table = queue.table
             self.state.newcomers.note(now, job.size_bytes, table.remaining[row], table.weight[row])
             self._fill_ready(now)
@@ -399,7 +401,7 @@ class HookedAdmission:
         table = self.queue.table
         if table.state[row] == READY and table.polls[row] and not table.present[row]:
             self.estimator.claimed(True)
-        if table.raw[row]:
+        if table.raw[row] and not table.given_back[row]:
             stated = Estimate(table.expected[row], table.bound[row])
             waited = now - table.issued_s[row]
             # A slot that stood empty until its owner came back would have been there sooner.
@@ -421,9 +423,9 @@ class HookedAdmission:
         """See the setting; a policy whose link decides shares the line itself."""
         return 0 if self.policy.link_bound else self.settings.network_shares
 
-    def _join_crowd(self, row: int, job: Job, now: float) -> None:
-        network = sys.intern(stranger_network(job))
+    def _join_crowd(self, row: int, network: str, now: float) -> None:
         if network:
+            network = sys.intern(network)
             slots, shares = self.policy.large_slots(), self._network_shares
             full = self.crowds.is_full(network, slots, shares, now)
             self.crowds.add(self.queue.table.number[row], network, back=full)
@@ -536,7 +538,7 @@ class HookedAdmission:
         """See `AdmissionPolicy.release`."""
         self._close(self.pool.leases[lease], now, done)
 
-    def _close(self, lease: Lease, now: float, done: bool) -> None:
+    def _close(self, lease: Lease, now: float, done: bool, *, idled: bool = False) -> None:
         if lease.slotless:
             self.crowds.regains_slot(lease.network, holds=False)
         else:
@@ -556,7 +558,33 @@ class HookedAdmission:
             self.capacity.learn(lease)
         if lease.ticket is not None:
             row = self.queue.table.rows[lease.ticket]
-            self.queue.end(row, TicketState.DONE if done else TicketState.EXPIRED, now)
+            if idled and lease.untouched and self._may_come_back(row):
+                self._give_back(row, lease, now)
+            else:
+                self.queue.end(row, TicketState.DONE if done else TicketState.EXPIRED, now)
+
+    def _may_come_back(self, row: int) -> bool:
+        """Whether its owner knows of this ticket, and it was not given back before."""
+        table = self.queue.table
+        return bool(table.polls[row]) and not table.given_back[row]
+
+    def _give_back(self, row: int, lease: Lease, now: float) -> None:
+        """Let a ticket wait again whose start was lost on the way; it is ready among younger ones.
+
+        Its told times are judged by its first start only.
+        """
+        queue, table = self.queue, self.queue.table
+        queue.give_back(row, now)
+        table.promise_s[row] = min(table.promise_s[row], now)
+        table.bound[row] = -1.0
+        if self._is_small(row):
+            self._make_ready(row, now, first=True)
+            return
+        self._join_crowd(row, lease.network, now)
+        self.policy.comes_back(row, now)
+        forward = queue.forward_ready()
+        if forward and (table.key[row], table.number[row]) < queue.ready[forward - 1]:
+            self._make_ready(row, now)
 
     def _end_idle(self, now: float) -> tuple[int, ...]:
         idled = self.pool.idled_out(now)
@@ -566,7 +594,7 @@ class HookedAdmission:
                     self.estimator.no_shows.learn(False)
                 self.state.reputation.idled(lease.client)
                 self.crowds.wastes_slot(lease.network, now)
-            self._close(lease, now, False)
+            self._close(lease, now, False, idled=True)
         return tuple(lease.id for lease in idled)
 
     def _look_at_use(self, now: float) -> None:

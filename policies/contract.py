@@ -110,7 +110,10 @@ Decision = Admit | Wait | Refuse
 
 
 class TicketState(enum.StrEnum):
-    """The life of a ticket: waiting -> ready -> started -> done, or out on the way."""
+    """The life of a ticket: waiting -> ready -> started -> done, or out on the way.
+
+    A started one whose client had not one byte when its lease idled out waits again, once.
+    """
 
     WAITING = "waiting"
     READY = "ready"

@@ -333,6 +333,12 @@ class FairPolicy(Policy):
             heappush(self._looks, (now, table.number[row]))
         self._backfill.waits(row, now)
 
+    def comes_back(self, row: int, now: float) -> None:
+        """What it had virtually ended with its lease: look at its slack anew."""
+        table = self._queue.table
+        table.mark[row] = math.inf
+        heappush(self._looks, (now, table.number[row]))
+
     def leaves(self, row: int, now: float) -> None:
         """A ticket left the queue: nothing is owed to it virtually either."""
         table = self._queue.table

@@ -144,6 +144,9 @@ class Policy:
     def leaves(self, row: int, now: float) -> None:
         """A waiting or ready ticket left without a start; the row is still valid."""
 
+    def comes_back(self, row: int, now: float) -> None:
+        """A large job's ticket waits again: its lease, which is over, came to nothing."""
+
     def starts(self, lease: Lease, row: int | None, now: float) -> None:
         """A lease has begun, by the ticket of that row if there is one."""
 

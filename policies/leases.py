@@ -41,6 +41,7 @@ class Lease:
         "started_s",
         "stopped_s",
         "ticket",
+        "untouched",
         "weight",
     )
 
@@ -52,6 +53,8 @@ class Lease:
         self.size_bytes = job.size_bytes
         self.remaining_bytes = job.remaining_bytes
         self.started_bytes = self.seen_bytes = job.remaining_bytes
+        #: Whether its client has never had a byte of it.
+        self.untouched = True
         #: What the order counts of it, see `rank_bytes`.
         self.believed_bytes = job.remaining_bytes
         #: Where it ends in its client's virtual share, see `policies.virtual_sharing`.
@@ -83,6 +86,8 @@ class Lease:
         if more > 0:
             self.started_bytes += more
             self.seen_bytes += more
+        if remaining_bytes < self.started_bytes:
+            self.untouched = False
         self.remaining_bytes = remaining_bytes
 
     @property

@@ -5,8 +5,9 @@
     def test_laws() -> None:
         check_laws("mine")
 
-Slots are kept, no ticket is lost or doubled, not over a switch or a crash; a client that is called
-may start; places follow the policy's order; times are finite and bounded; no pause is too long.
+Slots are kept, no ticket is lost or doubled, not over a switch or a crash; one whose start was lost
+comes back, once; a client that is called may start; places follow the policy's order; times are
+finite and bounded; no pause is too long.
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ class Laws(RuleBasedStateMachine):
         self.queue: dict[int, tuple[str, str]] = {}
         self.ever: set[int] = set()
         self.journal: dict[int, Any] = {}
+        #: Leases of tickets that had waited, those that took a byte, and tickets given back.
+        self.ticket_of: dict[int, int] = {}
+        self.touched: set[int] = set()
+        self.given_back: set[int] = set()
 
     def offer(self, job: Job, ticket: int | None = None) -> None:
         answer = self.policy.offer(job, self.now, ticket)
@@ -73,7 +78,8 @@ class Laws(RuleBasedStateMachine):
                 self.connections[answer.lease] = 1
                 if answer.ticket is not None:
                     self.know(answer.ticket, job)
-                    self.queue.pop(answer.ticket, None)
+                    if self.queue.pop(answer.ticket, None) is not None:
+                        self.ticket_of[answer.lease] = answer.ticket
             assert self.connections[answer.lease] <= self.settings.connections_per_lease
         elif isinstance(answer, Wait):
             assert answer.retry_after_s > 0
@@ -150,15 +156,36 @@ class Laws(RuleBasedStateMachine):
         open_ones = sorted(lease for lease, count in self.connections.items() if count)
         lease = open_ones[pick % len(open_ones)]
         self.connections[lease] -= 1
-        self.policy.detach(lease, self.now, int(self.leases[lease].remaining_bytes * part))
+        self.policy.detach(lease, self.now, self.take(lease, part))
         self.settle()
+
+    @precondition(lambda self: self.ticket_of)
+    @rule(pick=st.integers(0, 99), times=st.integers(1, 3))
+    def lose_a_start(self, pick: int, times: int) -> None:
+        first = sorted(self.ticket_of)[pick % len(self.ticket_of)]
+        job, ticket = self.leases[first], self.ticket_of[first]
+        for _ in range(times):
+            lost = [lease for lease, number in self.ticket_of.items() if number == ticket]
+            for lease in lost:
+                while self.connections[lease]:
+                    self.connections[lease] -= 1
+                    self.policy.detach(lease, self.now, job.remaining_bytes)
+            self.wait(self.settings.lease_idle_s)
+            self.offer(job)
+            self.settle()
 
     @precondition(lambda self: self.leases)
     @rule(pick=st.integers(0, 99), part=st.floats(0.0, 1.0), rate=st.floats(0.0, 1e7))
     def progress(self, pick: int, part: float, rate: float) -> None:
         lease = sorted(self.leases)[pick % len(self.leases)]
-        left = int(self.leases[lease].remaining_bytes * part)
-        self.policy.progress(lease, self.now, left, rate)
+        self.policy.progress(lease, self.now, self.take(lease, part), rate)
+
+    def take(self, lease: int, part: float) -> int:
+        wanted = self.leases[lease].remaining_bytes
+        left = int(wanted * part)
+        if left < wanted:
+            self.touched.add(lease)
+        return left
 
     @rule(goodput=st.floats(0.0, 2e6), busy=st.booleans())
     def observe(self, goodput: float, busy: bool) -> None:
@@ -204,7 +231,8 @@ class Laws(RuleBasedStateMachine):
         self.queue = {row.number: (row.client, row.file) for row in self.policy.tickets()}
         assert set(before) <= set(self.queue)
         assert started <= set(self.queue)
-        self.leases, self.connections, self.paused = {}, {}, {}
+        self.leases, self.connections, self.paused, self.ticket_of = {}, {}, {}, {}
+        self.touched, self.given_back = set(), set()
         self.policy.changes()
         self.settle()
 
@@ -215,6 +243,16 @@ class Laws(RuleBasedStateMachine):
     def forget(self, lease: int) -> None:
         del self.leases[lease], self.connections[lease]
         self.paused.pop(lease, None)
+        self.ticket_of.pop(lease, None)
+        self.touched.discard(lease)
+
+    def idled_out(self, lease: int) -> None:
+        """A ticket comes back once, and only if its owner had waited and has not one byte."""
+        ticket, job = self.ticket_of.get(lease), self.leases[lease]
+        if ticket is not None and lease not in self.touched and ticket not in self.given_back:
+            self.given_back.add(ticket)
+            self.queue[ticket] = (job.client, job.file)
+        self.forget(lease)
 
     def settle(self) -> float | None:
         for _ in range(50):
@@ -227,7 +265,7 @@ class Laws(RuleBasedStateMachine):
                 del self.paused[lease]
             for lease in advance.idled_out:
                 assert self.connections[lease] == 0
-                self.forget(lease)
+                self.idled_out(lease)
             for ticket in advance.expired:
                 del self.queue[ticket]
             if not advance.call:
@@ -243,6 +281,7 @@ class Laws(RuleBasedStateMachine):
                 answer = self.policy.offer(job, self.now, ticket)
                 assert isinstance(answer, Admit), "a client that is called may start"
                 self.leases[answer.lease], self.connections[answer.lease] = job, 1
+                self.ticket_of[answer.lease] = ticket
                 del self.queue[ticket]
         raise AssertionError("settling does not end")
 
@@ -265,6 +304,8 @@ class Laws(RuleBasedStateMachine):
         rows = list(self.policy.tickets())
         assert {row.number: (row.client, row.file) for row in rows} == self.queue
         assert self.policy.anybody_waits() == bool(rows)
+        running = [(job.client, job.file) for job in self.leases.values()]
+        assert len({*self.queue.values(), *running}) == len(self.queue) + len(running)
         assert isinstance(self.policy, HookedAdmission)
         queue = self.policy.queue
         back = [queue.stands_back(queue.table.rows[row.number]) for row in rows]

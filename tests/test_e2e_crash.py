@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import http.client
+import json
 import random
 import re
 import selectors
 import signal
 import socket
 import sqlite3
+import struct
 import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -108,6 +111,52 @@ def test_no_acknowledged_ticket_loses_its_place_however_often_the_server_is_kill
         assert len(set(places)) == len(places)
         for _, _, connection in holders:
             connection.close()
+
+
+def test_a_start_that_is_lost_on_the_way_costs_nobody_its_place(tmp_path: Path) -> None:
+    """The client is gone before the first byte, and comes back once its lease has idled out."""
+    make_release(tmp_path / "release", big_iso=8_000_000)
+    state = tmp_path / "state"
+    args = ("--slots", "1", "--reserve-small", "0", "--bandwidth", "1MB", "--policy", "ticket")
+    environ = {**ENVIRON, "TIDEGATE_LEASE_IDLE_S": "16"}
+    with serving(tmp_path / "release", state, *args, **environ) as server:
+        _, _, holder = ask(server.url, "holder")
+        status, headers, connection = ask(server.url, "unlucky")
+        assert status == 503
+        assert headers is not None
+        token = headers["Tidegate-Ticket"]
+        holder.close()
+
+        def told(token: str) -> Any:
+            question = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=20)
+            question.request("GET", "/-/queue/big.iso", headers={"Tidegate-Ticket": token})
+            answer = json.loads(question.getresponse().read())
+            question.close()
+            return answer
+
+        wait_for(lambda: told(token).get("free"))
+        number = max(journal(state))
+        connection.close()
+        parts = urlsplit(server.url)
+        line = socket.create_connection((parts.hostname, parts.port))
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        line.sendall(
+            b"GET /big.iso HTTP/1.1\r\nHost: localhost\r\nTidegate-Client: unlucky\r\n"
+            b"Tidegate-Wait: ticket\r\nTidegate-Ticket: " + token.encode() + b"\r\n\r\n"
+        )
+        line.close()
+        wait_for(lambda: journal(state)[number] == "started")
+        assert journal(state)[number] == "started", "the request arrived, its answer did not"
+        status, headers, newcomer = ask(server.url, "newcomer")
+        newcomer.close()
+        assert status == 503
+        assert headers is not None
+        wait_for(lambda: journal(state)[number] != "started")
+        assert journal(state)[number] == "ready"
+        assert told(headers["Tidegate-Ticket"])["place"] == 2
+        status, _, connection = ask(server.url, "unlucky", token)
+        assert status == 200
+        connection.close()
 
 
 def test_a_used_ticket_is_not_honoured_again_however_soon_the_server_is_killed(

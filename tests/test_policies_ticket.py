@@ -318,3 +318,75 @@ def test_a_wheel_does_not_wait_behind_images_unless_told_so() -> None:
         policy.offer(job(f"c{number}", size=3_000_000_000), 0.0)
     assert isinstance(policy.offer(job("asks", size=300_000), 0.0), Wait)
     admit(policy, job("asks", size=100_000), 0.0)
+
+
+def lost_start(policy: AdmissionPolicy, now: float) -> int:
+    """The start of b, who waited, is lost on the way; its number."""
+    first = admit(policy, job("a"), now)
+    ticket = wait(policy, job("b"), now).ticket
+    assert ticket is not None
+    policy.release(first.lease, now, True)
+    second = admit(policy, job("b"), now + 60.0, ticket)
+    policy.detach(second.lease, now + 60.0, LARGE)
+    policy.advance(now + 60.0)
+    return ticket
+
+
+def test_a_ticket_whose_start_was_lost_on_the_way_keeps_its_place() -> None:
+    policy = make(lease_idle_s=20.0, ticket_ttl_s=60.0)
+    ticket = lost_start(policy, 0.0)
+    later = [wait(policy, job(client), 61.0) for client in "cd"]
+    policy.advance(64.0)
+    row = policy.ticket(ticket)
+    assert row is not None
+    assert row.state is TicketState.STARTED, "it may still be resumed"
+    policy.changes()
+    advance = policy.advance(65.0)
+    assert len(advance.idled_out) == 1
+    assert policy.leases() == []
+    assert [row.number for row in policy.tickets()] == [ticket, later[0].ticket, later[1].ticket]
+    assert TicketState.READY in [row.state for row in policy.changes() if row.number == ticket]
+    # It has its time to live again, and keeps its slot for half as long, as it wasted one.
+    policy.advance(120.0)
+    again = admit(policy, job("b"), 120.0, ticket)
+    assert again.ticket == ticket
+    policy.detach(again.lease, 120.0, LARGE)
+    assert policy.advance(122.5).idled_out == (again.lease,)
+    assert policy.place(ticket) is None
+    assert refused(policy, job("b"), 123.0, ticket) is Reason.TICKET_EXPIRED
+
+
+def test_a_ticket_given_back_runs_out_like_any_other() -> None:
+    policy = make(lease_idle_s=20.0, ticket_ttl_s=60.0)
+    ticket = lost_start(policy, 0.0)
+    assert policy.advance(65.0).expired == ()
+    assert policy.advance(124.9).expired == ()
+    assert policy.advance(125.1).expired == (ticket,)
+
+
+def test_a_ticket_is_used_up_by_the_first_byte_and_not_given_to_who_never_waited() -> None:
+    policy = make(lease_idle_s=20.0)
+    ticket = lost_start(policy, 0.0)
+    lease = policy.leases()[0].lease
+    # It had a byte, even if the file was replaced since and all of it is wanted again.
+    policy.progress(lease, 60.0, LARGE - 1, 1.0)
+    policy.progress(lease, 60.0, LARGE, 1.0)
+    policy.advance(90.0)
+    assert refused(policy, job("b"), 90.0, ticket) is Reason.TICKET_EXPIRED
+    never_waited = admit(policy, job("e"), 90.0)
+    assert never_waited.ticket is not None
+    policy.detach(never_waited.lease, 90.0, LARGE)
+    assert policy.advance(120.0).idled_out == (never_waited.lease,)
+    assert not policy.anybody_waits()
+
+
+def test_a_small_jobs_start_that_was_lost_is_not_lost_either() -> None:
+    policy = make()
+    first = admit(policy, job("a"), 0.0)
+    ticket = wait(policy, job("c", size=1_000), 1.0).ticket
+    policy.release(first.lease, 2.0, True)
+    small = admit(policy, job("c", size=1_000), 2.0, ticket)
+    policy.detach(small.lease, 2.0, 1_000)
+    policy.advance(2.0)
+    assert [(row.number, row.state) for row in policy.tickets()] == [(ticket, TicketState.READY)]
+    assert admit(policy, job("c", size=1_000), 3.0, ticket).ticket == ticket

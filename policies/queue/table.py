@@ -31,6 +31,7 @@ class TicketTable:
         "early",
         "expected",
         "file",
+        "given_back",
         "issued_s",
         "key",
         "mark",
@@ -75,6 +76,8 @@ class TicketTable:
         self.early = array("H")
         self.state = bytearray()
         self.present = bytearray()
+        #: Whether its start came to nothing once, see `TicketQueue.give_back`.
+        self.given_back = bytearray()
 
     def add(
         self, number: int, job: Job, remaining_bytes: int, issued_s: float, changed_s: float
@@ -97,7 +100,7 @@ class TicketTable:
             self.raw[row] = self.away[row] = self.expected[row] = self.bound[row] = 0.0
             self.polls[row] = self.early[row] = 0
             self.state[row] = _WAITING
-            self.present[row] = 0
+            self.present[row] = self.given_back[row] = 0
         else:
             row = len(self.number)
             self.number.append(number)
@@ -120,6 +123,7 @@ class TicketTable:
             self.early.append(0)
             self.state.append(_WAITING)
             self.present.append(0)
+            self.given_back.append(0)
         self.rows[number] = row
         return row
 

@@ -233,16 +233,19 @@ class TicketQueue:
     def _enter(
         self, number: int, job: Job, remaining_bytes: int, issued_s: float, now: float
     ) -> int:
-        table = self.table
-        row = table.add(number, job, remaining_bytes, issued_s, now)
-        key = table.key[row] = self._key_of(row)
-        self.line.add(key, number, remaining_bytes)
-        held = self._index.get(job.client)
-        if held is None:
-            self._index[job.client] = row
-        else:
-            self._index[job.client] = (held, row) if isinstance(held, int) else (*held, row)
+        row = self.table.add(number, job, remaining_bytes, issued_s, now)
+        self._line_up(row)
         return row
+
+    def _line_up(self, row: int) -> None:
+        table = self.table
+        self._put(row, self._key_of(row))
+        client = table.client[row]
+        held = self._index.get(client)
+        if held is None:
+            self._index[client] = row
+        else:
+            self._index[client] = (held, row) if isinstance(held, int) else (*held, row)
 
     # -- moving on -----------------------------------------------------------------------------
 
@@ -303,6 +306,17 @@ class TicketQueue:
         """The ticket's download runs: it leaves the queue, but stays known until it ends."""
         self._leave(row)
         self._set_state(row, STARTED, now)
+
+    def give_back(self, row: int, now: float) -> None:
+        """The download of a started ticket came to nothing: it waits again, with its number.
+
+        The table remembers it, so that it happens once.
+        """
+        table = self.table
+        table.given_back[row] = 1
+        table.present[row] = 0
+        self._set_state(row, WAITING, now)
+        self._line_up(row)
 
     def end(self, row: int, state: TicketState, now: float) -> None:
         """The ticket is over."""
