@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
 from policies.contract import TicketState
 from server.app.clock import LOOK_S, STOPPED_S, ProcessClock, ProcessClockReactor
+from server.http.clock import Repeat
 from tests.fakes import House
 
 
@@ -110,3 +112,24 @@ def test_a_reactor_that_has_nothing_to_do_for_long_does_not_seem_stopped() -> No
             call.cancel()
         reactor.removeAll()
         reactor._poller.close()
+
+
+def test_a_repeated_call_survives_its_own_fault_and_can_end_itself() -> None:
+    clock = Clock()
+    seen: list[float] = []
+
+    def work() -> None:
+        seen.append(clock.seconds())
+        if len(seen) == 1:
+            raise OSError("the first one fails")
+        if len(seen) == 3:
+            timer.stop()
+
+    timer = Repeat(clock, 2.0, work)
+    timer.start()
+    with pytest.raises(OSError, match="first"):
+        clock.advance(2)
+    clock.pump([2] * 5)
+    assert seen == [2, 4, 6]
+    assert not clock.getDelayedCalls()
+    timer.stop()

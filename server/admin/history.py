@@ -9,7 +9,6 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -18,7 +17,7 @@ from server.admin.charts import RECORDED, Sampler, Series
 from server.admin.events import ask
 from server.admin.vitals import Vitals
 from server.admission.popularity import Popularity
-from server.http.clock import Clock
+from server.http.clock import Clock, Repeat
 from server.store.history import RAW, read_binned, read_samples, thin, write_samples
 from server.store.journal import forget_tickets
 from server.store.queries import forget_digests, forget_events, read_arrivals, write_arrivals
@@ -139,14 +138,13 @@ class History:
         arrivals: Arrivals,
         kept_s: float,
     ) -> None:
-        self._reactor = reactor
         self._now = now
         self._store = store
         self._vitals = vitals
         self._popularity = popularity
         self._arrivals = arrivals
         self._kept_s = kept_s
-        self._call: Any = None
+        self._timer = Repeat(reactor, SAMPLE_S, self._sample)
         self._sampler = Sampler(vitals)
         self._taken = 0
         self._drawn: dict[tuple[int, int], tuple[float, Series]] = {}
@@ -155,6 +153,7 @@ class History:
 
     def start(self) -> None:
         """Begin to sample, and fetch what an earlier run sampled in the last hour."""
+        self._timer.start()
         self._sample()
         until_s = self._now()
         since_s, most = until_s - _RECENT_S, _MOMENTS * len(RECORDED)
@@ -169,8 +168,7 @@ class History:
 
     def stop(self) -> None:
         """Stop sampling, and write what was counted since the last time."""
-        if self._call is not None and self._call.active():
-            self._call.cancel()
+        self._timer.stop()
         self._write_usage(self._now())
 
     # -- the past ----------------------------------------------------------------------------
@@ -229,7 +227,6 @@ class History:
             self._store.note(lambda session: add_usage(session, usage))
 
     def _sample(self) -> None:
-        self._call = self._reactor.callLater(SAMPLE_S, self._sample)
         now = self._now()
         values = self._sampler.look(now)
         self.recent.add(now, values)

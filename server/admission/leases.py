@@ -19,6 +19,7 @@ from policies.registry import make_policy
 from policies.settings import PolicySettings
 from server.admission.downloads import Delivery, LeasedDownload, Rounds
 from server.admission.gateparts import GateParts
+from server.http.clock import cancel
 
 TICK_S = 0.25
 #: How long a decision may take that nobody waits for.
@@ -120,9 +121,7 @@ class LeaseManager:
 
     def close(self) -> None:
         """Stop the clocks and write the last changes."""
-        for call in (self._soon_call, self._wake_call, self._tick_call, self._measure_call):
-            if call is not None and call.active():
-                call.cancel()
+        cancel(self._soon_call, self._wake_call, self._tick_call, self._measure_call)
         self._record()
 
     def switch(self, name: str, settings: PolicySettings) -> None:
@@ -305,8 +304,7 @@ class LeaseManager:
         return rows
 
     def _pass_time(self) -> None:
-        if self._soon_call is not None and self._soon_call.active():
-            self._soon_call.cancel()
+        cancel(self._soon_call)
         self._soon_call = None
         now = self.now()
         self._settling = True
@@ -321,8 +319,7 @@ class LeaseManager:
         finally:
             self._settling = False
         self._record()
-        if self._wake_call is not None and self._wake_call.active():
-            self._wake_call.cancel()
+        cancel(self._wake_call)
         self._wake_call = None
         if wake_s is not None:
             delay_s = max(0.001, wake_s - now)

@@ -16,7 +16,7 @@ from policies.contract import Wait
 from protocol.units import format_duration
 from server.admission.client_programs import ToolRule
 from server.admission.gateparts import AdmissionRequest
-from server.http.clock import Clock
+from server.http.clock import Clock, cancel
 from server.http.prefix_shares import PrefixShares
 
 #: How many ticks it takes to look at all parked requests once.
@@ -101,9 +101,7 @@ class ParkedRequest:
     def end(self) -> None:
         """Nothing more will be sent by this one."""
         self.over = True
-        for call in (self._trickle_call, self._look_call):
-            if call is not None and call.active():
-                call.cancel()
+        cancel(self._trickle_call, self._look_call)
 
     def _look(self) -> None:
         self._look_call = None

@@ -7,13 +7,12 @@ import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from twisted.logger import Logger
 
 from protocol.ticket import Key, KeyRing
 from server.app.config import CannotStart
-from server.http.clock import Clock
+from server.http.clock import Clock, Repeat
 
 #: Old keys stay good for reading this long after a newer one took over.
 OVERLAP_S = 30 * 86_400.0
@@ -70,21 +69,19 @@ class KeyKeeper:
         rotate_after_s: float | None,
         use: Callable[[KeyRing], None],
     ) -> None:
-        self._reactor = reactor
         self._now = now
         self._path = path
         self.rotate_after_s = rotate_after_s
         self._use = use
-        self._call: Any = None
+        self._timer = Repeat(reactor, _LOOK_S, self.read)
 
     def start(self) -> None:
         """Look again once an hour; what can go wrong by then is logged and changes nothing."""
-        self._call = self._reactor.callLater(_LOOK_S, self._look)
+        self._timer.start()
 
     def stop(self) -> None:
         """Look no more."""
-        if self._call is not None and self._call.active():
-            self._call.cancel()
+        self._timer.stop()
 
     def read(self) -> None:
         """Read the keys now; what goes wrong is logged and changes nothing."""
@@ -92,10 +89,6 @@ class KeyKeeper:
             self._use(load_keys(self._path, self._now(), self.rotate_after_s))
         except (CannotStart, OSError) as fault:
             self.log.error("The keys stay as they were: {fault}", fault=fault)
-
-    def _look(self) -> None:
-        self.start()
-        self.read()
 
 
 def _read(path: Path) -> Entries:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from twisted.logger import Logger
 
 from server.cluster.election import MISSED, Candidacy, Standing, answered, is_sure, passed
-from server.http.clock import Reactor
+from server.http.clock import Reactor, Repeat
 from server.store.cluster import Seat, campaign, read_seat, release, renew
 from server.store.database import Database, StoreUnavailable
 
@@ -63,7 +62,7 @@ class Candidate:
         #: Why the database does not answer; empty while it does.
         self.silence = ""
         self._thread = threading.Thread(target=self._run, name="election", daemon=True)
-        self._tick_call: Any = None
+        self._timer = Repeat(reactor, _TICK_S, self._tick)
 
     @property
     def state(self) -> Candidacy:
@@ -78,13 +77,13 @@ class Candidate:
     def start(self) -> None:
         """Begin to ask."""
         self._thread.start()
+        self._timer.start()
         self._tick()
 
     def stop(self) -> None:
         """Ask no more; the thread ends by itself."""
         self._stopped.set()
-        if self._tick_call is not None and self._tick_call.active():
-            self._tick_call.cancel()
+        self._timer.stop()
 
     def release(self) -> None:
         """Give the lease back, and ask no more; blocks for a moment."""
@@ -131,7 +130,6 @@ class Candidate:
     # -- the reactor ---------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        self._tick_call = self._reactor.callLater(_TICK_S, self._tick)
         self._here = self.company()
         with self._guard:
             state = self._state

@@ -56,7 +56,7 @@ from server.cluster.link import Link, Peer
 from server.cluster.wire import body_plan, representation, wire_digests
 from server.files.transfer import Admission, Representation, TransferListener
 from server.http.answers import Header
-from server.http.clock import Clock, pause
+from server.http.clock import Clock, cancel, pause
 from server.http.proxies import TrustedProxies
 from server.http.request import Request
 
@@ -472,9 +472,7 @@ class Leader:
 
     def stop(self) -> None:
         """Stop the clocks; the connections end with the process."""
-        for call in (self._gather_call, self._tell_call):
-            if call is not None and call.active():
-                call.cancel()
+        cancel(self._gather_call, self._tell_call)
 
     # -- messages ----------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from twisted.protocols.basic import Int32StringReceiver
 from twisted.python.failure import Failure
 
 from protocol.cluster import MOST_BYTES, BadFrame, FromLeader, FromNode, encode_frame
-from server.http.clock import Clock
+from server.http.clock import Clock, cancel
 
 _log = Logger()
 Received = TypeVar("Received")
@@ -51,8 +51,7 @@ class SilentConnections:
     def remove(self, link: Link[Any]) -> None:
         """It has said something, or is over."""
         call = self._calls.pop(link, None)
-        if call is not None and call.active():
-            call.cancel()
+        cancel(call)
 
 
 class Link(Int32StringReceiver, Generic[Received]):
@@ -88,8 +87,7 @@ class Link(Int32StringReceiver, Generic[Received]):
 
     def flush(self) -> None:
         """Send what has gathered now."""
-        if self._flush_soon is not None and self._flush_soon.active():
-            self._flush_soon.cancel()
+        cancel(self._flush_soon)
         self._flush_soon = None
         out, self._out = self._out, []
         if out and self.open:
@@ -130,8 +128,7 @@ class Link(Int32StringReceiver, Generic[Received]):
             self.open = False
             if self._silent is not None:
                 self._silent.remove(self)
-            if self._flush_soon is not None and self._flush_soon.active():
-                self._flush_soon.cancel()
+            cancel(self._flush_soon)
             self._peer.closed(self)
             self.lost()
 

@@ -63,7 +63,7 @@ from server.cluster.link import Link, Peer
 from server.cluster.wire import file_digests, wire_file, wire_plan, wire_request
 from server.files.pacer import Share
 from server.files.transfer import BodyPlan, FileKey, Representation, StartBody, Transfer
-from server.http.clock import Clock
+from server.http.clock import Clock, cancel
 from server.http.denylist import BlockList
 from server.http.proxies import block_of
 from server.http.request import Request
@@ -208,9 +208,7 @@ class RemoteAdmission:
 
     def stop(self) -> None:
         """Stop the clocks."""
-        for call in (self._tick_call, self._patience):
-            if call is not None and call.active():
-                call.cancel()
+        cancel(self._tick_call, self._patience)
 
     def part(self) -> None:
         """This node is about to stop: those who wait here come back to another one."""
@@ -513,8 +511,7 @@ class RemoteAdmission:
 
     def _welcome(self) -> None:
         self._welcomed = True
-        if self._patience is not None and self._patience.active():
-            self._patience.cancel()
+        cancel(self._patience)
         self._patience = None
         if self._parting:
             self._send(Parting())

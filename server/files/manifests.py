@@ -32,7 +32,7 @@ from server.files.headers import Descriptions
 from server.files.paths import MANIFEST, METALINK, SUMS, url_of
 from server.files.transfer import Visibility
 from server.files.tree import IsDirectory, NotHere, Tree
-from server.http.clock import Clock
+from server.http.clock import Clock, cancel
 from server.http.request import Request
 
 _INDEX = b"index.meta4"
@@ -279,9 +279,7 @@ def when_ready(
     clocks: list[Any] = []
 
     def stop_clock() -> None:
-        for clock in clocks:
-            if clock.active():
-                clock.cancel()
+        cancel(*clocks)
 
     def late(detail: str) -> None:
         request.refuse(503, "digest-pending", detail, [(b"Retry-After", b"5")])

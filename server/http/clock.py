@@ -69,6 +69,33 @@ class Reactor(Clock, Threads, Protocol):
         """See `IReactorProcess`."""
 
 
+class Repeat:
+    """Calls `work` every so many seconds, from `start` until `stop`; a fault in it ends nothing."""
+
+    def __init__(self, clock: Clock, every_s: float, work: Callable[[], None]) -> None:
+        self._clock, self._every_s, self._work = clock, every_s, work
+        self._call: DelayedCall | None = None
+
+    def start(self) -> None:
+        """The first call comes after one period."""
+        self._call = self._clock.callLater(self._every_s, self._turn)
+
+    def stop(self) -> None:
+        """Call no more."""
+        cancel(self._call)
+
+    def _turn(self) -> None:
+        self.start()
+        self._work()
+
+
+def cancel(*calls: DelayedCall | None) -> None:
+    """Call none of them that is still to come."""
+    for call in calls:
+        if call is not None and call.active():
+            call.cancel()
+
+
 def pause(clock: Clock, delay_s: float = 0) -> Deferred[None]:
     """Fires after so many seconds; after none, in a later turn of the reactor."""
     return task.deferLater(cast(IReactorTime, clock), delay_s)

@@ -6,11 +6,11 @@ import os
 import socket
 import ssl
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from twisted.logger import Logger
 
-from server.http.clock import Clock
+from server.http.clock import Clock, Repeat
 
 TlsVersion = Literal["1.2", "1.3"]
 #: Mozilla's intermediate profile for TLS 1.2: forward secrecy, AEAD. TLS 1.3 has only such.
@@ -104,18 +104,16 @@ class CertificateWatch:
     log = Logger()
 
     def __init__(self, reactor: Clock, server: TlsServer) -> None:
-        self._reactor = reactor
         self._server = server
-        self._call: Any = None
+        self._timer = Repeat(reactor, _LOOK_S, self._look)
 
     def start(self) -> None:
         """Look every few seconds."""
-        self._call = self._reactor.callLater(_LOOK_S, self._look)
+        self._timer.start()
 
     def stop(self) -> None:
         """Look no more."""
-        if self._call is not None and self._call.active():
-            self._call.cancel()
+        self._timer.stop()
 
     def read_now(self) -> None:
         """Read the files now; a fault is logged, and the old certificate goes on."""
@@ -128,7 +126,6 @@ class CertificateWatch:
             self.log.info("The certificate was read again.")
 
     def _look(self) -> None:
-        self.start()
         if self._server.has_changed:
             self.read_now()
 

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 from protocol.channel import check_channel
 from protocol.errors import ProtocolError
 from protocol.mirror_report import SIGNATURE_HEADER, decode_report
-from server.http.clock import Clock
+from server.http.clock import Clock, cancel
 from server.http.request import Request
 from server.mirror.admitted import read_admitted
 from server.mirror.registry import Registry
@@ -62,8 +62,7 @@ class MirrorOrigin:
 
     def stop(self) -> None:
         """Let the waiting go, and watch no more."""
-        if self._look is not None and self._look.active():
-            self._look.cancel()
+        cancel(self._look)
         for request in list(self._waiting):
             self._answer(request)
 
@@ -143,8 +142,7 @@ class MirrorOrigin:
 
     def _gone(self, request: Request) -> None:
         _, _, timer = self._waiting.pop(request, ("", 0, None))
-        if timer is not None and timer.active():
-            timer.cancel()
+        cancel(timer)
 
     def _answer(self, request: Request) -> None:
         channel = self._waiting[request][0]

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -27,7 +26,7 @@ from protocol.strict_json import get_int, get_number, get_text, load_object
 from server.files.openfile import OpenFile
 from server.files.paths import split_path
 from server.files.tree import IsDirectory, NotHere, Tree
-from server.http.clock import Clock
+from server.http.clock import Clock, Repeat
 from server.multicast.blocks import BlockHashes
 from server.multicast.demand import Hot
 from server.multicast.live import LiveSession
@@ -95,28 +94,26 @@ class ScheduleWatch:
         sessions: Sessions,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._reactor = reactor
         self._folder = state / FOLDER
         self._tree = tree
         self._hot = hot
         self._hashes = hashes
         self._sessions = sessions
         self._wall = wall
-        self._call: Any = None
+        self._timer = Repeat(reactor, _LOOK_S, self._look)
         #: Entries that are being sent; None while their file is hashed.
         self._taken: dict[Path, LiveSession | None] = {}
 
     def start(self) -> None:
         """Look now and then every second."""
+        self._timer.start()
         self._look()
 
     def stop(self) -> None:
         """Look no more; what has not been sent by now keeps its entry."""
-        if self._call is not None and self._call.active():
-            self._call.cancel()
+        self._timer.stop()
 
     def _look(self) -> None:
-        self._call = self._reactor.callLater(_LOOK_S, self._look)
         try:
             names = sorted(os.listdir(self._folder))
         except FileNotFoundError:

@@ -20,7 +20,7 @@ from protocol.paper_mode import DEFAULT_K, map_url
 from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from protocol.session import HEADER_NAME, Capability, parse_capability
 from server.files.openfile import OpenFile
-from server.http.clock import Clock
+from server.http.clock import Clock, cancel
 from server.http.request import Request
 from server.multicast.live import LiveSession, SessionPlace
 from server.multicast.rate import RateControl, shares
@@ -281,8 +281,7 @@ class Sessions:
         for session, part in zip(sending, parts, strict=True):
             session.rate.configure(max(_LEAST_RATE, part * self.settings.rate))
             session.adapt()
-        if self._look is not None and self._look.active():
-            self._look.cancel()
+        cancel(self._look)
         if len(sending) > 1:
             self._look = self._reactor.callLater(_LOOK_S, self._share)
 

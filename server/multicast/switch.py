@@ -22,7 +22,7 @@ from server.admission.client_keys import CLIENT_FIELD
 from server.files.openfile import OpenFile
 from server.files.transfer import Admission, BodyPlan, Representation, StartBody
 from server.files.tree import IsDirectory, NotHere, Tree
-from server.http.clock import Clock
+from server.http.clock import Clock, cancel
 from server.http.proxies import block_of
 from server.http.request import Request
 from server.multicast.blocks import BlockHashes
@@ -121,8 +121,7 @@ class MulticastSwitch:
 
     def close(self) -> None:
         """Hold nobody any more, end all sessions; receivers go on by unicast."""
-        if self._call is not None and self._call.active():
-            self._call.cancel()
+        cancel(self._call)
         self.sessions.close()
         for waiter in list(self._held):
             self._pass(self._held.pop(waiter))
@@ -188,8 +187,7 @@ class MulticastSwitch:
             elif isinstance(outcome, Release):
                 for held in waiting:
                     self._pass(held)
-        if self._call is not None and self._call.active():
-            self._call.cancel()
+        cancel(self._call)
         if self.hot.wake_at < float("inf"):
             wait_s = max(0.001, self.hot.wake_at - now)
             self._call = self._reactor.callLater(wait_s, self._settle)

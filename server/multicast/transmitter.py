@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from protocol.packet import WIRE_OVERHEAD_BYTES
-from server.http.clock import Clock
+from server.http.clock import Clock, cancel
 from server.multicast.carousel import Carousel
 from server.multicast.schedule_steps import Mark, Run
 from server.multicast.symbols import ObjectChanged, SymbolSource
@@ -106,8 +106,7 @@ class Transmitter:
 
     def stop(self, reason: str) -> None:
         """End now; who still listens is told by one mark if possible. Harmless when over."""
-        if self._call is not None and self._call.active():
-            self._call.cancel()
+        cancel(self._call)
         if self._ended is not None and not self._carousel.finished:
             now = self._reactor.seconds()
             self._carousel.close(now)
