@@ -1046,14 +1046,7 @@ class HookedAdmission:
     def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
         """See `AdmissionPolicy.restore`."""
         queue = self.queue
-        for ticket in sorted(rows, key=lambda ticket: ticket.number):
-            row = queue.restore(ticket, now)
-            if row is None:
-                continue
-            if ticket.state is TicketState.STARTED or self._is_small(row):
-                self._make_ready(row, now, first=True)
-            elif ticket.state is TicketState.READY:
-                self._make_ready(row, now)
+        queue.restore(rows, now, now + self.settings.ticket_ttl_s, self.is_large)
         queue.next_number = max(queue.next_number, next_number)
 
     def snapshot(self, now: float) -> Snapshot:

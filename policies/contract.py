@@ -123,8 +123,7 @@ class TicketState(enum.StrEnum):
     WITHDRAWN = "withdrawn"
 
 
-@dataclass(frozen=True, slots=True)
-class TicketRow:
+class TicketRow(NamedTuple):
     """What must survive a crash of one ticket; also what the journal and the admin page show."""
 
     number: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sqlite3
 import subprocess
@@ -63,7 +62,7 @@ def ticket(number: int, state: TicketState = TicketState.WAITING, **more: Any) -
         changed_s=1000.0 + number,
         priority_class="gold",
     )
-    return replace(row, **more)
+    return row._replace(**more)
 
 
 @pytest.fixture
@@ -229,7 +228,7 @@ def test_a_server_killed_while_it_makes_its_database_starts_again(tmp_path: Path
 
 
 def test_a_ticket_of_which_nothing_is_wanted_any_more_is_used(database: Database) -> None:
-    ending = dataclasses.replace(ticket(1, TicketState.STARTED), remaining_bytes=0)
+    ending = ticket(1, TicketState.STARTED)._replace(remaining_bytes=0)
     with database.session.begin() as session:
         write_tickets(session, [ending, ticket(2, TicketState.STARTED)])
         found = read_journal(session)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 _FULL = 1024
 #: Blocks whose counts are kept summed, as a power of two.
@@ -109,6 +109,38 @@ class RankedList:
             self._counts[at + 1] = len(other.keys)
             self._bytes[at + 1] = sum(other.sizes)
             self._groups = None
+
+    def add_all(
+        self, keys: Sequence[float], numbers: Sequence[int], sizes: Sequence[float]
+    ) -> None:
+        """Put entries in their places, those after the last one by whole blocks.
+
+        Numbers ascend.
+        """
+        order = sorted(range(len(keys)), key=keys.__getitem__)
+        tail = 0
+        if self._lasts:
+            last = self._lasts[-1]
+            tail = bisect_left(order, last, key=lambda at: (keys[at], numbers[at]))
+        for at in order[:tail]:
+            self.add(keys[at], numbers[at], sizes[at])
+        while tail < len(order):
+            if not self._blocks or self._counts[-1] >= _FULL:
+                self._insert_block(len(self._blocks), _Block(), (0.0, 0))
+            part = order[tail : tail + _FULL - self._counts[-1]]
+            tail += len(part)
+            block = self._blocks[-1]
+            block.keys.extend([keys[at] for at in part])
+            block.numbers.extend([numbers[at] for at in part])
+            block.sizes.extend([sizes[at] for at in part])
+            size_bytes = sum(block.sizes[-len(part) :])
+            self._lasts[-1] = (block.keys[-1], block.numbers[-1])
+            self._counts[-1] += len(part)
+            self._bytes[-1] += size_bytes
+            self._len += len(part)
+            self.total_bytes += size_bytes
+            if self._groups is not None:
+                self._groups[-1] += len(part)
 
     def remove(self, key: float, number: int) -> None:
         """Take an entry out. Raises KeyError when it is not in the line."""

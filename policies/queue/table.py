@@ -9,18 +9,22 @@ from __future__ import annotations
 import math
 import sys
 from array import array
+from itertools import repeat
+from typing import Any
 
-from policies.contract import Job, TicketRow, TicketState
+from policies.contract import TicketRow, TicketState
 
 STATES = tuple(TicketState)
 #: Counts of visits stop here.
 MOST_POLLS = (1 << 16) - 1
 CODES = {state: code for code, state in enumerate(STATES)}
 _WAITING = CODES[TicketState.WAITING]
+#: Rows that a full table grows by, as each column has a price of its own.
+_MORE = 256
 
 
 class TicketTable:
-    """Columns by row; `rows` finds the row of a number. Whoever adds a row fills all columns."""
+    """Columns by row; `rows` finds the row of a number. A free row is blank in all columns."""
 
     __slots__ = (
         "_free",
@@ -50,6 +54,7 @@ class TicketTable:
 
     def __init__(self) -> None:
         self.rows: dict[int, int] = {}
+        #: Blank rows; the next to be used is the last.
         self._free: list[int] = []
         self.number = array("q")
         self.client: list[str] = []
@@ -80,57 +85,59 @@ class TicketTable:
         self.given_back = bytearray()
 
     def add(
-        self, number: int, job: Job, remaining_bytes: int, issued_s: float, changed_s: float
+        self,
+        number: int,
+        client: str,
+        file: str,
+        size_bytes: int,
+        remaining_bytes: int,
+        weight: float,
+        priority_class: str,
+        issued_s: float,
+        changed_s: float,
     ) -> int:
         """Give a waiting ticket a row; returns it."""
-        if self._free:
-            row = self._free.pop()
-            self.number[row] = number
-            self.client[row] = job.client
-            self.file[row] = sys.intern(job.file)
-            self.size[row] = job.size_bytes
-            self.remaining[row] = remaining_bytes
-            self.weight[row] = job.weight
-            self.priority_class[row] = sys.intern(job.priority_class)
-            self.issued_s[row] = issued_s
-            self.changed_s[row] = changed_s
-            self.key[row] = 0.0
-            self.mark[row] = math.inf
-            self.promise_s[row] = issued_s
-            self.raw[row] = self.away[row] = self.expected[row] = self.bound[row] = 0.0
-            self.polls[row] = self.early[row] = 0
-            self.state[row] = _WAITING
-            self.present[row] = self.given_back[row] = 0
-        else:
-            row = len(self.number)
-            self.number.append(number)
-            self.client.append(job.client)
-            self.file.append(sys.intern(job.file))
-            self.size.append(job.size_bytes)
-            self.remaining.append(remaining_bytes)
-            self.weight.append(job.weight)
-            self.priority_class.append(sys.intern(job.priority_class))
-            self.issued_s.append(issued_s)
-            self.changed_s.append(changed_s)
-            self.key.append(0.0)
-            self.mark.append(math.inf)
-            self.promise_s.append(issued_s)
-            self.raw.append(0.0)
-            self.away.append(0.0)
-            self.expected.append(0.0)
-            self.bound.append(0.0)
-            self.polls.append(0)
-            self.early.append(0)
-            self.state.append(_WAITING)
-            self.present.append(0)
-            self.given_back.append(0)
-        self.rows[number] = row
+        if not self._free:
+            self.reserve(1)
+        row = self.rows[number] = self._free.pop()
+        self.number[row] = number
+        self.client[row] = client
+        self.file[row] = sys.intern(file)
+        self.size[row] = size_bytes
+        self.remaining[row] = remaining_bytes
+        self.weight[row] = weight
+        self.priority_class[row] = sys.intern(priority_class)
+        self.issued_s[row] = issued_s
+        self.changed_s[row] = changed_s
+        self.promise_s[row] = changed_s
         return row
+
+    def reserve(self, count: int) -> None:
+        """Let at least so many rows be free."""
+        missing = count - len(self._free)
+        if missing <= 0:
+            return
+        count, first = max(missing, _MORE), len(self.number)
+        for column in self._numeric():
+            column.frombytes(bytes(count * column.itemsize))
+        for names in (self.client, self.file, self.priority_class):
+            names.extend(repeat("", count))
+        self.mark[first:] = array("d", repeat(math.inf, count))
+        self.state.extend(repeat(_WAITING, count))
+        self.present.extend(bytes(count))
+        self.given_back.extend(bytes(count))
+        self._free[:0] = range(first + count - 1, first - 1, -1)
 
     def drop(self, number: int) -> None:
         """Forget the ticket and free its row."""
         row = self.rows.pop(number)
-        self.client[row] = self.file[row] = ""
+        self.client[row] = self.file[row] = self.priority_class[row] = ""
+        self.key[row] = 0.0
+        self.mark[row] = math.inf
+        self.raw[row] = self.away[row] = self.expected[row] = self.bound[row] = 0.0
+        self.polls[row] = self.early[row] = 0
+        self.state[row] = _WAITING
+        self.present[row] = self.given_back[row] = 0
         self._free.append(row)
 
     def view(self, row: int) -> TicketRow:
@@ -148,4 +155,11 @@ class TicketTable:
             polls=self.polls[row],
             early_polls=self.early[row],
             priority_class=self.priority_class[row],
+        )
+
+    def _numeric(self) -> tuple[array[Any], ...]:
+        return (
+            *(self.number, self.size, self.remaining, self.weight, self.issued_s, self.changed_s),
+            *(self.key, self.mark, self.promise_s, self.raw, self.away, self.expected, self.bound),
+            *(self.polls, self.early),
         )

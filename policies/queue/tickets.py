@@ -16,8 +16,9 @@ import math
 import sys
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
+from operator import itemgetter
 
 from policies.contract import Job, Ranked, TicketRow, TicketState
 from policies.queue.deadlines import Deadlines
@@ -27,6 +28,7 @@ from policies.queue.table import CODES, MOST_POLLS, TicketTable
 WAITING = CODES[TicketState.WAITING]
 READY = CODES[TicketState.READY]
 STARTED = CODES[TicketState.STARTED]
+_LIVE = (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
 
 #: How many tickets that are over are remembered, to tell a used one from an unknown one.
 _REMEMBERED = 10_000
@@ -89,9 +91,12 @@ class TicketQueue:
             if table.key[row] != -math.inf:
                 table.key[row] = self._key_of(row)
         self.line = RankedList()
-        for number in sorted(waiting, key=lambda number: (table.key[rows[number]], number)):
-            row = rows[number]
-            self.line.add(table.key[row], number, table.remaining[row])
+        waiting.sort()
+        self.line.add_all(
+            [table.key[rows[number]] for number in waiting],
+            waiting,
+            [table.remaining[rows[number]] for number in waiting],
+        )
         self.ready = sorted((table.key[rows[number]], number) for number in ready)
         present = (number for number in (*ready, *waiting) if table.present[rows[number]])
         self.here = sorted((table.key[rows[number]], number) for number in present)
@@ -200,47 +205,84 @@ class TicketQueue:
         number = self.next_number
         self.next_number += 1
         self._note(number)
-        return self._enter(number, job, remaining_bytes, now, now)
-
-    def restore(self, ticket: TicketRow, now: float) -> int | None:
-        """Take up a ticket from elsewhere; its row, None if it is known or over already.
-
-        It is no change yet: whoever has it from a journal need not write it there again.
-        """
-        if ticket.number in self.table.rows or ticket.number in self.ended:
-            return None
-        self.next_number = max(self.next_number, ticket.number + 1)
-        if ticket.state not in (TicketState.WAITING, TicketState.READY, TicketState.STARTED):
-            self._remember(ticket)
-            return None
-        if self.find(ticket.client, ticket.file) is not None:
-            return None
-        job = Job(
-            ticket.client,
-            ticket.file,
-            ticket.size_bytes,
-            ticket.remaining_bytes,
-            ticket.weight,
-            priority_class=ticket.priority_class,
+        row = self.table.add(
+            number,
+            job.client,
+            job.file,
+            job.size_bytes,
+            remaining_bytes,
+            job.weight,
+            job.priority_class,
+            now,
+            now,
         )
-        row = self._enter(ticket.number, job, ticket.remaining_bytes, ticket.issued_s, now)
-        table = self.table
-        table.polls[row] = min(ticket.polls, MOST_POLLS)
-        table.early[row] = min(ticket.early_polls, MOST_POLLS)
-        table.promise_s[row] = now
-        return row
-
-    def _enter(
-        self, number: int, job: Job, remaining_bytes: int, issued_s: float, now: float
-    ) -> int:
-        row = self.table.add(number, job, remaining_bytes, issued_s, now)
         self._line_up(row)
         return row
 
+    def restore(
+        self,
+        tickets: Iterable[TicketRow],
+        now: float,
+        ready_until_s: float,
+        is_large: Callable[[int], bool],
+    ) -> None:
+        """Take up tickets from elsewhere; those that are known or over already stay out.
+
+        Started ones, and those whose size is not large, are ready before all others; ready ones are
+        so again, all until `ready_until_s`. Those that wait are no change yet: whoever has them
+        from a journal need not write them there again.
+        """
+        table, index, rank = self.table, self._index, self.rank
+        known, ended = table.rows, self.ended
+        ordered = sorted(tickets, key=itemgetter(0))
+        table.reserve(len(ordered))
+        keys: list[float] = []
+        numbers: list[int] = []
+        sizes: list[int] = []
+        ready: list[tuple[float, int]] = []
+        for ticket in ordered:
+            number, client, file, size, left, weight, issued_s, state, _, polls, early, word = (
+                ticket
+            )
+            if number in known or number in ended:
+                continue
+            if state not in _LIVE:
+                self._remember(ticket)
+                continue
+            if client in index and self.find(client, file) is not None:
+                continue
+            row = table.add(number, client, file, size, left, weight, word, issued_s, now)
+            if polls:
+                table.polls[row] = min(polls, MOST_POLLS)
+            if early:
+                table.early[row] = min(early, MOST_POLLS)
+            key = rank(Ranked(number, size, left, weight, issued_s))
+            first = state is TicketState.STARTED or not is_large(size)
+            if first or state is TicketState.READY:
+                if first:
+                    key = -math.inf
+                else:
+                    self._serve(key)
+                self._set_state(row, READY, now)
+                ready.append((key, number))
+            else:
+                keys.append(key)
+                numbers.append(number)
+                sizes.append(left)
+            table.key[row] = key
+            self._hold(client, row)
+        if ordered:
+            self.next_number = max(self.next_number, ordered[-1].number + 1)
+        self.line.add_all(keys, numbers, sizes)
+        for entry in ready:
+            insort(self.ready, entry)
+            self.keep_until(known[entry[1]], ready_until_s)
+
     def _line_up(self, row: int) -> None:
-        table = self.table
         self._put(row, self._key_of(row))
-        client = table.client[row]
+        self._hold(self.table.client[row], row)
+
+    def _hold(self, client: str, row: int) -> None:
         held = self._index.get(client)
         if held is None:
             self._index[client] = row
@@ -258,11 +300,15 @@ class TicketQueue:
         """Move a waiting ticket to the ready list, good until `deadline_s` unless at the door."""
         self._take(row)
         key = -math.inf if first else self.table.key[row]
-        if not first and key < BACK:
-            self.served = max(self.served, key)
+        if not first:
+            self._serve(key)
         self._set_state(row, READY, now)
         self._put(row, key)
         self.keep_until(row, deadline_s)
+
+    def _serve(self, key: float) -> None:
+        if key < BACK:
+            self.served = max(self.served, key)
 
     def keep_until(self, row: int, deadline_s: float) -> None:
         """A ready ticket expires at `deadline_s` (inf: while its owner is at the door)."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from policies.contract import Admit, Decision, Job, TicketRow, TicketState
@@ -207,7 +206,7 @@ class LeaseManager:
             safe()
             return
         download.ending = True
-        self._keep([replace(row, remaining_bytes=0)])
+        self._keep([row._replace(remaining_bytes=0)])
         self._parts.journal.after_commit(safe)
 
     def delivered(self, delivery: Delivery) -> None:
@@ -299,7 +298,7 @@ class LeaseManager:
         if ahead_s:
             rows = (moved(row, -ahead_s) for row in rows)
         # The clock may have been set back since: nobody came in the future.
-        rows = [row if row.issued_s <= now else replace(row, issued_s=now) for row in rows]
+        rows = [row if row.issued_s <= now else row._replace(issued_s=now) for row in rows]
         self._driver.restore(rows, now, self._parts.numbers.first)
         return rows
 
@@ -427,4 +426,4 @@ class LeaseManager:
 
 def moved(row: TicketRow, by_s: float) -> TicketRow:
     """A ticket with its times on another clock."""
-    return replace(row, issued_s=row.issued_s + by_s, changed_s=row.changed_s + by_s)
+    return row._replace(issued_s=row.issued_s + by_s, changed_s=row.changed_s + by_s)
