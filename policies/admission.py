@@ -766,12 +766,12 @@ class HookedAdmission:
             # Slots are always free; a client may start when it asks if the link has use for it.
             self._extra_ready, self._grown_s = 0, now
         elif self.large_free() <= 0 or not self.queue.line:
-            if self._extra_ready and now - self._grown_s >= settings.ready_grow_s:
+            if self._extra_ready and now >= self._grown_s + settings.ready_grow_s:
                 self._extra_ready = self._extra_ready * 3 // 4
                 self._grown_s = now
             elif not self._extra_ready:
                 self._grown_s = now
-        elif now - self._grown_s >= settings.ready_grow_s:
+        elif now >= self._grown_s + settings.ready_grow_s:
             # Tickets that nobody returns for must not keep the others from idle slots.
             step = max(1, self.ready_target // 4)
             self._extra_ready = min(self._extra_ready + step, len(self.queue))
