@@ -461,7 +461,7 @@ class HookedAdmission:
         """
         queue, crowds = self.queue, self.crowds
         place = queue.place(row)
-        if not crowds.backed:
+        if not crowds.backed or (queue.stands_back(row) and not self._makes_way(row)):
             return place
         slots = self.policy.large_slots()
         part = crowds.most_in_front(slots, self._network_shares)

@@ -126,7 +126,7 @@ def shape(file: Path) -> dict[str, Any]:
             name: found.execute(f'PRAGMA index_info("{name}")').fetchall()
             if kind == "index"
             else {
-                row[1]: ("REAL" if row[2] in ("FLOAT", "DOUBLE") else row[2], row[3], row[5])
+                row[1]: ("REAL" if row[2] in ("FLOAT", "DOUBLE") else row[2], *row[3:])
                 for row in found.execute(f'PRAGMA table_info("{name}")')
             }
             for kind, name in names

@@ -187,7 +187,9 @@ class AdminService:
         self.log.failure("The admin page cannot be loaded", failure)
         early, self._early = self._early, []
         for request in early:
-            request.refuse(500, "fault", "The admin page cannot be loaded; see the server's log.")
+            request.refuse(
+                500, "server-fault", "The admin page cannot be loaded; see the server's log."
+            )
 
     def open_accounts(self) -> OpenedAccounts:
         """Who may use the pages, read once; makes the first user where there is none."""

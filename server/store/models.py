@@ -34,7 +34,7 @@ class TicketRecord(Base):
     changed_s: Mapped[float]
     polls: Mapped[int]
     early_polls: Mapped[int]
-    priority_class: Mapped[str] = mapped_column(String(32))
+    priority_class: Mapped[str] = mapped_column(String(32), server_default="")
 
     __table_args__ = (Index("tickets_by_turn", "state", "number"),)
 
@@ -175,7 +175,7 @@ class TokenRow(Base):
 
     serial: Mapped[str] = mapped_column(String(16), primary_key=True)
     label: Mapped[str] = mapped_column(String(64))
-    scopes: Mapped[str] = mapped_column(Text)
+    scopes: Mapped[str] = mapped_column(Text, server_default="read")
     digest: Mapped[str] = mapped_column(String(64))
     owner: Mapped[str] = mapped_column(String(64))
     created_s: Mapped[float]
