@@ -294,7 +294,9 @@ def test_no_default_is_silent_for_longer_than_the_most_impatient_tool() -> None:
     for rule in (*table.rules, table.unknown):
         assert rule.drip_lines == 0 or rule.silent_s <= 25
         assert rule.drip_s <= 25
-    assert table.unknown.silent_s < 10 > table.unknown.drip_s
+    for rule in (table.unknown, table.rule_for(b"curl/8.5"), table.rule_for(b"Wget/1.21")):
+        # `wget --read-timeout=15 --tries=1` and the like give up as their user told them.
+        assert rule.silent_s < 10 > rule.drip_s
     # 100 lines is where many parsers stop; an answer has some twenty of its own.
     assert table.unknown.drip_lines <= 80
 

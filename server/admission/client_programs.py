@@ -53,8 +53,9 @@ class ToolRule(BaseModel):
         return agent
 
 
-#: curl, wget, wget2, aria2 and axel took 780 header lines and then the file.
-_MANY_LINES = 750
+#: curl, wget, wget2, aria2 and axel took 1 500 header lines of 41 bytes and then the file; wget
+#: refuses a header of more than 64 KiB.
+_MANY_LINES = 1200
 #: Many parsers give up beyond 100 header lines in all (Python's, hyper's); the answer has its own.
 _FEW_LINES = 80
 #: Many programs give up after 10 s without a byte, so one comes sooner.
@@ -65,8 +66,13 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
     # `curl --retry` would honour Retry-After, but nothing in a request tells it from plain curl,
     # which does not; holding serves both.
     # The name may stand behind another program's, which runs curl; busybox says only `Wget`.
+    # All bear a minute of silence, but not where their user told them less.
     ToolRule(
-        agent=r"(^| )(curl|wget|wget2|aria2|axel)(/|$)", manner="hold", drip_lines=_MANY_LINES
+        agent=r"(^| )(curl|wget|wget2|aria2|axel)(/|$)",
+        manner="hold",
+        silent_s=_IMPATIENT_S,
+        drip_s=_IMPATIENT_S,
+        drip_lines=_MANY_LINES,
     ),
     ToolRule(agent=r"^Debian APT|^APT-|apt-|^ZYpp", manner="hold"),
     # These count bytes of the body only: header lines do not keep them alive. They give up after
