@@ -172,29 +172,23 @@ def test_adaptive_has_the_order_of_the_policy_that_it_runs() -> None:
     assert orders[0] == orders[1] != sorted(orders[1], key=lambda size: -size)
 
 
-def test_who_wasted_slots_starts_all_the_same_once_nothing_runs() -> None:
-    """Its one ticket in front is away, and those behind wait inside their requests."""
-    policy = server(slots=2)
-    fill(policy, 2, 0.0, crowd=False)
-    fill(policy, 1, 1.0, crowd=True, present=False)
-    fill(policy, 3, 2.0, first=1, crowd=True)
-    for _ in range(3):
-        policy.crowds.wastes_slot(CROWD[1], 2.0)
-    for lease in list(policy.leases()):
-        policy.release(lease.lease, 3.0, True)
-    called = [number for at in (3.0, 3.2, 4.0, 5.0) for number in policy.advance(at).call]
-    assert called
-
-
-def test_a_crowd_that_wasted_slots_makes_no_way_for_its_own() -> None:
-    """One of it runs, one in front is away, and nobody of another network waits."""
+@pytest.mark.parametrize(
+    ("other_is_due", "still_run", "starts"),
+    [(True, 0, True), (False, 1, True), (True, 1, False)],
+    ids=["nothing runs", "nobody else is due", "a slot is kept for another network"],
+)
+def test_a_crowd_that_wasted_slots_leaves_them_to_others_only(
+    other_is_due: bool, still_run: int, starts: bool
+) -> None:
+    """Its tickets in front are away, and those behind wait inside their requests."""
     policy = server(slots=4)
     fill(policy, 4, 0.0, crowd=False)
     fill(policy, 2, 1.0, crowd=True, present=False)
+    fill(policy, int(other_is_due), 1.5, first=9, crowd=False, present=False)
     fill(policy, 3, 2.0, first=2, crowd=True)
     for _ in range(3):
         policy.crowds.wastes_slot(CROWD[1], 2.0)
-    for lease in list(policy.leases())[1:]:
+    for lease in list(policy.leases())[still_run:]:
         policy.release(lease.lease, 3.0, True)
     called = [number for at in (3.0, 3.2, 4.0, 5.0, 6.0) for number in policy.advance(at).call]
-    assert called
+    assert bool(called) == starts
