@@ -80,11 +80,9 @@ _FOLLOWED = 1.06
 #: and a fruitless one tells what the line carries if at least so much more was sent meanwhile
 #: (a busy machine may not manage to send what the cap allows).
 _SENT = 1.1
-#: The longest a queue that a probe left in the sockets is let drain, and the cap meanwhile.
-_DRAIN_S, _DRAIN = 2.0, 0.9
-#: The same for what stood before a line that has just been found to be full, until no more than so
-#: many seconds of it are under way, or the line has less to carry than it can.
-_EMPTY_S, _EMPTY, _UNDER_WAY_S, _IDLES = 4.0, 0.6, 0.1, 0.9
+#: What stood before a line that has just been found to be full drains until no more than so many
+#: seconds of it are under way, or the line has less to carry than it can.
+_UNDER_WAY_S, _IDLES = 0.1, 0.9
 #: One of so many fruitless probes is followed by a trial.
 _DOUBT = 3
 
@@ -145,14 +143,26 @@ class _LevelTrial:
     verdicts: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Drain:
+    """The part of the line that is sent until a queue before it is gone, and for how long."""
+
+    part: float
+    most_s: float
+
+
+#: What a probe left in the sockets; what stood before a line that has just been found to be full.
+_LEFT, _FOUND = _Drain(0.9, 2.0), _Drain(0.6, 4.0)
+
+
 @dataclass(slots=True)
 class _Probe:
     began_s: float
     factor: float
     #: What had not been acknowledged when it began.
     flying_bytes: int
-    #: The part of the line that is sent until the queue is gone; 0 before.
-    drains: float = 0.0
+    #: What it has come to.
+    drain: _Drain | None = None
 
 
 class Bottleneck:
@@ -289,7 +299,8 @@ class Bottleneck:
             if self._probe is None:
                 cap = _BELOW * line
             else:
-                cap = line * (self._probe.drains or self._probe.factor)
+                drain = self._probe.drain
+                cap = line * (self._probe.factor if drain is None else drain.part)
         if self.ceiling_bytes_s is not None:
             cap = min(cap, self.ceiling_bytes_s)
             if line < math.inf:
@@ -334,7 +345,7 @@ class Bottleneck:
         middle, old = self._since(_LONG_S), self._looks[0]
         if self._line == math.inf or self._trial is not None or middle is None:
             return False
-        if self._probe is not None and self._probe.drains == _EMPTY:
+        if self._probe is not None and self._probe.drain is _FOUND:
             return False
         passed = middle.now - old.now
         goodput, rates = self._rates(_SHORT_S)
@@ -544,7 +555,7 @@ class Bottleneck:
         if news:
             # What stands before the line slows down all who begin; it can wait in the server.
             under_way = int(_UNDER_WAY_S * goodput_bytes_s)
-            self._probe = _Probe(now, 1.0, under_way, _EMPTY)
+            self._probe = _Probe(now, 1.0, under_way, _FOUND)
 
     def _not_full(self, goodput_bytes_s: float, count: int, now: float) -> None:
         """Each client is limited by itself. A cap that stood has been wrong if it held anybody."""
@@ -566,10 +577,9 @@ class Bottleneck:
         self, probe: _Probe, now: float, flying_bytes: int, samples: Sequence[Sample]
     ) -> None:
         lasted_s = now - probe.began_s
-        if probe.drains:
-            most_s = _DRAIN_S if probe.drains == _DRAIN else _EMPTY_S
+        if probe.drain is not None:
             idles = lasted_s >= _SHORT_S and self._rates(_SHORT_S)[0] < _IDLES * self._line
-            if lasted_s >= most_s or flying_bytes <= probe.flying_bytes or idles:
+            if lasted_s >= probe.drain.most_s or flying_bytes <= probe.flying_bytes or idles:
                 self._probe = None
                 self._next_probe_s = now + _PROBE_EVERY_S
             return
@@ -590,7 +600,7 @@ class Bottleneck:
             # More was sent than arrived: this is what the line carries, to the byte.
             self._line = max(0.9 * self._line, min(goodput, _FOLLOWED * self._line))
             self._sure = self._line
-        self._probe = _Probe(now, 1.0, probe.flying_bytes, _DRAIN)
+        self._probe = _Probe(now, 1.0, probe.flying_bytes, _LEFT)
         self._doubts += 1
         crowd = [sample for sample in samples if sample.lease in rates]
         if self._doubts % _DOUBT == 0 and len(crowd) >= 3:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from policies.contract import Snapshot
 from server.admin.events import FaultCount
@@ -28,45 +28,22 @@ class NodeFigures:
     silent_s: float
 
 
-class Totals(Protocol):
-    """What all that serve have in common, be it this process or several."""
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What all that serve have in common at this moment, be it this process or several.
 
-    @property
-    def urls(self) -> Sequence[str]:
-        """Under which addresses files are served."""
-        ...
+    `urls` are where files are served, `goodput_bytes_s` is measured; `epoch` counts the leaders (0
+    where nobody can follow this one), `fault` says what is wrong among processes and machines.
+    """
 
-    @property
-    def connections(self) -> int:
-        """Open connections of clients."""
-        ...
-
-    @property
-    def connections_total(self) -> int:
-        """Connections that were accepted."""
-        ...
-
-    @property
-    def sent_bytes_total(self) -> int:
-        """What left in all."""
-        ...
-
-    def goodput_bytes_s(self) -> float:
-        """What left lately."""
-        ...
-
-    def nodes(self) -> Sequence[NodeFigures]:
-        """The processes that serve, where there are several."""
-        ...
-
-    @property
-    def epoch(self) -> int:
-        """How many leaders there have been; 0 where nobody can follow this one."""
-        ...
-
-    def fault(self) -> str:
-        """What is wrong among the processes and machines, in a sentence; empty if nothing is."""
-        ...
+    urls: tuple[str, ...]
+    connections: int
+    connections_total: int
+    sent_bytes_total: int
+    goodput_bytes_s: float
+    nodes: tuple[NodeFigures, ...] = ()
+    epoch: int = 0
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +92,7 @@ class Vitals:
     version: str
     started_s: float
     gate: Gate
-    totals: Totals
+    totals: Callable[[], Totals]
     capacity_bytes_s: Callable[[], float | None]
     store: Store
     multicast: MulticastRoom | None
@@ -130,7 +107,7 @@ class Vitals:
         """What the probe `/-/ready` says; None while the server drains."""
         if self.gate.draining:
             return None
-        seen, ill, fault = self.gate.snapshot(), self.store.state.reason, self.totals.fault()
+        seen, ill, fault = self.gate.snapshot(), self.store.state.reason, self.totals().fault
         # Downloads go on without a database, so a balancer should go on to send clients here.
         text = f"ready, but the database takes no writes: {ill}\n" if ill else "ready\n"
         if fault:
@@ -150,7 +127,7 @@ class Vitals:
 
     def read(self) -> Health:
         """Everything else at a glance."""
-        state = self.store.state
+        state, totals = self.store.state, self.totals()
         multicast = self.multicast.figures() if self.multicast is not None else (0, 0)
         torrents = self.torrents
         peers = torrents.census() if torrents is not None else None
@@ -160,22 +137,22 @@ class Vitals:
             draining=self.gate.draining,
             store_degraded=not state.ok,
             store_fault=state.reason,
-            goodput_bytes_s=self.totals.goodput_bytes_s(),
+            goodput_bytes_s=totals.goodput_bytes_s,
             capacity_bytes_s=self.capacity_bytes_s(),
-            connections=self.totals.connections,
+            connections=totals.connections,
             held=len(self.gate.parked),
             held_limit=self.gate.parked.most,
-            connections_total=self.totals.connections_total,
+            connections_total=totals.connections_total,
             errors_total=self.faults.total + self.store.failures_total,
             forged_total=self.gate.reception.forged_total,
-            sent_bytes_total=self.totals.sent_bytes_total,
+            sent_bytes_total=totals.sent_bytes_total,
             multicast_cohorts=multicast[0],
             multicast_receivers=multicast[1],
             torrent_peers=peers.complete + peers.incomplete if peers is not None else 0,
             torrent_peers_complete=peers.complete if peers is not None else 0,
             torrent_announces_total=torrents.announces_total if torrents is not None else 0,
-            listeners=tuple(self.totals.urls),
-            nodes=tuple(self.totals.nodes()),
-            epoch=self.totals.epoch,
-            fleet_fault=self.totals.fault(),
+            listeners=totals.urls,
+            nodes=totals.nodes,
+            epoch=totals.epoch,
+            fleet_fault=totals.fault,
         )

@@ -78,7 +78,7 @@ class AdminService:
         papers: Papers,
         revision: RevisionRecord,
         arrivals: Arrivals,
-        totals: Totals,
+        totals: Callable[[], Totals],
         multicast: MulticastRoom | None,
         torrents: TorrentRoom | None,
         mirrors: Registry | None,

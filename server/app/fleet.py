@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, succeed
 
 from protocol.cluster import FromNode, decode_from_node
 from protocol.manifest import FileDigests
-from server.admin.vitals import NodeFigures
+from server.admin.vitals import NodeFigures, Totals
 from server.admission.gate import Gate, SmallTerms
 from server.admission.rules import Rule, RuleBook
 from server.app.shared import Shared
@@ -83,40 +83,15 @@ class FleetPlan:
         return max(1, len({machine_of(name) for name in self.awaited}))
 
 
-class FleetTotals:
+def fleet_totals(nodes: Nodes, pacer: Pacer, plan: FleetPlan, now: Callable[[], float]) -> Totals:
     """Several processes serve; this one sends multicast only."""
-
-    def __init__(
-        self, nodes: Nodes, pacer: Pacer, plan: FleetPlan, now: Callable[[], float]
-    ) -> None:
-        self._nodes = nodes
-        self._pacer = pacer
-        self._plan = plan
-        self._now = now
-        self.urls: Sequence[str] = plan.urls
-
-    @property
-    def connections(self) -> int:
-        """See `Totals`."""
-        return self._nodes.connections
-
-    @property
-    def connections_total(self) -> int:
-        """See `Totals`."""
-        return self._nodes.connections_total
-
-    @property
-    def sent_bytes_total(self) -> int:
-        """See `Totals`."""
-        return self._nodes.sent_bytes_total + self._pacer.sent_bytes_total
-
-    def goodput_bytes_s(self) -> float:
-        """See `Totals`."""
-        return self._nodes.goodput_bytes_s()
-
-    def nodes(self) -> Sequence[NodeFigures]:
-        """See `Totals`."""
-        return [
+    return Totals(
+        urls=plan.urls,
+        connections=nodes.connections,
+        connections_total=nodes.connections_total,
+        sent_bytes_total=nodes.sent_bytes_total + pacer.sent_bytes_total,
+        goodput_bytes_s=nodes.goodput_bytes_s(),
+        nodes=tuple(
             NodeFigures(
                 node.name,
                 node.told.connections,
@@ -125,28 +100,23 @@ class FleetTotals:
                 node.told.sent_bytes_total,
                 node.silent_s,
             )
-            for node in sorted(self._nodes, key=lambda node: node.name)
-        ]
+            for node in sorted(nodes, key=lambda node: node.name)
+        ),
+        epoch=plan.epoch,
+        fault=_fault(nodes, plan, now()),
+    )
 
-    @property
-    def epoch(self) -> int:
-        """See `Totals`."""
-        return self._plan.epoch
 
-    def fault(self) -> str:
-        """See `Totals`."""
-        found = []
-        since_s = self._now() - _FORGOTTEN_S
-        away = sorted(name for name, lost_s in self._nodes.away.items() if lost_s > since_s)
-        if away:
-            named = ", ".join(away[:3]) + (" and others" if len(away) > 3 else "")
-            found.append(f"{named} {'is' if len(away) == 1 else 'are'} away.")
-        seat = self._plan.cluster
-        if seat is not None and not seat.sure():
-            found.append(
-                "The database does not answer: this leader goes on, and none can follow it."
-            )
-        return " ".join(found)
+def _fault(nodes: Nodes, plan: FleetPlan, now: float) -> str:
+    """What is wrong among the processes and machines, in a sentence; empty if nothing is."""
+    found = []
+    away = sorted(name for name, lost_s in nodes.away.items() if lost_s > now - _FORGOTTEN_S)
+    if away:
+        named = ", ".join(away[:3]) + (" and others" if len(away) > 3 else "")
+        found.append(f"{named} {'is' if len(away) == 1 else 'are'} away.")
+    if plan.cluster is not None and not plan.cluster.sure():
+        found.append("The database does not answer: this leader goes on, and none can follow it.")
+    return " ".join(found)
 
 
 class LeaderHome:

@@ -56,7 +56,6 @@ from server.app.listeners import (
     trusted_proxies,
 )
 from server.app.mirrors import configured_mirrors, followers_of
-from server.app.own_totals import OwnTotals
 from server.app.parts import InOrder, Part
 from server.app.settings import FIXED, ServerConfig
 from server.app.state_lock import lock_state
@@ -256,15 +255,13 @@ class Service:
         self._front = Front(reactor, self.factory)
         self.listeners: list[Listener] = []
         self.certificate = CertificateWatch(reactor, tls) if tls is not None else None
-        self.totals: Totals
+        self._totals: Callable[[], Totals] = self._own_totals
         self.leader: Leader | None = None
-        if fleet is None or self.nodes is None:
-            self.totals = OwnTotals(self.pacer, self.factory, self.listeners)
-        else:
-            from server.app.fleet import FleetTotals, LeaderHome
+        if fleet is not None and self.nodes is not None:
+            from server.app.fleet import LeaderHome, fleet_totals
             from server.cluster.leader import Leader
 
-            self.totals = FleetTotals(self.nodes, self.pacer, fleet, reactor.seconds)
+            self._totals = partial(fleet_totals, self.nodes, self.pacer, fleet, reactor.seconds)
             self.leader = Leader(
                 reactor,
                 LeaderHome(site, gate, lambda request: self.admin.answer(request)),
@@ -285,7 +282,7 @@ class Service:
             papers=papers,
             revision=policy,
             arrivals=arrivals,
-            totals=self.totals,
+            totals=self._totals,
             multicast=self.multicast,
             torrents=self.torrents,
             mirrors=registry,
@@ -382,7 +379,7 @@ class Service:
             self._tell_ready()
 
     def _tell_ready(self) -> None:
-        self._ready(list(self.totals.urls))
+        self._ready(list(self._totals().urls))
 
     # -- while running -----------------------------------------------------------------------
 
@@ -487,6 +484,16 @@ class Service:
             os.close(self._lock)
 
     # -- small duties ------------------------------------------------------------------------
+
+    def _own_totals(self) -> Totals:
+        """One process serves."""
+        return Totals(
+            urls=tuple(listener.url for listener in self.listeners),
+            connections=len(self.factory.connections),
+            connections_total=self.factory.accepted_total,
+            sent_bytes_total=self.pacer.sent_bytes_total,
+            goodput_bytes_s=self.pacer.goodput_bytes_s(),
+        )
 
     def use_keys(self, keys: KeyRing) -> None:
         """Sign and read tickets and passes with these."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from twisted.internet.defer import maybeDeferred
-from twisted.internet.interfaces import IReactorTime
 from twisted.python.threadpool import ThreadPool
 
 from server.app.parts import Part
@@ -40,7 +38,7 @@ class StoreService:
         self.hung = False
         self.store = Store(
             database,
-            cast(IReactorTime, reactor),
+            reactor,
             # Where the system gives no thread, that is a failed write or read like any other.
             lambda work: maybeDeferred(in_pool, reactor, self._write_pool, work),
             lambda work: maybeDeferred(in_pool, reactor, self.read_pool, work),

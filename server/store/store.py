@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 from sqlalchemy.orm import Session
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from policies.contract import TicketRow
+from server.http.clock import Clock, DelayedCall
 from server.store.cluster import Fenced
 from server.store.database import Database
 from server.store.journal import write_tickets
@@ -66,7 +66,7 @@ class Store:
     def __init__(
         self,
         database: Database,
-        reactor: IReactorTime,
+        reactor: Clock,
         write_in_thread: RunInThread[None],
         read_in_thread: Callable[[Callable[[], object]], Deferred[object]],
         now: Callable[[], float],
@@ -77,7 +77,7 @@ class Store:
         self._fenced = fenced
         self._late_s = late_s
         self._memory: Callable[[], list[Work[None]]] = list
-        self._reactor: Any = reactor
+        self._reactor = reactor
         self._write_in_thread = write_in_thread
         self._read_in_thread = read_in_thread
         self._now = now
@@ -86,8 +86,8 @@ class Store:
         self._notes: deque[Work[None]] = deque(maxlen=MOST_NOTES)
         self._waiters: list[Callable[[], None]] = []
         self._flying_waiters: list[Callable[[], None]] = []
-        self._call: Any = None
-        self._look_call: Any = None
+        self._call: DelayedCall | None = None
+        self._look_call: DelayedCall | None = None
         self._flying: Deferred[None] | None = None
         self._flying_count = 0
         #: Whether the database must be made anew before the next write.
@@ -97,7 +97,7 @@ class Store:
         #: When the last batch began.
         self._flushed_s = -BATCH_S
         self._late = False
-        self._late_call: Any = None
+        self._late_call: DelayedCall | None = None
         self._reason = ""
         self._since_s = 0.0
         self.failures_total = 0
@@ -178,7 +178,7 @@ class Store:
             self._call.cancel()
             self._call = None
         done: Deferred[bool] = Deferred()
-        limits: list[Any] = []
+        limits: list[DelayedCall] = []
         attempts = iter((False, True))
 
         def cut() -> None:
