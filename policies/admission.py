@@ -427,9 +427,10 @@ class HookedAdmission:
         if network:
             network = sys.intern(network)
             slots, shares = self.policy.large_slots(), self._network_shares
-            full = self.crowds.is_full(network, slots, shares, now)
-            self.crowds.add(self.queue.table.number[row], network, back=full)
-            if full:
+            number = self.queue.table.number[row]
+            back = self.crowds.is_behind(number, network, slots, shares, now)
+            self.crowds.add(number, network, back=back)
+            if back:
                 self.queue.stand_back(row)
 
     def _leave_crowd(self, row: int) -> None:

@@ -70,6 +70,15 @@ class Crowds:
         most = self.most_in_front(slots, shares) - self._unused(network, now)
         return self._in_front[network] >= max(1, most)
 
+    def is_behind(self, number: int, network: str, slots: int, shares: int, now: float) -> bool:
+        """Whether a ticket that joins a crowd stands back, so that its order stays strict.
+
+        A place in front that has just become free belongs to the first of those that stand back,
+        not to a newcomer who asks before it is given away.
+        """
+        back = self._back.get(network)
+        return number > back[0] if back else self.is_full(network, slots, shares, now)
+
     # -- tickets ---------------------------------------------------------------------------------
 
     def add(self, number: int, network: str, *, back: bool) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import http.client
 import json
 import os
 import random
@@ -24,12 +25,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.faulty_disk import FaultyDisk
-from tests.running import ROOT, RunningServer, make_release, sha256, wait_for
+from tests.running import ROOT, RunningServer, make_release, wait_for
 from tests.test_e2e_clock import faketime_library
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(0)]
@@ -44,6 +46,8 @@ MOST_GETS, MOST_TOOLS, MOST_HOLDERS = 5, 30, 25
 #: What lies in a socket when its file is cut short in place may become zeros there: at most so much
 #: for each client, of a file that comes back with the same bytes.
 ON_ITS_WAY_BYTES = 512 << 10
+#: A file that is cut short keeps one part of so many.
+CUT_TO = 3
 #: A server of this size starts with about 100 MB.
 MOST_RESIDENT_BYTES = 400_000_000
 
@@ -54,7 +58,7 @@ class Chaos:
     def __init__(self, folder: Path, seed: str) -> None:
         self.folder = folder
         self.random = random.Random(seed)
-        self.digests = make_release(
+        make_release(
             folder / "release", **{name.replace(".", "_"): size for name, size in SIZES.items()}
         )
         self.clock = folder / "clock"
@@ -83,7 +87,9 @@ class Chaos:
         self.holders = 0
         self.numbers: dict[str, int] = {}
         self.errors: list[str] = []
-        self.newcomers = self.cuts = 0
+        #: How often files were cut short, and whose: so short, they are whole files of their time.
+        self.cuts = 0
+        self.cut: set[str] = set()
         self.server = self.start()
         #: Processes that must end well, and those that a fault may break off.
         self.gets: dict[Path, subprocess.Popen[bytes]] = {}
@@ -289,7 +295,8 @@ class Chaos:
         name = self.random.choice(list(SIZES))
         whole = (self.folder / "release" / name).read_bytes()
         self.cuts += 1
-        os.truncate(self.folder / "release" / name, len(whole) // 3)
+        self.cut.add(name)
+        os.truncate(self.folder / "release" / name, len(whole) // CUT_TO)
         time.sleep(self.random.uniform(0.0, 0.5))
         fresh = self.folder / name
         fresh.write_bytes(whole)
@@ -333,24 +340,52 @@ class Chaos:
 
     # -- the end ---------------------------------------------------------------------------------
 
+    def whole(self, name: str, got: bytes) -> bool:
+        """Whether these are all the bytes that the file had when somebody began with it."""
+        right = (self.folder / "release" / name).read_bytes()
+        return got == right or (name in self.cut and got == right[: len(right) // CUT_TO])
+
     def every_slot_starts_one(self) -> bool:
-        """As many newcomers at once as there are slots for them."""
-        with contextlib.ExitStack() as opened:
-            try:
-                answers = []
-                for _ in range(SLOTS):
-                    self.newcomers += 1
-                    name = f"newcomer {self.newcomers}"
-                    headers = {"Tidegate-Client": name, "Tidegate-Wait": "ticket"}
-                    request = urllib.request.Request(f"{self.url}/mid.bin", headers=headers)
-                    trust = ssl.create_default_context(cafile=str(self.trusted))
-                    answer = urllib.request.urlopen(
-                        request, timeout=30, context=trust if self.tls else None
-                    )
-                    answers.append(opened.enter_context(answer))
-            except urllib.error.HTTPError:
+        """As many newcomers as there are slots wait inside their request, behind whoever holds a
+        ticket still, until all of them are being served at the same time."""
+        with contextlib.ExitStack() as opened, ThreadPoolExecutor(SLOTS) as newcomers:
+            asked = [newcomers.submit(self._newcomer, opened, n) for n in range(SLOTS)]
+            answers = [one.result() for one in asked]
+            if any(answer is None or answer.status != 200 for answer in answers):
                 return False
-            return all(len(answer.read()) == SIZES["mid.bin"] for answer in answers)
+            read = newcomers.map(lambda answer: len(answer.read()), filter(None, answers))
+            return all(size == SIZES["big.bin"] for size in read)
+
+    def readiness(self) -> str:
+        """What the server says of itself."""
+        trust = ssl.create_default_context(cafile=str(self.trusted)) if self.tls else None
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=30, context=trust) as answer:
+                return str(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return str(error.read())
+
+    def _newcomer(
+        self, opened: contextlib.ExitStack, number: int
+    ) -> http.client.HTTPResponse | None:
+        """His answer, of which so little is taken that he is served until it is read."""
+        raw = opened.enter_context(socket.socket())
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 10)
+        raw.settimeout(60.0)
+        request = http.client.HTTPConnection("127.0.0.1", self.port)
+        try:
+            raw.connect(("127.0.0.1", self.port))
+            trust = ssl.create_default_context(cafile=str(self.trusted)) if self.tls else None
+            request.sock = (
+                opened.enter_context(trust.wrap_socket(raw, server_hostname="127.0.0.1"))
+                if trust
+                else raw
+            )
+            request.request("GET", "/big.bin", headers={"Tidegate-Client": f"newcomer {number}"})
+            return request.getresponse()
+        except OSError:
+            return None
 
 
 def mended(got: bytes, whole: bytes, most_bytes: int) -> bytes:
@@ -416,22 +451,15 @@ def test_after_faults_at_random_everybody_has_the_right_bytes(tmp_path: Path) ->
             chaos.get_again()
         for to, one in chaos.gets.items():
             assert one.wait() == 0, (to.name, chaos.said(to).read_text())
-            assert sha256(to) == chaos.digests[to.name.rpartition("-")[2]], ("BYTES", to)
+            assert chaos.whole(to.name.rpartition("-")[2], to.read_bytes()), ("BYTES", to)
         for to, one in chaos.curls.items():
             name = to.name.rpartition("-")[2]
             got = to.read_bytes() if to.exists() else b""
             whole = (tmp_path / "release" / name).read_bytes()
             got = mended(got, whole, chaos.cuts * ON_ITS_WAY_BYTES)
             assert whole.startswith(got), ("BYTES: not the file's", to)
-            assert one.returncode != 0 or got == whole, ("BYTES", to)
-        started: list[bool] = []
-
-        def look() -> bool:
-            started.append(chaos.every_slot_starts_one())
-            return started[-1]
-
-        wait_for(look, 60)
-        assert started[-1], "SLOTS: one leaked"
+            assert one.returncode != 0 or chaos.whole(name, got), ("BYTES", to)
+        assert chaos.every_slot_starts_one(), ("SLOTS: one leaked", chaos.readiness())
         lines = chaos.errors + chaos.server.errors
         signs = ("Traceback", "forgotten", "Nothing ran")
         bad = [n for n, line in enumerate(lines) if any(sign in line for sign in signs)]

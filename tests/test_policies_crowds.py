@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-
 from policies.admission import HookedAdmission
 from policies.contract import Admit, Job, Wait
 from policies.crowds import Crowds
@@ -75,6 +74,43 @@ def test_order_is_strict_within_a_crowd_and_among_the_others() -> None:
     for kind in "ah":
         own = [client for client in started if client[0] == kind]
         assert own == sorted(own, key=lambda client: int(client[1:]))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nobody_of_a_crowd_is_told_a_place_before_one_of_it_who_came_first(seed: int) -> None:
+    drawn = random.Random(seed)
+    policy = server(slots=drawn.choice([2, 4, 8]), lease_idle_s=2)
+    jobs: dict[int, Job] = {}
+    now = 0.0
+    kinds = ["crowd", "crowd", "other", "end", "lost", "called", "polls"]
+    for number in range(200):
+        what, leases = drawn.choice(kinds), list(policy.leases())
+        if what in ("crowd", "other"):
+            # Who is here may be called past those who are away and not due.
+            asked = job(number, crowd=what == "crowd", present=what == "other")
+            decision = policy.offer(asked, now)
+            if isinstance(decision, Wait) and decision.ticket is not None:
+                jobs[decision.ticket] = asked
+        elif what == "end" and leases:
+            policy.release(drawn.choice(leases).lease, now, True)
+        elif what == "lost" and leases:
+            policy.detach(drawn.choice(leases).lease, now, SIZE)
+        elif what == "called":
+            now += drawn.uniform(0.0, 4.0)
+            for ticket in policy.advance(now).call:
+                if ticket in jobs and isinstance(policy.offer(jobs[ticket], now, ticket), Admit):
+                    del jobs[ticket]
+        elif what == "polls":
+            # From the last to the first, so that a start meanwhile only helps the law.
+            last = None
+            for ticket in sorted(jobs, reverse=True):
+                decision = policy.offer(jobs[ticket], now, ticket)
+                if isinstance(decision, Admit):
+                    del jobs[ticket]
+                elif isinstance(decision, Wait) and policy.crowds.of(ticket) == CROWD[1]:
+                    assert decision.place is not None
+                    assert last is None or decision.place <= last[0], (last, ticket, decision)
+                    last = decision.place, ticket
 
 
 def test_a_network_within_its_part_changes_nothing_in_the_order() -> None:
