@@ -994,14 +994,28 @@ class HookedAdmission:
             self.estimator.left()
             self._end_ticket(row, TicketState.WITHDRAWN, now)
 
+    def present(self, ticket: int, now: float) -> None:
+        """See `AdmissionPolicy.present`; the return that it was told stands, should it leave."""
+        row, table = self.row(ticket), self.queue.table
+        if row is None or table.present[row]:
+            return
+        if not table.polls[row]:
+            self.estimator.no_shows.seen(ticket)
+            table.polls[row] = 1
+        self.queue.set_present(row, True)
+        if table.state[row] == READY:
+            self.queue.keep_until(row, math.inf)
+        if not self._is_small(row):
+            self.policy.waits(row, now)
+
     def absent(self, ticket: int, now: float) -> None:
         """See `AdmissionPolicy.absent`."""
-        row = self.row(ticket)
-        if row is not None and self.queue.table.present[row]:
+        row, table = self.row(ticket), self.queue.table
+        if row is not None and table.present[row]:
             self.queue.set_present(row, False)
-            self.queue.table.promise_s[row] = now
-            if self.queue.table.state[row] == READY:
-                self.queue.keep_until(row, now + self.settings.ticket_ttl_s)
+            table.promise_s[row] = max(now, table.promise_s[row])
+            if table.state[row] == READY:
+                self.queue.keep_until(row, table.promise_s[row] + self.settings.ticket_ttl_s)
 
     def promote(self, ticket: int, now: float) -> bool:
         """See `AdmissionPolicy.promote`."""

@@ -291,6 +291,10 @@ class AdmissionPolicy(Protocol):
         """The ticket's owner has left, or an operator took it out. Unknown numbers are ignored."""
         ...
 
+    def present(self, ticket: int, now: float) -> None:
+        """The ticket's owner waits here from now on and can start the instant it is called."""
+        ...
+
     def absent(self, ticket: int, now: float) -> None:
         """The client no longer waits inside its request, but may come back: keep its place."""
         ...

@@ -174,6 +174,11 @@ class PolicyDriver:
         self._policy.release(lease, now, False)
         self._changed = True
 
+    def present(self, ticket: int, now: float) -> None:
+        """A request waits here for the turn of this ticket. Then `settle`."""
+        self._policy.present(ticket, now)
+        self._changed = True
+
     def absent(self, ticket: int, now: float) -> None:
         """The last request that was parked with this ticket has left. Then `settle`."""
         self._policy.absent(ticket, now)

@@ -200,12 +200,16 @@ class Laws(RuleBasedStateMachine):
         self.policy.observe(goodput, busy, self.now)
 
     @precondition(lambda self: self.queue)
-    @rule(pick=st.integers(0, 99), how=st.sampled_from(["withdraw", "absent", "promote"]))
+    @rule(
+        pick=st.integers(0, 99), how=st.sampled_from(["withdraw", "present", "absent", "promote"])
+    )
     def steer(self, pick: int, how: str) -> None:
         ticket = sorted(self.queue)[pick % len(self.queue)]
         if how == "withdraw":
             self.policy.withdraw(ticket, self.now)
             del self.queue[ticket]
+        elif how == "present":
+            self.policy.present(ticket, self.now)
         elif how == "absent":
             self.policy.absent(ticket, self.now)
         else:

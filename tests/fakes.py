@@ -19,8 +19,9 @@ from server.admission.gateparts import GateParts
 from server.admission.line import LineKeeper
 from server.admission.number_allocator import Numbers
 from server.admission.passes import PassBook
-from server.admission.responses import WaitingRoom
+from server.admission.responses import STATUS_PREFIX, WaitingRoom
 from server.admission.rules import Rule, RuleBook
+from server.admission.wait_status import WaitStatus
 from server.files.pages import Pages
 from server.files.transfer import (
     Admission,
@@ -317,6 +318,16 @@ class House:
         self.entrance.enter(request, rep, plan, begin)
         self.clock.advance(0)
         return asked
+
+    def watch(self, address: str, token: str, wait_s: int = 20, file: str = "/big.iso") -> Asked:
+        """Ask how a ticket stands, as the waiting page does."""
+        connection = FakeConnection(address)
+        headers = {b"tidegate-ticket": token.encode(), b"prefer": b"wait=%d" % wait_s}
+        target = f"{STATUS_PREFIX}{file}".encode()
+        request = Request(connection, b"GET", target, headers)  # type: ignore[arg-type]
+        WaitStatus(self.gate, lambda: self.keys, self.clock.seconds).answer(request)
+        self.clock.advance(0)
+        return Asked(request, connection)
 
     def wait(self, seconds: float, step_s: float = 0.25) -> None:
         """Let time pass in small steps, as the reactor would."""

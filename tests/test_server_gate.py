@@ -18,7 +18,7 @@ from server.admission.actions import QueueActions
 from server.admission.client_programs import ToolRule
 from server.admission.rules import Rule
 from server.http.request import Request
-from tests.fakes import BIG, START_S, House, admits, representation
+from tests.fakes import BIG, START_S, Asked, House, admits, representation
 
 COMES_BACK = ToolRule(agent="^wrk", manner="come-back")
 CURL = "curl/8.0"
@@ -870,3 +870,72 @@ def test_no_slot_leaks_whatever_clients_do(steps: list[tuple[int, int]]) -> None
     assert leases(house) == 0
     assert len(house.gate.parked) == 0
     assert house.gate.downloads == {}
+
+
+@pytest.mark.parametrize("policy", ["ticket", "fair"])
+def test_a_page_that_watches_hears_of_its_turn_at_once_and_finds_its_slot(policy: str) -> None:
+    house = House(policy, slots=1, slots_max=1, bandwidth_bytes_s=1_000_000.0)
+    first = house.ask("192.0.2.1")
+    page = house.ask("192.0.2.2", **BROWSER)
+    watch = house.watch("192.0.2.2", page.token)
+    assert watch.connection.status == 0
+    # Who comes later, and waits inside its request, does not overtake it.
+    later = house.ask("192.0.2.3", agent=CURL)
+    first.transfer.finish()
+    house.clock.advance(0.1)
+    assert json.loads(watch.connection.body)["state"] == "called"
+    assert watch.connection.fields["preference-applied"] == "wait=20"
+    house.wait(1)
+    assert not later.started
+    mine = house.ask("192.0.2.2", **BROWSER, token=page.token)
+    assert mine.started
+    again = house.watch("192.0.2.2", page.token)
+    assert json.loads(again.connection.body)["state"] == "started"
+    mine.transfer.finish()
+    house.clock.advance(0.1)
+    assert later.started
+
+
+def test_a_page_that_watches_and_goes_keeps_the_return_that_it_was_told() -> None:
+    house = House("ticket", slots=1, ticket_ttl_s=5.0, come_back_s=60.0)
+    house.ask("192.0.2.1")
+    others = [house.ask(f"192.0.3.{n}") for n in range(4)]
+    page = house.ask("192.0.2.2", **BROWSER)
+    watch = house.watch("192.0.2.2", page.token, 4)
+    house.wait(4.25)
+    status = json.loads(watch.connection.body)
+    assert (status["state"], status["place"]) == ("waiting", 5)
+    house.watch("192.0.2.2", page.token).leave()
+    for other in others:
+        QueueActions(house.gate).withdraw(_number(house, other))
+    house.wait(50)
+    row = house.gate.policy.ticket(_number(house, page))
+    assert row is not None
+    assert row.state is TicketState.READY
+    assert row.early_polls == 0
+    assert len(house.gate.parked) == 0
+
+
+def _number(house: House, asked: Asked) -> int:
+    return house.keys.read_ticket(
+        asked.token, asked.request.client_address, "/big.iso", house.clock.seconds()
+    ).number
+
+
+def test_pages_that_watch_have_bounds_and_end_with_their_ticket() -> None:
+    house = House("ticket", slots=1)
+    house.ask("192.0.2.1")
+    page = house.ask("192.0.2.2", **BROWSER)
+    held = [house.watch("192.0.2.2", page.token) for _ in range(4)]
+    assert [one.connection.status for one in held] == [0, 0, 0, 200]
+    assert "preference-applied" not in held[3].connection.fields
+    # Nothing is held that did not ask for it, and no forged ticket.
+    assert house.watch("192.0.2.2", page.token, 0).connection.status == 200
+    assert house.watch("192.0.2.2", page.token[:-2] + "xx").connection.status == 403
+    # The page itself comes: the place is told anew, and those that watched are answered.
+    house.ask("192.0.2.2", **BROWSER, token=page.token)
+    assert [one.connection.status for one in held] == [200] * 4
+    last = house.watch("192.0.2.2", page.token)
+    assert QueueActions(house.gate).withdraw(_number(house, page))
+    assert last.connection.status == 403
+    assert len(house.gate.parked) == 0

@@ -15,6 +15,7 @@ from twisted.logger import LogLevel, globalLogPublisher
 from policies.contract import TicketState
 from policies.settings import PolicySettings
 from server.admission.actions import QueueActions
+from server.admission.responses import STATUS_PREFIX
 from tests.fakes import Asked, House
 
 ADDRESSES = ["192.0.2.1", "192.0.2.2", "192.0.2.3"]
@@ -37,7 +38,8 @@ SETTINGS: dict[str, Any] = {
 
 def who(asked: Asked) -> tuple[str, str]:
     request = asked.request
-    return request.client_address, request.target.partition(b"?")[0].decode()
+    file = request.target.partition(b"?")[0].decode()
+    return request.client_address, file.removeprefix(STATUS_PREFIX)
 
 
 def token_of(asked: Asked) -> str | None:
@@ -80,6 +82,13 @@ class Crowd(RuleBasedStateMachine):
             shown = [token for token in shown if token is not None]
             token = shown[-1] if shown else None
         self.asked.append(self.house.ask(address, file=file, token=token, **program))
+
+    @rule(which=st.integers(0, 100), wait_s=st.sampled_from([0, 1, 20]))
+    def a_page_watches(self, which: int, wait_s: int) -> None:
+        shown = [(who(one), token) for one in self.asked if (token := token_of(one)) is not None]
+        if shown:
+            (address, file), token = shown[which % len(shown)]
+            self.asked.append(self.house.watch(address, token, wait_s, file))
 
     @rule(which=st.integers(0, 100), whole=st.booleans())
     def a_body_ends(self, which: int, whole: bool) -> None:

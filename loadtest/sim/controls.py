@@ -93,6 +93,9 @@ class ProcessorSharing:
     def withdraw(self, ticket: int, now: float) -> None:
         """There are no tickets."""
 
+    def present(self, ticket: int, now: float) -> None:
+        """There are no tickets."""
+
     def absent(self, ticket: int, now: float) -> None:
         """There are no tickets."""
 

@@ -154,7 +154,12 @@ class LeasedDownload:
     )
 
     def __init__(
-        self, admit: Admit, job: Job, rep: Representation, now: float, waited_s: float = 0.0
+        self,
+        admit: Admit,
+        job: Job,
+        rep: Representation | None,
+        now: float,
+        waited_s: float = 0.0,
     ) -> None:
         self.waited_s = waited_s
         #: The token that its answers carry, and the ticket and class that it was signed for.
@@ -165,8 +170,9 @@ class LeasedDownload:
         self.ticket = admit.ticket
         self.client = job.client
         self.file = job.file
-        self.size_bytes = rep.size_bytes
-        self.etag = rep.etag
+        #: Which file it is shows when its client comes, if the slot was given to one that waited.
+        self.size_bytes = job.size_bytes if rep is None else rep.size_bytes
+        self.etag = "" if rep is None else rep.etag
         self.wanted_bytes = job.remaining_bytes
         self.started_s = now
         self.paused = False
@@ -224,6 +230,11 @@ class LeasedDownload:
                 flying += unacknowledged
         self.flying_bytes = flying
         return arrived, flying
+
+    @property
+    def unclaimed(self) -> bool:
+        """Whether its client has had nothing yet, and is not there."""
+        return not (self.deliveries or self.ended_bytes)
 
     @property
     def still(self) -> bool:

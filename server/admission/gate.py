@@ -19,6 +19,7 @@ from policies.contract import (
     Admit,
     Decision,
     Estimate,
+    Job,
     LeaseView,
     Reason,
     Refuse,
@@ -34,7 +35,7 @@ from server.admission.client_keys import TICKET_FIELD, proves_something, visitor
 from server.admission.client_programs import ToolRule
 from server.admission.credentials import write_proof
 from server.admission.downloads import Delivery, LeasedDownload
-from server.admission.gateparts import AdmissionRequest, GateParts
+from server.admission.gateparts import AdmissionRequest, GateParts, StatusRequest
 from server.admission.identify import Identifier
 from server.admission.leases import LeaseManager, moved
 from server.admission.parked import ParkedFor, ParkedRequest, ParkedRequests
@@ -61,6 +62,8 @@ _IDLE_S = 5.0
 #: How one more connection of a running download is kept by a tool that comes back or that nobody
 #: knows: every tool bears this much silence.
 _BRIEFLY = ToolRule(agent=".", manner="hold", silent_s=20.0, drip_lines=0)
+#: So many pages of one browser may be parked; a browser has no more than six connections.
+_MOST_PAGES = 3
 #: More answers than these are not kept back at once.
 _MOST_SLOWED = 2_000
 #: No longer time is told to who waits for a download of its own.
@@ -242,7 +245,47 @@ class Gate:
         if self.draining and self.leases.find(visit.job.client, rep.url_path) is None:
             self._refuse(visit, Refuse(Reason.CLOSED, 10.0))
             return
+        if visit.browser and visit.proof.ticket is not None:
+            # The page itself comes: what watched for it is over.
+            for parked in self.parked.with_ticket(visit.proof.ticket.number):
+                if isinstance(parked.visit, StatusRequest):
+                    self.left(parked, True)
         self._decided(visit, self._decide(visit, visit.proof.ticket))
+
+    def watch(
+        self, request: Request, ticket: Ticket, most_s: float, tell: Callable[[], None]
+    ) -> bool:
+        """Park a page that asks how its ticket stands, unless that is to be told at once.
+
+        `tell` is called when its turn has come, which keeps its slot for it, when its ticket is
+        over, or after `most_s`. False: nothing is parked, and `tell` is not called.
+        """
+        row = self.policy.ticket(ticket.number)
+        if row is None or row.state not in _QUEUED or self.draining:
+            return False
+        parts = self.parts
+        client = parts.clients.identify(request, parts.keys, ticket, browser=False)
+        if self.parked.of_client(client.key) >= _MOST_PAGES:
+            return False
+        if not self.parked.has_room(client.key, client.network):
+            return False
+        job = Job(
+            client=client.key,
+            file=row.file,
+            size_bytes=row.size_bytes,
+            remaining_bytes=row.remaining_bytes,
+            weight=row.weight,
+            priority_class=row.priority_class,
+            present=True,
+            network=client.network,
+            known=parts.evidence.knows(client, parts.wall()),
+        )
+        rule = _BRIEFLY.model_copy(update={"silent_s": most_s})
+        wait = Wait(most_s, ticket.number, self.policy.place(ticket.number))
+        self._park(StatusRequest(request, job, tell), rule, wait, ParkedFor.PLACE)
+        self.leases.present(ticket.number)
+        self.leases.settle()
+        return True
 
     def _decided(self, visit: AdmissionRequest, decision: Decision) -> None:
         """The policy has answered a request that came in."""
@@ -316,16 +359,36 @@ class Gate:
         """See `parked.ParkingGate`."""
         if request.over:
             return
+        if isinstance(request.visit, StatusRequest):
+            self._watch_on(request, request.visit)
+            return
         job = request.visit.job
         decision = self.leases.offer(job, request.ticket)
         if isinstance(decision, Refuse) and decision.reason in _FORBIDDEN:
             # Its place is gone (an operator's doing, or a switch of policy): a new one, then.
             decision = self.leases.offer(job)
-        self._decided_again(request, decision)
+        self._decided_again(request, request.visit, decision)
 
-    def _decided_again(self, request: ParkedRequest, decision: Decision) -> None:
+    def _watch_on(self, request: ParkedRequest, visit: StatusRequest) -> None:
+        """A page's turn may have come: its lease begins now, and the page comes for it."""
+        row = self.policy.ticket(request.ticket) if request.ticket is not None else None
+        if row is not None and row.state in _QUEUED:
+            decision = self.leases.offer(visit.job, row.number)
+            if isinstance(decision, Wait):
+                self._keep(request, decision, _waits_for(decision))
+                return
+            self.parked.remove(request)
+            if isinstance(decision, Admit) and not decision.joined:
+                self.leases.left(self._begin(decision, visit.job, None))
+        else:
+            self.parked.remove(request)
+        self.leases.settle()
+        visit.tell()
+
+    def _decided_again(
+        self, request: ParkedRequest, visit: AdmissionRequest, decision: Decision
+    ) -> None:
         """The policy has answered a parked request."""
-        visit = request.visit
         self.leases.settle()
         if isinstance(decision, Wait) and visit.job.present:
             self._keep(request, decision, _waits_for(decision))
@@ -356,13 +419,15 @@ class Gate:
             self._let_go(request)
 
     def _let_go(self, request: ParkedRequest) -> None:
-        wait = request.wait
-        if request.committed:
-            request.visit.request.abort()
+        wait, visit = request.wait, request.visit
+        if isinstance(visit, StatusRequest):
+            visit.tell()
+        elif request.committed:
+            visit.request.abort()
         elif request.waits_for is ParkedFor.CONNECTION and not self.draining:
-            self._refuse(request.visit, Refuse(Reason.TOO_MANY_CONNECTIONS, wait.retry_after_s))
+            self._refuse(visit, Refuse(Reason.TOO_MANY_CONNECTIONS, wait.retry_after_s))
         else:
-            self._ask_back(request.visit, wait)
+            self._ask_back(visit, wait)
 
     def waits(self, client: str, file: str) -> bool:
         """See `leases.Parked`."""
@@ -433,10 +498,7 @@ class Gate:
         rep, job = visit.rep, visit.job
         download = self.downloads.get(admit.lease)
         if download is None:
-            now = self.now()
-            row = self.policy.ticket(admit.ticket) if admit.ticket is not None else None
-            waited_s = max(0.0, now - row.issued_s) if row is not None else 0.0
-            download = self.leases.begin(LeasedDownload(admit, job, rep, now, waited_s))
+            download = self._begin(admit, job, rep)
         else:
             download.renew(rep, job.remaining_bytes)
         if admit.ticket is None or admit.joined or visit.proof.ticket is not None:
@@ -444,6 +506,12 @@ class Gate:
         else:
             # Its ticket is new, and what a client was told must survive a crash.
             self.parts.journal.after_commit(lambda: self._send(visit, admit, download))
+
+    def _begin(self, admit: Admit, job: Job, rep: Representation | None) -> LeasedDownload:
+        now = self.now()
+        row = self.policy.ticket(admit.ticket) if admit.ticket is not None else None
+        waited_s = max(0.0, now - row.issued_s) if row is not None else 0.0
+        return self.leases.begin(LeasedDownload(admit, job, rep, now, waited_s))
 
     def _send(self, visit: AdmissionRequest, admit: Admit, download: LeasedDownload) -> None:
         if self.downloads.get(admit.lease) is not download:
@@ -481,7 +549,11 @@ class Gate:
             transfer.pause()
 
     def _park(
-        self, visit: AdmissionRequest, rule: ToolRule, wait: Wait, waits_for: ParkedFor
+        self,
+        visit: AdmissionRequest | StatusRequest,
+        rule: ToolRule,
+        wait: Wait,
+        waits_for: ParkedFor,
     ) -> None:
         crowded_out = self.parked.to_let_go(visit.job.network)
         if crowded_out is not None:

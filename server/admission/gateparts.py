@@ -59,6 +59,18 @@ class AdmissionRequest:
     cookie: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class StatusRequest:
+    """A page that waits for `job` asks how its ticket stands, and hears it once that changes.
+
+    `tell` answers the request as things are then.
+    """
+
+    request: Request
+    job: Job
+    tell: Callable[[], None]
+
+
 @dataclass(slots=True)
 class GateParts:
     """What a gate is made of; `service` fills it.

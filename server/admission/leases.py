@@ -144,6 +144,10 @@ class LeaseManager:
         if restored is not None:
             self._keep([restored])
 
+    def present(self, ticket: int) -> None:
+        """A request is parked with this ticket from now on."""
+        self._driver.present(ticket, self.now())
+
     def absent(self, ticket: int) -> None:
         """Nobody is parked with this ticket any more."""
         self._driver.absent(ticket, self.now())
@@ -179,7 +183,7 @@ class LeaseManager:
         return download
 
     def left(self, download: LeasedDownload) -> None:
-        """Who was to ride on this lease left before the first byte."""
+        """Who was to ride on this lease left before the first byte, or is yet to come."""
         self._driver.end(download.lease, self.now(), download.remaining_bytes(), done=False)
         self.settle()
 

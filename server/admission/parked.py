@@ -1,5 +1,7 @@
 """Parked requests: clients that wait inside their request, because their program cannot come back.
 
+A waiting page that asks how its ticket stands is parked as well, and hears it when that changes.
+
 At first nothing is sent. Then the status line and one harmless header line after another keep the
 program's time-outs from firing. When the turn comes the rest of the header follows, and the file. A
 program that was kept to its limit is cut off; its retry finds the old place. A status line that was
@@ -15,7 +17,7 @@ from typing import Any, Protocol
 from policies.contract import Wait
 from protocol.units import format_duration
 from server.admission.client_programs import ToolRule
-from server.admission.gateparts import AdmissionRequest
+from server.admission.gateparts import AdmissionRequest, StatusRequest
 from server.http.clock import Clock, cancel
 from server.http.prefix_shares import PrefixShares
 
@@ -63,7 +65,11 @@ class ParkedRequest:
     )
 
     def __init__(
-        self, parked: ParkedRequests, visit: AdmissionRequest, rule: ToolRule, wait: Wait
+        self,
+        parked: ParkedRequests,
+        visit: AdmissionRequest | StatusRequest,
+        rule: ToolRule,
+        wait: Wait,
     ) -> None:
         self._parked = parked
         self.visit = visit
@@ -108,7 +114,7 @@ class ParkedRequest:
         self._parked.host.offer_again(self)
 
     def _trickle(self) -> None:
-        if self._trickled >= self.rule.drip_lines:
+        if isinstance(self.visit, StatusRequest) or self._trickled >= self.rule.drip_lines:
             self._parked.host.left(self, True)
             return
         self._trickled += 1
@@ -166,9 +172,13 @@ class ParkedRequests:
 
     def has_room(self, client: str, network: Sequence[str]) -> bool:
         """Whether one more request of this client may be parked, be it in another's place."""
-        if self._by_client.get(client, 0) >= self.most_per_client:
+        if self.of_client(client) >= self.most_per_client:
             return False
         return len(self._requests) < self.most or self._by_network.to_give_up(network) is not None
+
+    def of_client(self, client: str) -> int:
+        """How many of this client are parked."""
+        return self._by_client.get(client, 0)
 
     def to_let_go(self, network: Sequence[str]) -> ParkedRequest | None:
         """Which one makes room for a newcomer from here; None while there is room."""
@@ -181,7 +191,7 @@ class ParkedRequests:
         self._requests[request] = None
         self._by_network.add(request, request.visit.job.network)
         client = request.visit.job.client
-        self._by_client[client] = self._by_client.get(client, 0) + 1
+        self._by_client[client] = self.of_client(client) + 1
 
     def bind(self, request: ParkedRequest, wait: Wait, waits_for: ParkedFor) -> None:
         """The request waits for this from now on."""

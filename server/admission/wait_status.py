@@ -1,14 +1,20 @@
 """Where a waiting page asks how its ticket stands; asking costs nothing and is never early.
 
 `GET /-/queue/PATH` with the ticket (query, cookie or field, as for the file itself) answers JSON:
-`state` (`waiting`, `ready`, `started`, `over`), and while it waits `place`, `expected_wait_s` and
-`p90_wait_s`; when it is ready `free`, whether a visit before its time would start it. No policy
-hears of it.
+`state` (`waiting`, `ready`, `called`, `started`, `over`), and while it waits `place`,
+`expected_wait_s` and `p90_wait_s`; when it is ready `free`, whether a visit before its time would
+start it. `called` says that its slot is kept for it: fetch the file now.
+
+With `Prefer: wait=SECONDS` (RFC 7240, 4.3) the answer is held until the ticket's turn has come or
+it is over, but not for longer. Its client counts as present meanwhile, and its slot is kept for it
+from the moment of the answer. Where no more requests may be held the answer comes at once, and
+lacks `Preference-Applied`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 from policies.contract import TicketState
@@ -17,6 +23,7 @@ from protocol.ticket import KeyRing
 from server.admission.client_keys import find_ticket
 from server.admission.gate import Gate
 from server.admission.responses import STATUS_PREFIX
+from server.http.answers import Header
 from server.http.proxies import block_of
 from server.http.request import Request
 
@@ -25,6 +32,9 @@ _STATES = {
     TicketState.READY: "ready",
     TicketState.STARTED: "started",
 }
+_WAIT = re.compile(rb"(?:^|[,;])\s*wait\s*=\s*\"?(\d{1,9})\b", re.IGNORECASE)
+#: No answer is held longer; every proxy and browser bears this much silence, seconds.
+LONGEST_HELD_S = 25
 
 
 class WaitStatus:
@@ -48,13 +58,25 @@ class WaitStatus:
         except BadToken as error:
             request.refuse(error.status, error.code, str(error))
             return
-        body = json.dumps(self._document(ticket.number), separators=(",", ":")).encode("ascii")
-        fields = [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store")]
+        number, most_s = ticket.number, _preferred_wait_s(request)
+        held: list[Header] = [(b"Preference-Applied", b"wait=%d" % most_s)]
+        if not most_s or not self._gate.watch(
+            request, ticket, most_s, lambda: self._tell(request, number, held)
+        ):
+            self._tell(request, number, [])
+
+    def _tell(self, request: Request, number: int, more: list[Header]) -> None:
+        body = json.dumps(self._document(number), separators=(",", ":")).encode("ascii")
+        fields = [(b"Content-Type", b"application/json"), (b"Cache-Control", b"no-store"), *more]
         request.respond(200, fields, body + b"\n")
 
     def _document(self, number: int) -> dict[str, object]:
         row = self._gate.policy.ticket(number)
         found: dict[str, object] = {"state": _STATES.get(row.state, "over") if row else "over"}
+        if row is not None and found["state"] == "started":
+            download = self._gate.leases.find(row.client, row.file)
+            if download is not None and download.unclaimed:
+                found["state"] = "called"
         if found["state"] in ("waiting", "ready"):
             found["place"] = self._gate.policy.place(number)
             if found["state"] == "ready":
@@ -66,3 +88,8 @@ class WaitStatus:
                 found["expected_wait_s"] = round(estimate.expected_s, 1)
                 found["p90_wait_s"] = round(estimate.p90_s, 1)
         return found
+
+
+def _preferred_wait_s(request: Request) -> int:
+    found = _WAIT.search(request.header(b"prefer") or b"")
+    return min(int(found[1]), LONGEST_HELD_S) if found is not None else 0

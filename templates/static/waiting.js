@@ -1,5 +1,6 @@
-// Makes the waiting page live: counts down, asks how the ticket stands (which is never early),
-// starts the download in place and then says how to check it. Without it the page works by Refresh.
+// Makes the waiting page live: counts down, asks how the ticket stands (which is never early) and
+// hears when its turn has come, starts the download in place and then says how to check it.
+// Without it the page works by Refresh.
 "use strict";
 (() => {
   const page = document.querySelector("[data-queue]");
@@ -23,15 +24,18 @@
     if (node && node.textContent !== text) node.textContent = text;
   };
 
-  const began = Date.now() / 1000 - Number(page.dataset.waited);
-  let starts = page.dataset.expected ? Date.now() / 1000 + Number(page.dataset.expected) : null;
-  let visit = Date.now() / 1000 + Number(page.dataset.visit);
+  const clock = () => Date.now() / 1000;
+  const began = clock() - Number(page.dataset.waited);
+  let starts = page.dataset.expected ? clock() + Number(page.dataset.expected) : null;
+  let visit = clock() + Number(page.dataset.visit);
   let started = false;
-  let asked = Date.now() / 1000;
+  let asked = clock();
+  let asking = false;
+  let fetched = -Infinity;
 
   const tick = () => {
     if (started) return;
-    const now = Date.now() / 1000;
+    const now = clock();
     show("waited", time(now - began));
     if (starts !== null) {
       show("expected", fill(words.expected_value, { time: time(Math.max(1, starts - now)) }));
@@ -39,26 +43,43 @@
       if (bar) bar.value = Math.min(99, (100 * (now - began)) / Math.max(1, starts - began));
     }
     show("visit", fill(words.next_visit, { time: time(visit - now) }));
-    const left = starts === null ? 60 : starts - now;
-    if (now - asked >= Math.min(20, Math.max(4, left / 4)) && !document.hidden) {
-      asked = now;
-      ask();
-    }
+    if (now - asked >= interval() && !document.hidden) ask();
   };
 
+  // How often the numbers are to be of now, seconds.
+  const interval = () => {
+    const left = starts === null ? 60 : starts - clock();
+    return Math.min(20, Math.max(4, left / 4));
+  };
+
+  // The server holds its answer until the turn has come, or until the numbers are to be renewed.
   const ask = async () => {
+    if (asking || started) return;
+    asking = true;
+    let held = false;
     try {
-      const answer = await fetch(page.dataset.queue, { cache: "no-store" });
-      if (!answer.ok) return;
-      take(await answer.json());
+      do {
+        asked = clock();
+        const answer = await fetch(page.dataset.queue, {
+          cache: "no-store",
+          headers: { Prefer: `wait=${Math.ceil(interval())}` },
+        });
+        if (!answer.ok) break;
+        // An answer that was held for no time at all is none to ask again after at once.
+        held = answer.headers.has("Preference-Applied") && clock() - asked > 1;
+        take(await answer.json());
+      } while (held && !started && clock() - fetched > 5);
     } catch {
       // The network is away for a moment; the next question follows by itself.
     }
+    asking = false;
   };
 
   const take = (status) => {
-    const now = Date.now() / 1000;
+    const now = clock();
     if (status.state === "started") return begun();
+    // Its slot is kept for it, so no visit is early now.
+    if (status.state === "called") return start();
     if (status.expected_wait_s !== undefined) starts = now + status.expected_wait_s;
     if (status.place) {
       const place = status.place.toLocaleString(document.documentElement.lang);
@@ -71,14 +92,13 @@
       show("latest", fill(words.latest, { time: time(status.p90_wait_s) }));
     }
     // A ready ticket may knock at once when a slot is free; any other visit before its time is early.
-    if (status.free && visit - now > 2) {
-      visit = now;
-      start();
-    }
+    if (status.free && visit - now > 2) start();
   };
 
   // The answer is either the file, which leaves this page as it is, or this page anew.
   const start = () => {
+    if (clock() - fetched < 5) return;
+    fetched = visit = clock();
     window.location.assign(page.dataset.file);
     window.setTimeout(ask, 2000);
   };
@@ -105,5 +125,5 @@
 
   window.setInterval(tick, 1000);
   document.addEventListener("visibilitychange", () => document.hidden || ask());
-  window.setTimeout(ask, 3000);
+  ask();
 })();
