@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+
 from policies.admission import HookedAdmission
 from policies.contract import Admit, Job, Wait
 from policies.crowds import Crowds
