@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +43,7 @@ class Party:
             folder,
             SIZE,
             upload_bytes_s=1e9,
-            listen="127.0.0.1:0",
+            listen=("127.0.0.1",),
             random=random.Random(len(content)),
         )
         self.exchange.start()
@@ -105,6 +106,43 @@ def test_the_server_is_asked_for_what_no_peer_has(tmp_path: Path, file: Path) ->
         second.exchange.stop()
 
 
+def test_the_local_network_is_told_a_port_that_every_address_has(
+    tmp_path: Path, file: Path
+) -> None:
+    """Each address had a port of its own, and all were announced with that of the loopback."""
+    exchange = Exchange(
+        document(file),
+        tmp_path / "one",
+        SIZE,
+        upload_bytes_s=1.0,
+        listen=("127.0.0.1", "127.0.0.2", "127.0.0.3"),
+        random=random.Random(1),
+    )
+    exchange.start()
+    try:
+        for number in (1, 2, 3):
+            socket.create_connection((f"127.0.0.{number}", exchange.port), 10).close()
+    finally:
+        exchange.stop()
+
+
+def test_a_peer_that_tcp_does_not_reach_is_reached_by_utp(tmp_path: Path, file: Path) -> None:
+    torrent, content = document(file), file.read_bytes()
+    info = libtorrent.torrent_info(libtorrent.bdecode(torrent))
+    other = libtorrent.session({"listen_interfaces": "127.0.0.1:0", "enable_incoming_tcp": False})
+    given = libtorrent.add_torrent_params()
+    given.ti, given.save_path = info, str(file.parent)
+    other.add_torrent(given)
+    asking = Party(tmp_path / "asking", torrent)
+    try:
+        asking.exchange.reach_further()
+        asking.exchange.meet("127.0.0.1", other.listen_port())
+        until(lambda: asking.have.total == SIZE, asking)
+        assert bytes(asking.data) == content
+    finally:
+        asking.exchange.stop()
+
+
 def test_bytes_that_are_wrong_here_are_given_to_nobody(tmp_path: Path, file: Path) -> None:
     torrent, content = document(file), file.read_bytes()
     wrong = Party(tmp_path / "wrong", torrent, bytes(SIZE - 1) + b"x")
@@ -128,7 +166,7 @@ def test_what_is_no_torrent_is_refused(tmp_path: Path, raw: bytes) -> None:
             tmp_path / "x",
             SIZE,
             upload_bytes_s=1.0,
-            listen="127.0.0.1:0",
+            listen=("127.0.0.1",),
             random=random.Random(1),
         )
 
@@ -140,6 +178,6 @@ def test_a_torrent_of_another_size_is_refused(tmp_path: Path, file: Path) -> Non
             tmp_path / "x",
             SIZE + 1,
             upload_bytes_s=1.0,
-            listen="127.0.0.1:0",
+            listen=("127.0.0.1",),
             random=random.Random(1),
         )

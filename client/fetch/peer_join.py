@@ -22,10 +22,12 @@ from client.schedule.segments import UNKNOWN_SIZE
 
 #: The torrent may hold up the first request by so long, and is taken later than that, too.
 _HEAD_START_S = 0.5
-_LISTEN = "0.0.0.0:0,[::]:0"
+_LISTEN = ("0.0.0.0", "[::]")
 #: An answer that runs when the peers come is cut to so much: the rest is asked for by rarity.
 _SHORTENED_BYTES = 1 << 20
 _FIGURES_S = 2.0
+#: Who has met so few peers after so long tries other ways to them.
+_FEW_PEERS, _LONELY_S = 3, 15.0
 
 
 class PeerJoin:
@@ -121,6 +123,8 @@ class PeerJoin:
             self._told_s = now
             figures = exchange.figures()
             self._sent_bytes = figures.sent_bytes
+            if figures.peers < _FEW_PEERS and now - self._began_s > _LONELY_S:
+                exchange.reach_further()
             if figures.peers:
                 text = f"{figures.peers} connected, {figures.sent_bytes} bytes given"
                 self._tell("exchanging", text)
