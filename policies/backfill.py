@@ -8,6 +8,7 @@ told times (`policies.estimate.told_times`), and a told time is the forecast of 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from policies.contract import Forecast
 from policies.estimate.told_times import ToldTimes, due_s
@@ -30,9 +31,24 @@ _TURN_AT_LEAST = 0.85
 class Backfill:
     """What a place needs, who is due, and what clients are told."""
 
-    __slots__ = ("_admission", "_capacity", "_preemption", "_queue", "_settings", "_told")
+    __slots__ = (
+        "_admission",
+        "_capacity",
+        "_mean_left",
+        "_preemption",
+        "_queue",
+        "_settings",
+        "_told",
+    )
 
-    def __init__(self, admission: AdmissionView, preemption: Preemption) -> None:
+    def __init__(
+        self,
+        admission: AdmissionView,
+        preemption: Preemption,
+        mean_left: Callable[[], float],
+    ) -> None:
+        #: Bytes that a running download has left in the mean; 0 while none runs.
+        self._mean_left = mean_left
         self._admission = admission
         self._queue = admission.queue
         self._capacity = admission.capacity
@@ -145,10 +161,9 @@ class Backfill:
         """When a place out of turn comes, after those who were told a time before."""
         probes_s = PROBE_S * (0.5 + before / self._most_probes())
         beyond = self._preemption.count + before + 1 - self.most_paused()
-        running = [lease for lease in self._admission.pool.leases.values() if lease.large]
-        if beyond <= 0.0 or not running:
+        held = self._mean_left() if beyond > 0.0 else 0.0
+        if held <= 0.0:
             return probes_s
         # A place comes free no faster than the link carries one such download after another.
-        held = sum(lease.remaining_bytes for lease in running) / len(running)
         interval_s = max(held / self._capacity.rate_bytes_s, self._told.interval_s(now))
         return probes_s + beyond * interval_s

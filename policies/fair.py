@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from heapq import heappop, heappush
+from itertools import accumulate
 from operator import attrgetter
 
 from policies.backfill import Backfill
@@ -47,6 +48,8 @@ _NEARLY = 1.25
 _URGENT, _NEARLY_LIMITED, _LIMITED = -1e14, -2e14, -3e14
 #: A ticket's slack is looked at again when half of it has gone, at the soonest after this, seconds.
 _LOOK_S = 0.25
+#: What is told counts on running downloads as they were up to so many seconds ago.
+_FRESH_S = 0.5
 #: So many clients are in the virtual sharing at once; those beyond wait for room there.
 _TRACKED = 50_000
 
@@ -77,6 +80,9 @@ class FairPolicy(Policy):
         #: See `_last_key`; None when it must be found again.
         self._last: float | None = None
         self._now = -math.inf
+        #: Keys of the running in order and the bytes before each, and when that was; see `_sums`.
+        self._before: tuple[list[float], list[int]] | None = None
+        self._summed_s = -math.inf
         for lease in admission.pool.leases.values():
             if lease.large:
                 lease.mark = math.inf
@@ -88,7 +94,7 @@ class FairPolicy(Policy):
             if admission.row(number) is not None:
                 table.mark[row] = math.inf
                 heappush(self._looks, (-math.inf, number))
-        self._backfill = Backfill(admission, self._preemption)
+        self._backfill = Backfill(admission, self._preemption, self._mean_left)
 
     # -- order and room ----------------------------------------------------------------------------
 
@@ -178,6 +184,25 @@ class FairPolicy(Policy):
         if self._virtual.is_served(lease.client, together, _NEARLY):
             return _NEARLY_LIMITED + key
         return _URGENT + key if slack_s <= 0.0 else key
+
+    def _sums(self) -> tuple[list[float], list[int]]:
+        """Keys of the running in order, and the bytes before each and in all.
+
+        Not older than a start or an end; progress since is not in it. Thousands ask again and
+        again, and each look at all that runs costs as much as all that runs.
+        """
+        found = self._before
+        if found is None or not 0.0 <= self._now - self._summed_s < _FRESH_S:
+            self._sort()
+            left = accumulate((lease.remaining_bytes for lease in self._order), initial=0)
+            found = self._before = [lease.key for lease in self._order], list(left)
+            self._summed_s = self._now
+        return found
+
+    def _mean_left(self) -> float:
+        """Bytes that a running download has left in the mean; 0 while none runs."""
+        keys, before = self._sums()
+        return before[-1] / len(keys) if keys else 0.0
 
     def _sort(self) -> None:
         if not self._sorted:
@@ -299,7 +324,8 @@ class FairPolicy(Policy):
         if not self._known:
             return None
         table = self._queue.table
-        before = sum(lease.remaining_bytes for lease in self._order) + self._queue.line.total_bytes
+        self._virtual_now(now)
+        before = self._sums()[1][-1] + self._queue.line.total_bytes
         before += sum(table.remaining[table.rows[number]] for _, number in self._queue.ready)
         in_turn_s = before / self._capacity.rate_bytes_s
         return Forecast(min(in_turn_s, self._backfill.until_place_s(len(self._queue), now)))
@@ -312,12 +338,10 @@ class FairPolicy(Policy):
         queue, table = self._queue, self._queue.table
         link = self._capacity.rate_bytes_s
         key, number = table.key[row], table.number[row]
-        self._sort()
-        before = sum(lease.remaining_bytes for lease in self._order if lease.key < key)
-        for entry in queue.ready:
-            if entry >= (key, number):
-                break
-            before += table.remaining[table.rows[entry[1]]]
+        keys, sums = self._sums()
+        before = sums[bisect_left(keys, key)]
+        ready = queue.ready[: bisect_left(queue.ready, (key, number))]
+        before += sum([table.remaining[table.rows[other]] for _, other in ready])
         shows = 1.0 - self.admission.estimator.no_show_fraction
         if table.state[row] == WAITING:
             before += int(shows * queue.line.bytes_before(key, number))
@@ -358,7 +382,7 @@ class FairPolicy(Policy):
             # Nobody asks for the order before the line is known; thousands may run until then.
             self._order.append(lease)
             self._sorted = False
-        self._last = None
+        self._last = self._before = None
         self._shorter.note(lease.rank_bytes, now)
         self._preemption.probe(lease, now)
 
@@ -373,7 +397,7 @@ class FairPolicy(Policy):
     def ends(self, lease: Lease, now: float, done: bool) -> None:
         """A lease is over: its virtual share runs on if it was finished."""
         self._order.remove(lease)
-        self._last = None
+        self._last = self._before = None
         self._preemption.drop(lease)
         if lease.mark < math.inf:
             self._virtual_now(now)

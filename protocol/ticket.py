@@ -20,6 +20,7 @@ from __future__ import annotations
 import base64
 import binascii
 import fnmatch
+import functools
 import hashlib
 import hmac
 import json
@@ -288,6 +289,7 @@ def _signature(secret: bytes, text: str) -> str:
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
 
 
+@functools.lru_cache(8192)
 def _tag(name: str) -> bytes:
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:12]
 

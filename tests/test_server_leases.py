@@ -95,6 +95,9 @@ def test_what_nobody_waits_for_is_decided_together_and_what_somebody_waits_for_a
     house.ask("10.0.0.1").transfer.finish()
     assert house.ask("10.0.0.3").connection.status == 503
     house.clock.advance(0)
+    assert not passes, "who is told to come back has changed nothing"
+    house.ask("10.0.0.2").transfer.finish()
+    house.clock.advance(0)
     assert passes, "somebody waits"
 
 

@@ -6,7 +6,9 @@ import datetime
 import html
 import json
 import stat
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -26,10 +28,12 @@ from server.admission.rules import NOTHING, Rule, RuleBook
 from server.app.config import CannotStart
 from server.app.keys import OVERLAP_S, KeyKeeper, load_keys
 from server.app.sample import make_sample
-from server.files.pages import Pages
+from server.files.pages import Pages, blank
 from server.http.phrases import ENGLISH, LANGUAGES, Phrases, phrases_for
 
 DAY_S = 86_400.0
+#: With what was rendered for other pages before.
+_PAGES = Pages()
 
 
 # -- tokens ------------------------------------------------------------------------------------
@@ -228,6 +232,82 @@ def test_the_page_names_other_ways_and_how_to_check_who_signed() -> None:
     assert "meta4" not in bare
     assert "magnet" not in bare
     assert "Then check who signed it" not in bare
+
+
+class WholePages(Pages):
+    """Renders the template for each page instead of filling the blanks of one rendered before."""
+
+    def fill(
+        self,
+        template: str,
+        shape: Hashable,
+        fixed: Callable[[], Mapping[str, Any]],
+        values: Mapping[str, object],
+    ) -> bytes:
+        def filled(found: Any) -> Any:
+            if isinstance(found, dict):
+                return {key: filled(value) for key, value in found.items()}
+            name = found[1:-1] if isinstance(found, str) else ""
+            return values[name] if name and found == blank(name) else found
+
+        return self.render(template, **filled(dict(fixed())))
+
+
+_TEXTS = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(["<b>&'\"", "{t}"])
+_ESTIMATES = st.none() | st.builds(Estimate, st.floats(0.0, 2e5), st.floats(0.0, 4e5))
+_WAITS = st.builds(
+    Wait,
+    st.floats(0.5, 900.0),
+    st.just(1),
+    st.none() | st.integers(1, 3000),
+    st.booleans(),
+    _ESTIMATES,
+)
+_NOTICES = st.builds(
+    Notice,
+    _TEXTS.map(lambda name: f"/f/{name}"),
+    st.integers(0, 10**10),
+    _WAITS,
+    st.none() | st.just("t2.k<1"),
+    st.floats(0.0, 2e4),
+    st.booleans(),
+    st.none() | st.floats(0.0, 1e5),
+    _TEXTS,
+)
+
+
+@given(
+    asked=st.lists(
+        st.tuples(
+            _NOTICES,
+            st.sampled_from(LANGUAGES),
+            st.sampled_from(["", "https://o.example"]),
+            st.booleans(),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    text=_TEXTS,
+)
+def test_a_page_by_its_pieces_is_the_page_that_the_template_makes(
+    asked: list[tuple[Notice, str, str, bool, bool]], text: str
+) -> None:
+    rooms = [
+        WaitingRoom(
+            pages,
+            has_torrent=lambda path, size: size % 2 == 0,
+            has_mirrors=lambda path: len(path) % 2 == 0,
+            signatures=lambda path: [".asc"] if len(path) % 3 == 0 else [],
+        )
+        for pages in (_PAGES, WholePages())
+    ]
+    for notice, language, origin, elsewhere, says in asked:
+        free = [Source("https://m.example/a&b", 1)] if elsewhere else []
+        for room in rooms:
+            room.heading = room.text = text if says else ""
+        one, other = (room.page(notice, Phrases(language), origin, free) for room in rooms)
+        assert one == other
 
 
 # -- rules and tools ---------------------------------------------------------------------------

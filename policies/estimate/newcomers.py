@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from itertools import accumulate
 
 from policies.contract import Ranked
 
@@ -11,14 +14,23 @@ from policies.contract import Ranked
 _SAMPLE = 48
 #: No more than this part of a server's work is taken to overtake: beyond, a wait has no end.
 _MOST = 0.9
+#: The sample is ranked once for all who ask within so many seconds.
+_FRESH_S = 0.5
 
 
 class Newcomers:
     """The latest jobs that asked for a place, as a sample of those to come."""
 
-    __slots__ = ("_latest",)
+    __slots__ = ("_keys", "_latest", "_rank", "_ranked_s", "_since_s", "_taken_s")
 
     def __init__(self) -> None:
+        #: The sample by rank: its keys, and the seconds that those up to each take together.
+        self._keys: list[float] = []
+        self._taken_s: list[float] = [0.0]
+        self._since_s = 0.0
+        #: When that was, and by which rank.
+        self._ranked_s = -math.inf
+        self._rank: Callable[[Ranked], float] | None = None
         #: When each came, its size, what it wanted and its weight.
         self._latest: deque[tuple[float, int, int, float]] = deque(maxlen=_SAMPLE)
 
@@ -46,9 +58,14 @@ class Newcomers:
         """
         if len(self._latest) < 2:
             return 0.0
-        span_s = max(1.0, now - self._latest[0][0])
-        taken_s = 0.0
-        for _, size, remaining, weight in self._latest:
-            if rank(Ranked(next_number, size, remaining, weight, now)) < key:
-                taken_s += seconds_of(remaining)
-        return min(_MOST, taken_s / span_s)
+        if self._rank != rank or not 0.0 <= now - self._ranked_s < _FRESH_S:
+            ranked = sorted(
+                (rank(Ranked(next_number, size, remaining, weight, now)), seconds_of(remaining))
+                for _, size, remaining, weight in self._latest
+            )
+            self._keys = [key for key, _ in ranked]
+            self._taken_s = list(accumulate((taken_s for _, taken_s in ranked), initial=0.0))
+            self._since_s = self._latest[0][0]
+            self._rank, self._ranked_s = rank, now
+        taken_s = self._taken_s[bisect_left(self._keys, key)]
+        return min(_MOST, taken_s / max(1.0, now - self._since_s))

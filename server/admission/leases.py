@@ -255,13 +255,16 @@ class LeaseManager:
 
     # -- the passing of time -------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """After calls to the policy: journal what changed, and let it decide what follows."""
+    def settle(self, *, hurry: bool = True) -> None:
+        """After calls to the policy: journal what changed, and let it decide what follows.
+
+        Without `hurry` nobody waits for that: visits that changed nothing settle together.
+        """
         self._record()
         if self._settling:
             return
         # Who comes and goes while nobody waits for it is dealt with together a moment later.
-        delay_s = 0.0 if self._somebody_waits() else _MOMENT_S
+        delay_s = 0.0 if hurry and self._somebody_waits() else _MOMENT_S
         call = self._soon_call
         if call is None:
             self._soon_call = self._parts.reactor.callLater(delay_s, self._pass_time)

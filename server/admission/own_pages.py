@@ -78,6 +78,10 @@ class OwnPages:
             names = ", ".join(f"{state}.html" for state in STATES)
             raise BadTemplate(f"{folder} has none of {names}")
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._templates)
+
     def render(self, values: Mapping[str, Any]) -> bytes | None:
         """The operator's page for `values["state"]`; None: show ours."""
         state = str(values["state"])

@@ -19,7 +19,7 @@ from protocol.manifest import Source
 from protocol.units import format_duration, format_size
 from server.admission.client_keys import TICKET_FIELD, visitor_cookie
 from server.admission.own_pages import OwnPages
-from server.files.pages import SECURITY_HEADERS, Pages
+from server.files.pages import SECURITY_HEADERS, Pages, blank
 from server.files.transfer import HasTorrent, no_torrents
 from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html
 from server.http.cookies import set_cookie
@@ -154,43 +154,72 @@ class WaitingRoom:
             "waited": phrases.time(notice.waited_s),
             "percent": _percent(notice.waited_s, estimate),
             "next_visit": phrases.time(notice.retry_after_s),
+        }
+        looks: dict[str, Any] = {
             "heading": self.heading,
-            "paragraphs": paragraphs_of(self.text),
+            "paragraphs": paragraphs_of(self.text) if self.text else [],
             "logo_url": self.logo_url,
         }
         elsewhere = [{"url": m.url, "host": urlsplit(m.url).hostname or m.url} for m in free]
         has_torrent = self._has_torrent(notice.file, notice.size_bytes)
         magnet_url = f"/-/magnet{notice.file}" if has_torrent else None
         metalink_url = f"{notice.file}.meta4" if self._has_mirrors(notice.file) else None
-        own = self.own.render(
-            {
-                **told,
-                "state": _state(notice),
-                "language": phrases.tag,
-                "direction": phrases.direction,
-                "file": name,
-                "size": format_size(notice.size_bytes),
-                "size_bytes": notice.size_bytes,
-                "place": wait.place,
-                "retry_after_s": notice.retry_after_s,
-                "mirrors": elsewhere,
-                "magnet_url": magnet_url,
-                "metalink_url": metalink_url,
-            }
-        )
+        own = None
+        if self.own:
+            own = self.own.render(
+                {
+                    **told,
+                    **looks,
+                    "state": _state(notice),
+                    "language": phrases.tag,
+                    "direction": phrases.direction,
+                    "file": name,
+                    "size": _size(notice.size_bytes),
+                    "size_bytes": notice.size_bytes,
+                    "place": wait.place,
+                    "retry_after_s": notice.retry_after_s,
+                    "mirrors": elsewhere,
+                    "magnet_url": magnet_url,
+                    "metalink_url": metalink_url,
+                }
+            )
         if own is not None:
             return own
-        return self._pages.render(
-            "waiting.html",
+        values = {
             **told,
-            t=phrases,
-            name=name,
-            estimate=estimate,
-            notice=notice,
-            elsewhere=elsewhere,
-            magnet_url=magnet_url,
-            metalink_url=metalink_url,
-            live=_live(notice, phrases, origin, self._signatures(notice.file)),
+            "name": name,
+            "visit": notice.retry_after_s,
+            "magnet_url": magnet_url,
+            "metalink_url": metalink_url,
+        }
+        live = _live(notice, origin, self._signatures(notice.file))
+        # All else that decides how the page comes out.
+        shape = (
+            phrases.language,
+            tuple(mirror.url for mirror in free),
+            bool(notice.token),
+            None if live is None else live["signed"] == "",
+            tuple([value is None for value in values.values()]),
+            *(self.heading, self.text, self.logo_url),
+        )
+
+        def fixed() -> dict[str, Any]:
+            blanks = {key: None if value is None else blank(key) for key, value in values.items()}
+            return {
+                **blanks,
+                **looks,
+                "t": phrases,
+                "estimate": estimate is not None,
+                "notice": {"retry_after_s": blank("visit"), "token": bool(notice.token)},
+                "elsewhere": elsewhere,
+                "live": None
+                if live is None
+                else {key: blank(key) if value != "" else "" for key, value in live.items()}
+                | {"words": _words(phrases.language), "soon_s": round(SOON_S)},
+            }
+
+        return self._pages.fill(
+            "waiting.html", shape, fixed, values if live is None else values | live
         )
 
     def _browser_fields(self, request: Request, notice: Notice) -> list[Header]:
@@ -243,9 +272,7 @@ def paragraphs_of(text: str) -> list[list[dict[str, str]]]:
     return found
 
 
-def _live(
-    notice: Notice, phrases: Phrases, origin: str, signatures: Sequence[str]
-) -> dict[str, object] | None:
+def _live(notice: Notice, origin: str, signatures: Sequence[str]) -> dict[str, object] | None:
     """What the page's script needs; None where there is no ticket to ask about (or a preview)."""
     if notice.token is None or not origin:
         return None
@@ -259,8 +286,6 @@ def _live(
         "signed": "\n".join(_checks(f"{origin}{notice.file}", signatures)),
         "waited_s": round(notice.waited_s),
         "expected_s": round(estimate.expected_s) if estimate else "",
-        "soon_s": round(SOON_S),
-        "words": _words(phrases.language),
     }
 
 
@@ -376,6 +401,10 @@ def _state(notice: Notice) -> str:
     return "ready" if notice.wait.ready else "waiting"
 
 
+#: Of a few files, again and again.
+_size = functools.lru_cache(1024)(format_size)
+
+
 def _title(notice: Notice, phrases: Phrases) -> str:
     wait = notice.wait
     if notice.opens_s is not None:
@@ -395,11 +424,11 @@ def _title(notice: Notice, phrases: Phrases) -> str:
 def _lead(notice: Notice, phrases: Phrases, name: str) -> str:
     if notice.opens_s is not None:
         key = "lead_prequeue" if notice.entry else "lead_undrawn"
-        return phrases(key, file=name, size=format_size(notice.size_bytes))
+        return phrases(key, file=name, size=_size(notice.size_bytes))
     if notice.closed:
         return phrases("lead_closed")
     key = "lead" if notice.wait.place is not None else "lead_busy"
-    return phrases(key, file=name, size=format_size(notice.size_bytes))
+    return phrases(key, file=name, size=_size(notice.size_bytes))
 
 
 def _percent(waited_s: float, estimate: Estimate | None) -> int | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 import templates
 from protocol import problems
@@ -28,6 +30,17 @@ SECURITY_HEADERS = (
 )
 
 
+#: What stands in a page that was rendered with open blanks; escaping leaves it alone.
+_BLANK = re.compile("\ue000([a-z_]+)\ue001")
+#: Pages with open blanks that are kept.
+_MOST_PATTERNS = 256
+
+
+def blank(name: str) -> str:
+    """What a page is rendered with where a value of this name is filled in later."""
+    return f"\ue000{name}\ue001"
+
+
 class Pages:
     """Renders templates with everything escaped, and answers requests for static files.
 
@@ -46,6 +59,7 @@ class Pages:
             auto_reload=False,
         )
         self._static: dict[str, tuple[bytes, str]] = {}
+        self._patterns: dict[Hashable, tuple[bytes, list[tuple[str, bytes]]]] = {}
         root = os.path.join(self._directory, "static")
         for folder, _, names in os.walk(root):
             for name in names:
@@ -62,7 +76,37 @@ class Pages:
 
     def render(self, template: str, **values: Any) -> bytes:
         """A page as UTF-8 bytes."""
-        return self.environment.get_template(template).render(**values).encode("utf-8", "replace")
+        return _bytes(self.environment.get_template(template).render(**values))
+
+    def fill(
+        self,
+        template: str,
+        shape: Hashable,
+        fixed: Callable[[], Mapping[str, Any]],
+        values: Mapping[str, object],
+    ) -> bytes:
+        """The same page by its pieces: at a tenth of the cost, where only some values differ.
+
+        It is rendered once for each `shape` with `fixed`, in which `blank` stands for each of the
+        `values`. Whatever else decides how the page comes out must be in the shape.
+        """
+        key = template, shape
+        pattern = self._patterns.get(key)
+        if pattern is None:
+            first, *rest = _BLANK.split(self.environment.get_template(template).render(**fixed()))
+            pieces = [
+                (name, _bytes(text)) for name, text in zip(rest[::2], rest[1::2], strict=True)
+            ]
+            pattern = _bytes(first), pieces
+            if len(self._patterns) >= _MOST_PATTERNS:
+                self._patterns.clear()
+            self._patterns[key] = pattern
+        filled = {name: _bytes(escape(value)) for name, value in values.items()}
+        out = [pattern[0]]
+        for name, piece in pattern[1]:
+            out.append(filled[name])
+            out.append(piece)
+        return b"".join(out)
 
     def answer_problem(self, request: Request) -> None:
         """Handler for `/-/problems/CODE`, where the type of a problem document leads."""
@@ -96,3 +140,7 @@ class Pages:
         else:
             kind = content_type_of(name).encode("latin-1")
             request.respond(200, [(b"Content-Type", kind), *fields], body)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "replace")

@@ -196,8 +196,7 @@ class Phrases:
 
     def time(self, duration_s: float) -> str:
         """A duration as this language writes it: 45 s, 14 min, 2 h 5 min."""
-        parts = split_duration(duration_s)
-        return " ".join(self(_UNITS[unit], n=count) for unit, count in parts)
+        return _duration(self.language, split_duration(duration_s))
 
 
 @functools.cache
@@ -214,6 +213,12 @@ def _number(language: str, value: int) -> str:
     from babel.numbers import format_decimal
 
     return str(format_decimal(value, locale=_locale(language)))
+
+
+@functools.lru_cache(4096)
+def _duration(language: str, parts: tuple[tuple[str, int], ...]) -> str:
+    phrases = _phrases(language)
+    return " ".join(phrases(_UNITS[unit], n=count) for unit, count in parts)
 
 
 @functools.cache
