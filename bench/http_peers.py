@@ -42,9 +42,9 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 BIG_BYTES = 256 << 20
 
 NGINX = """
-worker_processes 1; worker_rlimit_nofile 20000; daemon off; pid {scratch}/nginx.pid;
+worker_processes 1; worker_rlimit_nofile {most}; daemon off; pid {scratch}/nginx.pid;
 error_log {scratch}/nginx.log warn;
-events {{ worker_connections 9000; }}
+events {{ worker_connections {most}; }}
 http {{
   access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000000;
   default_type application/octet-stream; send_timeout 600s;
@@ -58,11 +58,14 @@ http {{
   }}
 }}
 """
-# One address plays 2 000 clients here, so it may be as many as it likes.
+# One address plays all clients here, so it may be as many as it likes.
 TIDEGATE = """
 clients_per_address = 65536
+max_connections = {most}
+max_connections_per_address = {most}
 [admission]
-slots = 4096
+slots = {slots}
+slots_max = {slots}
 connections_per_lease = 1024
 """
 
@@ -120,10 +123,14 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def start_all(root: Path, scratch: Path, host: str) -> list[BenchedServer]:
-    """Start every server, at an address that the load generator reaches, until each answers."""
+def start_all(root: Path, scratch: Path, host: str, stalled: int = 0) -> list[BenchedServer]:
+    """Start every server, at an address that the load generator reaches, until each answers.
+
+    They have room for so many `stalled` downloads.
+    """
+    most = stalled + 2000
     config = scratch / "tidegate.toml"
-    config.write_text(TIDEGATE)
+    config.write_text(TIDEGATE.format(most=most, slots=max(4096, most)))
     key, certificate = scratch / "key.pem", scratch / "cert.pem"
     # P-256, as the documentation advises; an RSA key makes handshakes dearer for everybody.
     subprocess.run(
@@ -140,7 +147,12 @@ def start_all(root: Path, scratch: Path, host: str) -> list[BenchedServer]:
     nginx = scratch / "nginx.conf"
     nginx.write_text(
         NGINX.format(
-            scratch=scratch, host=host, port=ports["nginx"], tls_port=ports["nginx-tls"], root=root
+            scratch=scratch,
+            host=host,
+            port=ports["nginx"],
+            tls_port=ports["nginx-tls"],
+            root=root,
+            most=most,
         )
     )
 
@@ -313,8 +325,38 @@ def load(
     return cpu_s / int(match[1]) * 1e6, int(match[1]) / seconds
 
 
-def stalled_bytes(peer: BenchedServer, count: int) -> float:
-    """Resident memory that each of `count` downloads costs that begin and are not read on."""
+@dataclass(frozen=True)
+class Stalled:
+    """What downloads cost that begin and are not read on.
+
+    Resident bytes each, the part of a core that all take, and the time in which 99 of 100 small
+    files come beside them, s.
+    """
+
+    bytes_each: float
+    core: float
+    small_p99_s: float
+
+
+def small_p99_s(peer: BenchedServer, seconds: float) -> float:
+    """The 99th percentile of the time of a small file, asked for a hundred times a second."""
+    times = []
+    with socket.create_connection((peer.host, peer.port), 30) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for _ in range(round(100 * seconds)):
+            began = time.perf_counter()
+            sock.sendall(b"GET /1k.bin HTTP/1.1\r\nHost: bench\r\n\r\n")
+            got = sock.recv(65536)
+            length = got.find(b"\r\n\r\n") + 4 + 1024
+            while len(got) < length:
+                got += sock.recv(65536)
+            times.append(time.perf_counter() - began)
+            time.sleep(0.01)
+    return statistics.quantiles(times, n=100)[-1]
+
+
+def stalled_downloads(peer: BenchedServer, count: int) -> Stalled:
+    """Let `count` downloads begin that are not read on, and look at what that costs."""
 
     def begin(number: int) -> socket.socket:
         sock = socket.socket()
@@ -334,9 +376,15 @@ def stalled_bytes(peer: BenchedServer, count: int) -> float:
     held = [begin(number) for number in range(100, 100 + count)]
     time.sleep(1.0)
     each = (peer.resident_bytes() - before) / count
+    # What begins is over: from here on they stand still.
+    time.sleep(2.0)
+    began, cpu_s = time.monotonic(), peer.cpu_s()
+    time.sleep(5.0)
+    core = (peer.cpu_s() - cpu_s) / (time.monotonic() - began)
+    p99_s = small_p99_s(peer, 5.0)
     for sock in (*warm, *held):
         sock.close()
-    return each
+    return Stalled(each, core, p99_s)
 
 
 def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
@@ -398,7 +446,8 @@ def main() -> None:
         if shutil.which(tool) is None:
             raise SystemExit(f"{tool} is missing; install the Debian package {package}.")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 3 * options.stalled + 1000
+    # Some peers hold the file open for each, too.
+    wanted = 2 * options.stalled + 2000
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise SystemExit(f"The limit on open files is {hard}; raise it to {wanted} (ulimit -n).")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
@@ -413,11 +462,25 @@ def main() -> None:
     click.echo(table(rows, peers))
     stalled = [peer for peer in peers if peer.results.get("stalled")]
     if stalled:
-        each = ", ".join(f"{peer.name} {peer.median('stalled', 0):.1f}" for peer in stalled)
-        click.echo(f"\nKiB per stalled download: {each}.")
+        for name, what in (
+            ("stalled", "KiB per stalled download"),
+            ("stalled core", f"Per cent of a core for {options.stalled} of them"),
+            ("stalled p99", "Small files beside them, 99th percentile, ms"),
+        ):
+            each = ", ".join(f"{peer.name} {peer.median(name, 0):.1f}" for peer in stalled)
+            click.echo(f"\n{what}: {each}.")
     if options.json is not None:
         results = {peer.name: peer.results for peer in peers}
         options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def be_idle(peer: BenchedServer) -> None:
+    """Wait until a server has done what it does after a start: ours hashes each file once."""
+    for _ in range(90):
+        cpu_s = peer.cpu_s()
+        time.sleep(1.0)
+        if peer.cpu_s() - cpu_s <= 0.03:
+            return
 
 
 def measure(
@@ -429,12 +492,15 @@ def measure(
     for path in (scratch, root):
         path.chmod(0o755)
     fill(root)
-    peers = start_all(root, scratch, line.host if line is not None else "127.0.0.1")
+    host = line.host if line is not None else "127.0.0.1"
+    peers = start_all(root, scratch, host, options.stalled)
     try:
         # Caches warm, digests computed: the state a release server is in.
         for peer in peers:
             for row in (ROWS[0], ROWS[11]):
                 load(peer, row, 1, scratch, line)
+        for peer in peers:
+            be_idle(peer)
         for row in rows:
             asked = [p for p in peers if row.everybody or p.name in ("nginx", "tidegate")]
             for number in range(options.rounds):
@@ -445,8 +511,10 @@ def measure(
             click.echo(f"{row.name}: done", err=True)
         if options.stalled:
             for peer in peers:
-                kib = stalled_bytes(peer, options.stalled) / 1024
-                peer.results["stalled"] = [(kib, 0.0)]
+                cost = stalled_downloads(peer, options.stalled)
+                peer.results["stalled"] = [(cost.bytes_each / 1024, 0.0)]
+                peer.results["stalled core"] = [(100.0 * cost.core, 0.0)]
+                peer.results["stalled p99"] = [(1000.0 * cost.small_p99_s, 0.0)]
     finally:
         running = {peer.process for peer in peers}
         running |= {peer.tls.process for peer in peers if peer.tls is not None}
