@@ -87,15 +87,17 @@ class Alignment:
         self._load(offset + self._shift - block, offset + self._shift + len(new) + block)
         runs: list[tuple[int, int, int]] = []
         vain, wide = 0, False
+        # Views: to copy what is compared takes longer than to compare it.
+        whole = memoryview(new)
         for at in range(0, len(new), block):
-            piece = new[at : at + block]
+            piece = whole[at : at + block]
             if not self._is_at(offset + at + self._shift, piece) and vain < _VAIN_SEARCHES:
                 found = self._find(offset + at, piece)
                 if found is None and not wide:
                     self._load(low, high)
                     wide = True
                     found = self._find(offset + at, piece)
-                following = new[at + block : at + 2 * block]
+                following = whole[at + block : at + 2 * block]
                 if found is not None and (
                     self._is_at(offset + at + found, piece)
                     or (following and self._is_at(offset + at + block + found, following))
@@ -117,14 +119,14 @@ class Alignment:
         self._stretch = b""
         self._stretch = self._read_old(low, high - low) if low < high else b""
 
-    def _is_at(self, place: int, piece: bytes) -> bool:
+    def _is_at(self, place: int, piece: memoryview) -> bool:
         at = place - self._low
-        return at >= 0 and self._stretch[at : at + len(piece)] == piece
+        return at >= 0 and self._stretch.startswith(piece, at)
 
-    def _find(self, place: int, piece: bytes) -> int | None:
+    def _find(self, place: int, piece: memoryview) -> int | None:
         """How far from `place` the middle of `piece` stands in the old content, if it does."""
         middle = len(piece) // 2
-        anchor = piece[middle : middle + _ANCHOR_BYTES]
+        anchor = bytes(piece[middle : middle + _ANCHOR_BYTES])
         if len(set(anchor)) < _TELLING_VALUES:
             return None
         at = self._stretch.find(anchor)

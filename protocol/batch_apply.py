@@ -39,6 +39,11 @@ class Stage(Protocol):
     def create(self, path: str, size_bytes: int) -> None: ...
     def write(self, path: str, offset: int, data: bytes | memoryview) -> None: ...
     def read_old(self, part: FilePart, into: memoryview) -> bool: ...
+    def copy_part(
+        self, part: FilePart, old: FilePart, digest: Callable[[memoryview], object]
+    ) -> bool:
+        """Fill a part of a new file with one of the old tree; `digest` gets its bytes in order."""
+
     def digest_new(self, path: str) -> str: ...
     def set_attributes(self, entry: Entry) -> None: ...
 
@@ -139,8 +144,9 @@ class Application:
         for data in self._update.groups():
             group, joined = decode_group(data, window, self._stage.read_old)
             view = memoryview(joined) if joined is not None else None
+            copied = group.codec == "same"
             at = 0
-            for part in group.outs:
+            for number, part in enumerate(group.outs):
                 if entry is None or part.path != entry.path:
                     self._settle(entry, written, hasher)
                     entry, written, hasher = next(carried, None), 0, hashlib.sha256()
@@ -151,9 +157,14 @@ class Application:
                 written += part.length
                 if written > entry.size_bytes:
                     raise BadManifest(f"The update carries too many bytes for {part.path!r}.")
-                if piece is None:
+                if hasher is None:
+                    continue
+                if copied:
+                    if not self._stage.copy_part(part, group.refs[number], hasher.update):
+                        hasher = None
+                elif piece is None:
                     hasher = None
-                if hasher is not None and piece is not None:
+                else:
                     hasher.update(piece)
                     if part.length:
                         self._stage.write(part.path, part.offset, piece)

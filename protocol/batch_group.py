@@ -150,13 +150,19 @@ def _head(outs: tuple[FilePart, ...], refs: tuple[FilePart, ...], codec: Codec) 
 
 def decode_group(
     data: bytes, window_bytes: int, read_old: Callable[[FilePart, memoryview], bool]
-) -> tuple[Group, bytes | bytearray | memoryview | None]:
-    """Read a group back: its parts and their joined bytes.
+) -> tuple[Group, bytes | memoryview | None]:
+    """Read a group back: its parts and their joined bytes, but of `same` the parts alone.
 
     `read_old` fills in the bytes of a reference, or says False when this mirror no longer has
     them; the second value is None then. Check the bytes against the manifest's digests.
     """
     group, payload = _decode_head(data, window_bytes)
+    if group.codec == "same":
+        # Its bytes are copied from the old tree: they need never be here.
+        lengths = [[part.length for part in parts] for parts in (group.outs, group.refs)]
+        if payload or lengths[0] != lengths[1]:
+            raise BadManifest("A group of the update has the wrong length; fetch it again.")
+        return group, None
     old = bytearray(group.ref_bytes)
     with memoryview(old) as view:
         at = 0
@@ -169,10 +175,6 @@ def decode_group(
         if len(payload) != size:
             raise BadManifest("A group of the update has the wrong length; fetch it again.")
         return group, payload
-    if group.codec == "same":
-        if payload or len(old) != size:
-            raise BadManifest("A group of the update has the wrong length; fetch it again.")
-        return group, old
     return group, unpack(payload, size, old)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import hashlib
 import json
 import re
@@ -31,6 +32,8 @@ KEPT_MODE = 0o777
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 #: A NUL, or a part that is empty, "." or "..".
 _ESCAPES = re.compile(r"\0|(?:\A|/)\.{0,2}(?:/|\Z)")
+#: Lines that are remembered with what they say.
+_SAME_LINES = 64
 _LONGEST_PATH = 4096
 _BIGGEST = 1 << 62
 #: The only kind of extended attributes that travels: others give rights, or are the system's own.
@@ -223,7 +226,9 @@ def encode_entry(entry: Entry) -> bytes:
     return encode_row(to_row(entry))
 
 
+@functools.lru_cache(_SAME_LINES)
 def decode_entry(line: bytes) -> Entry:
+    """One manifest line read back. Two trees are read side by side, and most lines are in both."""
     return from_row(decode_row(line))
 
 

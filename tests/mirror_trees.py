@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
@@ -112,6 +112,16 @@ class MemoryStage:
             return False
         content = self.old.files[part.path].content[part.offset : part.offset + part.length]
         into[:] = content
+        return True
+
+    def copy_part(
+        self, part: FilePart, old: FilePart, digest: Callable[[memoryview], object]
+    ) -> bool:
+        data = bytearray(old.length)
+        if not self.read_old(old, memoryview(data)):
+            return False
+        digest(memoryview(data))
+        self.write(part.path, part.offset, data)
         return True
 
     def digest_new(self, path: str) -> str:

@@ -101,6 +101,8 @@ class Builder:
         except BaseException:
             remove_tree(tree)
             raise
+        finally:
+            stage.close()
         os.replace(next_manifest, self._place.manifests / update.header.after)
         return tree, update.header.after
 

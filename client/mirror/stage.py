@@ -7,7 +7,8 @@ import fcntl
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from client.mirror.problem import MirrorProblem
@@ -25,6 +26,7 @@ _HOLE_BYTES = 1 << 16
 _HOLE = bytes(_HOLE_BYTES)
 _MOST_REMEMBERED = 10_000
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def stamp_of(found: os.stat_result) -> Stamp:
@@ -47,6 +49,13 @@ class DiskStage:
         self._straight: dict[str, bool] = {}
         #: Symbolic links of the new tree that lead out of it, so that it must not go live.
         self.leading_out: list[str] = []
+        #: One place for all that is copied: fresh memory costs as much as the copying.
+        self._room = memoryview(bytearray(_CHUNK_BYTES))
+        self._helper = ThreadPoolExecutor(1, "mirror-digest")
+
+    def close(self) -> None:
+        """Nothing is built any more."""
+        self._helper.shutdown()
 
     def _at(self, path: str) -> str:
         return f"{self._new}/{path}" if path else self._new
@@ -135,20 +144,9 @@ class DiskStage:
         os.close(handle)
 
     def write(self, path: str, offset: int, data: bytes | memoryview) -> None:
-        handle = os.open(self._at(path), os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        handle = os.open(self._at(path), _WRITE)
         try:
-            view = memoryview(data)
-            # Beyond its end a file is a hole already, so zeros need no room there.
-            fresh = offset >= os.fstat(handle).st_size
-            end = offset + len(view)
-            while view:
-                if fresh and not view[0] and bytes(view[:_HOLE_BYTES]) == _HOLE[: len(view)]:
-                    done = min(_HOLE_BYTES, len(view))
-                else:
-                    done = os.pwrite(handle, view[:_HOLE_BYTES] if fresh else view, offset)
-                view, offset = view[done:], offset + done
-            if fresh:
-                os.ftruncate(handle, end)
+            _write(handle, offset, memoryview(data))
         finally:
             os.close(handle)
 
@@ -161,15 +159,36 @@ class DiskStage:
         except OSError:
             return False
         try:
-            done = 0
-            while done < part.length:
-                count = os.preadv(handle, [into[done:]], part.offset + done)
-                if not count:
-                    return False
-                done += count
-            return True
+            return _read(handle, part.offset, into)
         finally:
             os.close(handle)
+
+    def copy_part(
+        self, part: FilePart, old: FilePart, digest: Callable[[memoryview], object]
+    ) -> bool:
+        before = self._before(old.path)
+        if before is None:
+            return False
+        try:
+            source = _open_file(before)
+        except OSError:
+            return False
+        try:
+            target = os.open(self._at(part.path), _WRITE)
+            try:
+                for at in range(0, part.length, len(self._room)):
+                    piece = self._room[: part.length - at]
+                    if not _read(source, old.offset + at, piece):
+                        return False
+                    # Both let go of the interpreter, and take about as long as each other.
+                    digested = self._helper.submit(digest, piece)
+                    _write(target, part.offset + at, piece)
+                    digested.result()
+                return True
+            finally:
+                os.close(target)
+        finally:
+            os.close(source)
 
     def digest_new(self, path: str) -> str:
         with open(os.open(self._at(path), _READ), "rb") as content:
@@ -199,6 +218,31 @@ def _open_file(path: str) -> int:
         os.close(handle)
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     return handle
+
+
+def _read(handle: int, offset: int, into: memoryview) -> bool:
+    """Fill `into` from an open file; False where it ends before."""
+    done = 0
+    while done < len(into):
+        count = os.preadv(handle, [into[done:]], offset + done)
+        if not count:
+            return False
+        done += count
+    return True
+
+
+def _write(handle: int, offset: int, view: memoryview) -> None:
+    # Beyond its end a file is a hole already, so zeros need no room there.
+    fresh = offset >= os.fstat(handle).st_size
+    end = offset + len(view)
+    while view:
+        if fresh and not view[0] and bytes(view[:_HOLE_BYTES]) == _HOLE[: len(view)]:
+            done = min(_HOLE_BYTES, len(view))
+        else:
+            done = os.pwrite(handle, view[:_HOLE_BYTES] if fresh else view, offset)
+        view, offset = view[done:], offset + done
+    if fresh:
+        os.ftruncate(handle, end)
 
 
 def _copy(source: int, target: str) -> None:
