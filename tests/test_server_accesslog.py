@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import socket
 import threading
@@ -179,6 +181,32 @@ def test_a_full_disk_loses_lines_and_nothing_else() -> None:
     outlet.fault = None
     writer.write([entry()])
     assert outlet.lines == ["192.0.2.7"]
+
+
+def test_a_line_that_a_full_disk_cut_spoils_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "access.log"
+    outlet = open_outlet(str(path))
+    room = [25]
+
+    def write(handle: int, data: memoryview, write: Callable[..., int] = os.write) -> int:
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = write(handle, data[: room[0]])
+        room[0] -= done
+        return done
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", write)
+        for lines in (["the first line", "the second line"], ["the third line"]):
+            with pytest.raises(OSError, match="No space left"):
+                outlet.send(lines)
+    outlet.send(["the fourth line"])
+    outlet.send(["the fifth line"])
+    outlet.close()
+    written = path.read_text().splitlines()
+    assert written == ["the first line", "the second", "the fourth line", "the fifth line"]
 
 
 def test_a_file_that_was_renamed_is_begun_anew(tmp_path: Path) -> None:

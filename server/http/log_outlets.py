@@ -79,18 +79,23 @@ class _File:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._handle = self._open()
+        #: A full disk took the beginning of a line, which the next must not go on.
+        self._cut = False
 
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
     def send(self, lines: list[str]) -> None:
+        lines = ["", *lines] if self._cut else lines
         left = memoryview(("\n".join(lines) + "\n").encode("ascii", "backslashreplace"))
         while left:
-            left = left[os.write(self._handle, left) :]
+            done = os.write(self._handle, left)
+            self._cut = left[done - 1 : done] != b"\n"
+            left = left[done:]
 
     def reopen(self) -> None:
         fresh = self._open()
-        old, self._handle = self._handle, fresh
+        old, self._handle, self._cut = self._handle, fresh, False
         os.close(old)
 
     def close(self) -> None:
