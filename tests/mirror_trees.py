@@ -121,7 +121,7 @@ class MemoryStage:
         if not self.read_old(old, memoryview(data)):
             return False
         digest(memoryview(data))
-        self.write(part.path, part.offset, data)
+        self.write(part.path, part.offset, bytes(data))
         return True
 
     def digest_new(self, path: str) -> str:

@@ -90,7 +90,7 @@ class _File:
         left = memoryview(("\n".join(lines) + "\n").encode("ascii", "backslashreplace"))
         while left:
             done = os.write(self._handle, left)
-            self._cut = left[done - 1 : done] != b"\n"
+            self._cut = left[done - 1] != ord("\n")
             left = left[done:]
 
     def reopen(self) -> None:
