@@ -57,7 +57,7 @@ from policies.queue.table import MOST_POLLS
 from policies.queue.tickets import READY, WAITING, TicketQueue
 from policies.reputation import Delivered, Reputation
 from policies.settings import PolicySettings
-from policies.sharing import Shares, stranger_network
+from policies.sharing import Strangers, stranger_network
 
 #: A download that took this much, or a tenth of what it wanted, has been used.
 _TAKEN_BYTES = 1 << 20
@@ -114,7 +114,7 @@ class AdmissionState:
     capacity: Capacity = field(default_factory=Capacity)
     reputation: Reputation = field(default_factory=Reputation)
     delivered: Delivered = field(default_factory=Delivered)
-    shares: Shares = field(default_factory=Shares)
+    strangers: Strangers = field(default_factory=Strangers)
     crowds: Crowds = field(default_factory=Crowds)
     #: Nobody starts; who runs may finish, who asks gets a place.
     closed: bool = False
@@ -137,7 +137,7 @@ class HookedAdmission:
         self.queue = state.queue
         self.estimator = state.estimator
         self.capacity = state.capacity
-        self.shares = state.shares
+        self.strangers = state.strangers
         self.crowds = state.crowds
         self.capacity.configure(settings.bandwidth_bytes_s, settings.overbook)
         self.advice = RetryAdvice(settings, rng)
@@ -237,7 +237,7 @@ class HookedAdmission:
         lease = self.pool.find(job.client, job.file)
         if lease is not None:
             return self._join(lease, now)
-        self.shares.note(job, self.settings.network_shares)
+        self.strangers.note(job)
         row = self.queue.find(job.client, job.file) if len(self.queue) else None
         if row is not None:
             return self._returning(row, job, now)

@@ -132,8 +132,8 @@ class FairPolicy(Policy):
         if not self._known or len(self._virtual) >= _TRACKED:
             return math.inf
         speed_bytes_s = min(speed_bytes_s, self._capacity.rate_bytes_s)
-        share = self.admission.shares.of(client)
-        return self._virtual.add(client, max(1, size_bytes), speed_bytes_s, share)
+        network, most = self.admission.strangers.network_of(client), self.settings.network_shares
+        return self._virtual.add(client, max(1, size_bytes), speed_bytes_s, network, most)
 
     def _slack_s(self, client: str, mark: float, needs_s: float) -> float:
         """How long a download may still stand back."""

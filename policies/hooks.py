@@ -14,7 +14,7 @@ from policies.estimate.estimator import Estimator
 from policies.leases import Lease, LeasePool
 from policies.queue.tickets import TicketQueue
 from policies.settings import PolicySettings
-from policies.sharing import Shares
+from policies.sharing import Strangers
 
 
 class AdmissionView(Protocol):
@@ -25,7 +25,7 @@ class AdmissionView(Protocol):
     pool: LeasePool
     capacity: Capacity
     estimator: Estimator
-    shares: Shares
+    strangers: Strangers
 
     def is_large(self, size_bytes: int) -> bool:
         """Whether a job of that size may have to wait for small ones."""

@@ -1,12 +1,12 @@
 """One link shared max-min among many transfers, each capped by its client; exact, without steps.
 
-Water filling: every transfer gets min(its cap, L) where the water level L makes the sum equal the
-capacity (or is infinite when all caps fit). Transfers *at their cap* end at a known instant as
-long as they stay so. Transfers *at the level* all run at L, so they end in the order of
-`remaining + V`, where V is a clock that runs at L bytes a second (virtual time as in fair
-queueing: Parekh and Gallager 1993). Each side is two heaps, one by end and one by cap; entries go
-stale by a stamp and are dropped when they surface. So an arrival, an end or a pause costs
-O(log n) plus the transfers that cross the level.
+Water filling: every transfer gets min(its cap, its weight times L) where the water level L makes
+the sum equal the capacity (or is infinite when all caps fit). Transfers *at their cap* end at a
+known instant as long as they stay so. Transfers *at the level* run at L by weight, so they end in
+the order of `remaining / weight + V`, where V is a clock that runs at L bytes a second (virtual
+time as in fair queueing: Parekh and Gallager 1993). Each side is two heaps, one by end and one by
+cap; entries go stale by a stamp and are dropped when they surface. So an arrival, an end or a pause
+costs O(log n) plus the transfers that cross the level.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import math
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-#: Caps are rounded to this many bytes a second, so that their sums are exact in a double.
-_QUANTUM = 1.0 / 1024.0
+#: Caps are rounded to this many bytes a second, so that their sums are exact in a double; weights
+#: for the same reason.
+_QUANTUM, _WEIGHT_QUANTUM = 1.0 / 1024.0, 2.0**-24
 
 
 def _rounded(cap_bytes_s: float) -> float:
@@ -29,7 +30,7 @@ _OUT, _CAPPED, _LEVEL = 0, 1, 2
 
 
 class Flow:
-    """One transfer. `payload` belongs to the caller."""
+    """One transfer. `payload` belongs to the caller; `weight` is changed by `SharedLink.weigh`."""
 
     __slots__ = (
         "_end",
@@ -39,11 +40,13 @@ class Flow:
         "cap_bytes_s",
         "payload",
         "since_s",
+        "weight",
     )
 
     def __init__(self, cap_bytes_s: float, remaining_bytes: float, payload: Any = None) -> None:
         self.cap_bytes_s = _rounded(cap_bytes_s)
         self.payload = payload
+        self.weight = 1.0
         #: What it got when it was last looked at, or until it was done; since when it runs.
         self.since_s = 0.0
         self._remaining = float(remaining_bytes)
@@ -72,6 +75,7 @@ class SharedLink:
         self._v = 0.0
         self._level = math.inf
         self._level_count = 0
+        self._level_weight = 0.0
         self._capped_count = 0
         self._capped_sum = 0.0
         self._stamps = 0
@@ -93,7 +97,7 @@ class SharedLink:
 
     @property
     def level_bytes_s(self) -> float:
-        """The most that any transfer gets; infinite while every cap fits."""
+        """The most that a transfer of weight 1 gets; infinite while every cap fits."""
         return self._level
 
     @property
@@ -113,14 +117,14 @@ class SharedLink:
         """What this transfer gets now, bytes a second."""
         if flow._state == _CAPPED:
             return flow.cap_bytes_s
-        return self._level if flow._state == _LEVEL else 0.0
+        return flow.weight * self._level if flow._state == _LEVEL else 0.0
 
     def remaining(self, flow: Flow) -> float:
         """What is left of this transfer, bytes."""
         if flow._state == _CAPPED:
             return max(0.0, (flow._end - self.now) * flow.cap_bytes_s)
         if flow._state == _LEVEL:
-            return max(0.0, flow._end - self._v)
+            return max(0.0, (flow._end - self._v) * flow.weight)
         return flow._remaining
 
     # --- time ------------------------------------------------------------------------------
@@ -180,7 +184,7 @@ class SharedLink:
         if flow._state != _OUT:
             return
         flow.since_s = self.now
-        if flow.cap_bytes_s <= self._level and math.isfinite(flow.cap_bytes_s):
+        if flow.cap_bytes_s <= flow.weight * self._level and math.isfinite(flow.cap_bytes_s):
             self._put_capped(flow)
         else:
             self._put_level(flow)
@@ -204,6 +208,15 @@ class SharedLink:
         flow.cap_bytes_s = _rounded(cap_bytes_s)
         self.start(flow)
 
+    def weigh(self, flow: Flow, weight: float) -> None:
+        """A transfer counts as so many (above 0) from now on."""
+        running, since_s = flow.running, flow.since_s
+        self.stop(flow)
+        flow.weight = max(_WEIGHT_QUANTUM, round(weight / _WEIGHT_QUANTUM) * _WEIGHT_QUANTUM)
+        if running:
+            self.start(flow)
+            flow.since_s = since_s
+
     def shorten(self, flow: Flow, by_bytes: float) -> None:
         """So much of a transfer, running or not, is wanted no more; it loses no place by that."""
         running, since_s = flow.running, flow.since_s
@@ -221,16 +234,17 @@ class SharedLink:
         self._capped_sum += flow.cap_bytes_s
         self._capped_count += 1
         heappush(self._capped_by_end, (flow._end, stamp, flow))
-        heappush(self._capped_by_cap, (-flow.cap_bytes_s, stamp, flow))
+        heappush(self._capped_by_cap, (-flow.cap_bytes_s / flow.weight, stamp, flow))
 
     def _put_level(self, flow: Flow) -> None:
         self._stamps += 1
         flow._stamp = stamp = self._stamps
         flow._state = _LEVEL
-        flow._end = self._v + flow._remaining
+        flow._end = self._v + flow._remaining / flow.weight
         self._level_count += 1
+        self._level_weight += flow.weight
         heappush(self._level_by_end, (flow._end, stamp, flow))
-        heappush(self._level_by_cap, (flow.cap_bytes_s, stamp, flow))
+        heappush(self._level_by_cap, (flow.cap_bytes_s / flow.weight, stamp, flow))
 
     def _take_out(self, flow: Flow) -> None:
         if flow._state == _CAPPED:
@@ -238,15 +252,18 @@ class SharedLink:
             self._capped_sum = self._capped_sum - flow.cap_bytes_s if self._capped_count else 0.0
         else:
             self._level_count -= 1
+            self._level_weight -= flow.weight
             if not self._level_count:
-                self._v = 0.0  # nobody's end refers to it any more: start afresh, stay precise
+                self._level_weight = self._v = (
+                    0.0  # nobody's end refers to it any more: start afresh, stay precise
+                )
         flow._state = _OUT
         self._stamps += 1
         flow._stamp = self._stamps
 
     def _fill(self) -> float:
         if self._level_count:
-            return max(0.0, self.capacity_bytes_s - self._capped_sum) / self._level_count
+            return max(0.0, self.capacity_bytes_s - self._capped_sum) / self._level_weight
         return math.inf if self._capped_sum <= self.capacity_bytes_s else 0.0
 
     def _rebalance(self) -> None:

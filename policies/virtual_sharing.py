@@ -5,6 +5,10 @@ their own speeds, as a plain web server does. A client that asks for several fil
 download ends at a *mark*, a count of the bytes its client has asked for. The time until a mark is
 foretold at the flow's present rate. (Related: FSP, Friedman and Henderson, SIGMETRICS 2003, which
 serves in the order of these times; here they only say when a download can wait no longer.)
+
+Strangers of one network (`policies.sharing`) weigh no more than so many others, together: where
+there are more, each has its part of that. So a crowd that is all of one network is shared as any
+other.
 """
 
 from __future__ import annotations
@@ -13,26 +17,43 @@ import math
 
 from policies.max_min import Flow, SharedLink
 
+#: The weights of a network's flows are set anew once it has so many times as many, or as few: then
+#: one more costs the same few steps however many there are.
+_MOVED = 1.1
+
+
+class _Network:
+    """The flows of one network's strangers, and the weight that each has."""
+
+    __slots__ = ("flows", "shares", "weighed", "weight")
+
+    def __init__(self, shares: int) -> None:
+        self.shares = shares
+        self.flows: dict[str, Flow] = {}
+        #: How many there were when they were weighed.
+        self.weighed = 0
+        self.weight = 1.0
+
 
 class VirtualSharing:
-    """Flows by share (`policies.sharing`): mostly one client. Sizes are bytes, times seconds."""
+    """One flow a client. Sizes are bytes, times seconds."""
 
-    __slots__ = ("_asked", "_clients", "_flows", "_link", "_open", "_share")
+    __slots__ = ("_asked", "_flows", "_link", "_network_of", "_networks", "_open", "_speeds")
 
     def __init__(self) -> None:
         self._link: SharedLink | None = None
         self._flows: dict[str, Flow] = {}
-        #: Bytes each share has asked for in all, and its downloads that are not over in truth;
-        #: forgotten once it has neither a flow nor such a download.
+        #: Of each client: the bytes it has asked for in all, how fast it is with all that it
+        #: fetches at once, and its downloads that are not over in truth; forgotten once it has
+        #: neither a flow nor such a download.
         self._asked: dict[str, float] = {}
+        self._speeds: dict[str, float] = {}
         self._open: dict[str, int] = {}
-        #: The share of each client with a download that is not over, and how many it has.
-        self._share: dict[str, tuple[str, int]] = {}
-        #: The speeds of a share's clients, each with all that it fetches at once.
-        self._clients: dict[str, dict[str, float]] = {}
+        self._network_of: dict[str, str] = {}
+        self._networks: dict[str, _Network] = {}
 
     def __len__(self) -> int:
-        """Shares that are not done."""
+        """Clients that are not done."""
         return len(self._flows)
 
     def run_to(self, now: float, capacity_bytes_s: float) -> None:
@@ -46,88 +67,119 @@ class VirtualSharing:
             flow = link.pop_ended()
             if flow is None:
                 break
-            del self._flows[flow.payload]
-            self._forget(flow.payload)
+            self._flow_over(flow.payload)
         link.run_to(now)
         link.set_capacity(capacity_bytes_s)
 
     def add(
-        self, client: str, size_bytes: int, speed_bytes_s: float, share: str | None = None
+        self,
+        client: str,
+        size_bytes: int,
+        speed_bytes_s: float,
+        network: str = "",
+        network_shares: int = 0,
     ) -> float:
         """A client that takes `speed_bytes_s` asks for so much; returns the mark of its end.
 
-        It stays in the `share` it came with (None: one of its own) as long as it has downloads.
-        Call `run_to` before, once at least.
+        With a `network` it is one of its strangers, who weigh as much as `network_shares` others
+        at the most; it stays one as long as it has downloads. Call `run_to` before, once at least.
         """
         assert self._link is not None
-        share, downloads = self._share.get(client, (share or client, 0))
-        self._share[client] = share, downloads + 1
-        speeds = self._clients.setdefault(share, {})
-        speeds[client] = max(speed_bytes_s, speeds.get(client, 0.0))
-        flow = self._flows.get(share)
-        if flow is None:
-            flow = self._flows[share] = Flow(sum(speeds.values()), size_bytes, share)
-            self._link.start(flow)
+        speed = self._speeds[client] = max(speed_bytes_s, self._speeds.get(client, 0.0))
+        flow = self._flows.get(client)
+        if flow is not None:
+            self._link.change(flow, size_bytes, speed)
         else:
-            self._link.change(flow, size_bytes, sum(speeds.values()))
-        self._open[share] = self._open.get(share, 0) + 1
-        mark = self._asked[share] = self._asked.get(share, 0.0) + size_bytes
+            flow = self._flows[client] = Flow(speed, size_bytes, client)
+            if client not in self._asked and network and network_shares:
+                self._network_of[client] = network
+            self._join(client, flow, network_shares)
+            self._link.start(flow)
+        self._open[client] = self._open.get(client, 0) + 1
+        mark = self._asked[client] = self._asked.get(client, 0.0) + size_bytes
         return mark
 
     def set_speed(self, client: str, speed_bytes_s: float) -> None:
         """The client is faster or slower than was thought, with all that it fetches at once."""
-        share, _ = self._share.get(client, (client, 0))
-        speeds, flow = self._clients.get(share, {}), self._flows.get(share)
-        known = speeds.get(client)
-        if flow is None or known is None or abs(known - speed_bytes_s) <= 0.05 * speed_bytes_s:
+        flow, known = self._flows.get(client), self._speeds.get(client, 0.0)
+        if flow is None or abs(known - speed_bytes_s) <= 0.05 * speed_bytes_s:
             return
         assert self._link is not None
-        speeds[client] = speed_bytes_s
-        self._link.change(flow, 0.0, sum(speeds.values()))
+        self._speeds[client] = speed_bytes_s
+        self._link.change(flow, 0.0, speed_bytes_s)
 
     def end(self, client: str, done: bool) -> None:
         """One of the client's downloads is over in truth; a finished one runs on here.
 
-        When the last one of a share was given up, nothing would be sent to it any more.
+        When its last one was given up, nothing would be sent to it any more.
         """
-        share, downloads = self._share.pop(client, (client, 1))
-        if downloads > 1:
-            self._share[client] = share, downloads - 1
-        left = self._open.get(share, 0) - 1
+        left = self._open.get(client, 0) - 1
         if left > 0:
-            self._open[share] = left
-            if downloads <= 1 and len(self._clients.get(share, ())) > 1:
-                del self._clients[share][client]
+            self._open[client] = left
             return
-        self._open.pop(share, None)
-        if not done and share in self._flows:
+        self._open.pop(client, None)
+        flow = self._flows.get(client)
+        if flow is not None and not done:
             assert self._link is not None
-            self._link.stop(self._flows.pop(share))
-        self._forget(share)
+            self._link.stop(flow)
+            self._flow_over(client)
+        elif flow is None:
+            self._forget(client)
 
-    def _forget(self, share: str) -> None:
-        if share not in self._flows and share not in self._open:
-            self._asked.pop(share, None)
-            self._clients.pop(share, None)
+    def _flow_over(self, client: str) -> None:
+        del self._flows[client]
+        network = self._networks.get(self._network_of.get(client, ""))
+        if network is not None:
+            del network.flows[client]
+            if len(network.flows) * _MOVED < network.weighed:
+                self._weigh(network)
+            if not network.flows:
+                del self._networks[self._network_of[client]]
+        if client not in self._open:
+            self._forget(client)
+
+    def _forget(self, client: str) -> None:
+        for of_client in (self._asked, self._speeds, self._network_of):
+            of_client.pop(client, None)
+
+    # -- the weight of a network -----------------------------------------------------------------
+
+    def _join(self, client: str, flow: Flow, network_shares: int) -> None:
+        key = self._network_of.get(client)
+        if key is None:
+            return
+        network = self._networks.setdefault(key, _Network(network_shares))
+        flow.weight = network.weight
+        network.flows[client] = flow
+        if len(network.flows) > _MOVED * network.weighed:
+            self._weigh(network)
+
+    def _weigh(self, network: _Network) -> None:
+        assert self._link is not None
+        network.weighed = count = len(network.flows)
+        weight = min(1.0, network.shares / count) if count else 1.0
+        if weight != network.weight:
+            network.weight = weight
+            for flow in network.flows.values():
+                self._link.weigh(flow, weight)
 
     def is_served(self, client: str, speed_bytes_s: float, nearly: float = 1.0) -> bool:
         """Whether a client that takes so much with all it fetches at once is given that.
 
-        It is with all of its share. Up to `nearly` times as much counts, too.
+        Up to `nearly` times as much counts, too.
         """
         assert self._link is not None
-        speeds = self._clients.get(self._share.get(client, (client, 0))[0], {})
-        others = sum(speed for name, speed in speeds.items() if name != client)
-        return speed_bytes_s + others <= nearly * self._link.level_bytes_s
+        network = self._networks.get(self._network_of.get(client, ""))
+        weight = 1.0 if network is None else network.weight
+        return speed_bytes_s <= nearly * weight * self._link.level_bytes_s
 
     def left_s(self, client: str, mark: float) -> float:
         """Seconds until the download that ends at this mark would be done; 0 if it would be now."""
-        share, _ = self._share.get(client, (client, 0))
-        flow = self._flows.get(share)
+        flow = self._flows.get(client)
         if flow is None:
             return 0.0
         assert self._link is not None
-        left = self._link.remaining(flow) - (self._asked[share] - mark)
+        left = self._link.remaining(flow) - (self._asked[client] - mark)
         if left <= 0.0:
             return 0.0
         rate = self._link.rate(flow)

@@ -73,13 +73,16 @@ def test_an_empty_link_never_ends_anything_and_needs_a_capacity() -> None:
         SharedLink(0.0)
 
 
-def water_fill(capacity: float, caps: list[float]) -> list[float]:
-    """The textbook allocation, by sorting."""
-    shares, left = [0.0] * len(caps), capacity
-    order = sorted(range(len(caps)), key=caps.__getitem__)
-    for position, index in enumerate(order):
-        shares[index] = min(caps[index], left / (len(order) - position))
+def water_fill(capacity: float, flows: list[Flow]) -> list[float]:
+    """The textbook allocation by weight, by sorting."""
+    shares, left = [0.0] * len(flows), capacity
+    order = sorted(range(len(flows)), key=lambda i: flows[i].cap_bytes_s / flows[i].weight)
+    weight = sum(flow.weight for flow in flows)
+    for index in order:
+        flow = flows[index]
+        shares[index] = min(flow.cap_bytes_s, left * flow.weight / weight)
         left -= shares[index]
+        weight -= flow.weight
     return shares
 
 
@@ -95,13 +98,15 @@ def test_matches_a_brute_force_integrator(seed: int, count: int, capacity: float
         )
         for _ in range(count)
     ]
+    for flow in flows:
+        link.weigh(flow, rng.choice([1.0, 1.0, rng.uniform(0.01, 4.0)]))
     left = {flow: link.remaining(flow) for flow in flows}
     running: list[Flow] = []
     toggles = sorted((rng.uniform(0, 20), rng.randrange(count)) for _ in range(3 * count))
     now = 0.0
     for at, index in [*toggles, (math.inf, 0)]:
         while True:
-            shares = water_fill(capacity, [flow.cap_bytes_s for flow in running])
+            shares = water_fill(capacity, running)
             for flow, share in zip(running, shares, strict=True):
                 assert link.rate(flow) == pytest.approx(share, rel=1e-6)
             ends = [now + left[f] / s for f, s in zip(running, shares, strict=True)]
@@ -122,7 +127,9 @@ def test_matches_a_brute_force_integrator(seed: int, count: int, capacity: float
         if at == math.inf:
             break
         target = flows[index]
-        if target in running:
+        if target in running and rng.random() < 0.2:
+            link.weigh(target, rng.uniform(0.01, 4.0))
+        elif target in running:
             link.stop(target)
             running.remove(target)
             assert link.remaining(target) == pytest.approx(left[target], rel=1e-6, abs=1e-3)

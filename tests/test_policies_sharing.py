@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from unittest.mock import patch
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from policies import virtual_sharing
 from policies.contract import Job
-from policies.sharing import Shares
+from policies.sharing import Strangers
 from policies.virtual_sharing import VirtualSharing
 
 LINK = 1_000_000.0
@@ -16,54 +21,65 @@ def job(client: str, network: tuple[str, ...] = NETWORK, *, known: bool = False)
     return Job(client, "/f", 10_000_000, 10_000_000, network=network, known=known)
 
 
-def test_strangers_of_a_network_have_so_many_shares_in_all() -> None:
-    shares = Shares()
-    for number in range(500):
-        shares.note(job(f"a#{number}"), 4)
-    found = {shares.of(f"a#{number}") for number in range(500)}
-    assert len(found) == 4
-    shares.note(job("b", ("203.0.114.1", "203.0.114.0/24")), 4)
-    assert shares.of("b") not in found
+def test_strangers_count_with_their_network_and_who_is_known_does_not() -> None:
+    strangers = Strangers()
+    strangers.note(job("a"))
+    assert strangers.network_of("a") == NETWORK[-1]
+    strangers.note(job("a", known=True))
+    assert strangers.network_of("a") == ""
+    strangers.note(job("b", ()))
+    assert strangers.network_of("b") == strangers.network_of("nobody") == ""
 
 
-def test_who_is_known_has_a_share_of_its_own() -> None:
-    shares = Shares()
-    shares.note(job("a"), 1)
-    assert shares.of("a") != "a"
-    shares.note(job("a", known=True), 1)
-    assert shares.of("a") == "a"
-    shares.note(job("b", ()), 1)
-    assert shares.of("b") == "b"
-    shares.note(job("c"), 0)
-    assert shares.of("c") == "c"
-
-
-def test_a_crowd_of_names_is_one_in_the_virtual_sharing() -> None:
+def test_a_crowd_of_names_weighs_as_few_in_the_virtual_sharing() -> None:
     virtual = VirtualSharing()
     virtual.run_to(0.0, LINK)
-    marks = [virtual.add(f"a{number}", 10_000_000, LINK, "n") for number in range(100)]
+    marks = [virtual.add(f"a{number}", 10_000_000, LINK, "n", 4) for number in range(100)]
     honest = virtual.add("honest", 10_000_000, LINK)
-    assert virtual.left_s("honest", honest) == pytest.approx(20.0)
-    # The first of the crowd is done as soon, the last one after all the others.
-    assert virtual.left_s("a0", marks[0]) == pytest.approx(20.0)
-    assert virtual.left_s("a99", marks[99]) == pytest.approx(2000.0)
+    # As beside four others; a tenth more before the crowd is weighed anew.
+    assert 50.0 <= virtual.left_s("honest", honest) <= 55.0
+    for number, mark in enumerate(marks):
+        assert virtual.left_s(f"a{number}", mark) == pytest.approx(1250.0, rel=0.1)
+    slow = LINK / 50
+    assert virtual.is_served("honest", slow)
+    assert not virtual.is_served("a0", slow)
+    # As they leave, those who stay have more, up to that of anybody else.
+    for number in range(97):
+        virtual.end(f"a{number}", False)
+    assert virtual.left_s("honest", honest) == pytest.approx(40.0)
+    assert virtual.left_s("a99", marks[99]) == pytest.approx(40.0)
+    assert virtual.is_served("a99", slow)
 
 
-def test_a_share_is_as_fast_as_its_clients_together() -> None:
-    virtual = VirtualSharing()
-    virtual.run_to(0.0, LINK)
-    first = virtual.add("a", 1_000_000, 100_000.0, "n")
-    assert virtual.left_s("a", first) == pytest.approx(10.0)
-    virtual.add("b", 1_000_000, 100_000.0, "n")
-    assert virtual.left_s("a", first) == pytest.approx(5.0)
-    virtual.set_speed("b", 400_000.0)
-    assert virtual.left_s("a", first) == pytest.approx(2.0)
-    virtual.end("b", False)
-    virtual.set_speed("a", 50_000.0)
-    assert virtual.left_s("a", first) == pytest.approx(20.0)
-    virtual.end("a", True)
-    virtual.run_to(1000.0, LINK)
-    assert len(virtual) == 0
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 30), st.integers(1, 50), st.integers(1, 50)),
+        min_size=1,
+        max_size=30,
+    ),
+    st.integers(1, 16),
+)
+def test_a_crowd_that_is_all_of_one_network_is_shared_as_any_other(
+    jobs: list[tuple[int, int, int]], most: int
+) -> None:
+    """Before, its downloads came one after another, and Fair hardly put the short ones first."""
+    alone, crowd = VirtualSharing(), VirtualSharing()
+    with patch.object(virtual_sharing, "_MOVED", 1.0):  # weighed anew at every change
+        marks = {}
+        for number, (at, size, speed) in enumerate(sorted(jobs)):
+            client, size_bytes, takes = f"c{number}", 100_000 * size, LINK * speed / 50
+            for virtual in (alone, crowd):
+                virtual.run_to(float(at), LINK)
+            marks[client] = alone.add(client, size_bytes, takes)
+            crowd.add(client, size_bytes, takes, "n", most)
+        for later_s in (31.0, 40.0, 100.0, 300.0):
+            for virtual in (alone, crowd):
+                virtual.run_to(later_s, LINK)
+            for client, mark in marks.items():
+                theirs = pytest.approx(alone.left_s(client, mark), rel=1e-6, abs=1e-5)
+                assert crowd.left_s(client, mark) == theirs
+    assert len(alone) == len(crowd) == 0
 
 
 def test_who_fetches_much_at_once_is_not_taken_for_somebody_slow() -> None:
