@@ -54,6 +54,19 @@ def test_two_clients_share_one_link_max_min() -> None:
     assert ends(play(both, Scenario("ps"))) == {0: 1.5, 1: 2.5}
 
 
+def test_what_a_kernel_takes_ahead_of_its_reader_shortens_nobodys_session() -> None:
+    """A slow reader takes some of the line before it has use for it; the other is later."""
+    slow, fast = visitor("a", 0.0, 100_000.0, 500_000), visitor("b", 0.0, math.inf, 900_000)
+    workload = population(slow, fast)
+    found = {}
+    for reader_bytes in (0, 200_000):
+        conditions = Conditions(1_000_000.0, reader_bytes=reader_bytes, paced=False)
+        policy = Scenario("ps", bandwidth_bytes_s=1_000_000.0).make_policy(workload, 0)
+        found[reader_bytes] = ends(Engine(workload, policy, conditions).run())
+    assert found[0] == pytest.approx({0: 5.5, 1: 1.5}, abs=0.01)
+    assert found[200_000] == pytest.approx({0: 5.5, 1: 1.7}, abs=0.05)
+
+
 def test_a_busy_server_is_asked_again_after_fifteen_seconds() -> None:
     both = population(visitor("a", 0.0, 100.0, 1_000), visitor("b", 1.0, 100.0, 1_000))
     tally = play(both, Scenario("http", slots=1))

@@ -22,6 +22,8 @@ from urllib.parse import urlsplit
 
 _BLOCK = 64 * 1024
 _WINDOW_BYTES = 128 * 1024
+#: What the kernel takes of a client before it reads; Linux doubles what it is asked for.
+READER_BYTES = 2 * _WINDOW_BYTES
 _GIVE_UP_S = 600.0
 
 

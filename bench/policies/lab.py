@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bench.policies.crowd import READER_BYTES
 from bench.shared import markdown, namespaces
 from bench.shared.namespaces import inside, run, shape
 from loadtest.sim.engine import Engine
@@ -221,6 +222,7 @@ def simulated(policy: str, workload: Workload, told_bytes_s: float | None, seeds
             attempt_s=0.0,
             accept_s=0.0,
             ceiling_bytes_s=told_bytes_s,
+            reader_bytes=READER_BYTES,
         )
         settings = {"bandwidth_bytes_s": told_bytes_s}
         told = replace(scenario, tells_bandwidth=False, settings=settings)

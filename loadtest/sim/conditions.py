@@ -21,8 +21,10 @@ class Conditions:
     progress of transfers, as the live server does, and how much later by chance (`tick_late`, a
     part of it); `first_tick_s` after the first arrival (None: one tick; on a live server that is
     chance). `look_s`: what a transfer gets is told once it has run so long. `socket_bytes`: what a
-    socket that is full goes on sending once its transfer is paused. `paced`: the server finds its
-    line and caps itself, with `ceiling_bytes_s` configured or not. `limit_s`: give up on a run that
+    socket that is full goes on sending once its transfer is paused. `reader_bytes`: what a client's
+    kernel takes before its program has read it, as with `--limit-rate`; 0 where its line is what
+    makes it slow. `paced`: the server finds its line and caps itself, with `ceiling_bytes_s`
+    configured or not. `limit_s`: give up on a run that
     has not ended by then (a policy that starves somebody). `answer_bytes`: what an answer without a
     file takes of the link; who asks often takes some of it from those who download. `line`: from
     such a time on, in seconds, the link carries such a part of its bandwidth. `peers`: such a part
@@ -39,6 +41,7 @@ class Conditions:
     first_tick_s: float | None = None
     look_s: float = 0.2
     socket_bytes: int = 64 * 1024
+    reader_bytes: int = 0
     paced: bool = True
     ceiling_bytes_s: float | None = None
     manners: Manners = POLITE

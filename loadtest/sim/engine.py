@@ -9,7 +9,7 @@ policy, conditions): no clock, no global randomness.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from heapq import heappop, heappush
 from random import Random
@@ -157,6 +157,8 @@ class Engine:
                 flows[lease], sizes[lease] = flow, self._file_of(clients[0]).size_bytes
         if self._swarm is not None:
             self._swarm.move(now, self._origin_bytes)
+        if self.conditions.reader_bytes:
+            self._read_on(flows)
         goodput = sight.tick(now, flows, sizes)
         held, self._tried = self._tried, sight.orders.hold
         for lease in self._tried - held:
@@ -324,14 +326,39 @@ class Engine:
             client.first_byte_s = self.now
         if self._chronicle is not None:
             self._chronicle.carried(self.now, client.number, True)
-        if client.flow.running:
-            self._link.change(client.flow, 0.0, client.visitor.rate_bytes_s)
-        else:
-            self._link.start(client.flow)
+        self._read(client)
+        self._link.change(client.flow, 0.0, self._takes(client))
         if client.lease is not None:
             self._sight.begins(client.lease, client.flow, self.now)
 
+    def _read(self, client: SimClient) -> None:
+        """What its program has read since the last call leaves its kernel."""
+        if client.flow is None or not self.conditions.reader_bytes:
+            return
+        left, passed = self._link.remaining(client.flow), self.now - client.read_s
+        came = client.read_left - left if client.read_left < math.inf else 0.0
+        client.unread = max(0.0, client.unread + came - client.visitor.rate_bytes_s * passed)
+        client.read_s, client.read_left = self.now, left
+
+    def _read_on(self, flows: Mapping[int, Flow]) -> None:
+        """As at each tick: what was read makes room for the transfers that run."""
+        for lease, clients in self._leases.items():
+            goes_on = lease in flows and lease not in self._tried
+            for client in clients:
+                self._read(client)
+                if goes_on and client.flow is not None and client.flow.running:
+                    self._link.change(client.flow, 0.0, self._takes(client))
+
+    def _takes(self, client: SimClient) -> float:
+        """How fast its kernel takes bytes until the next tick."""
+        rate = client.visitor.rate_bytes_s
+        if not self.conditions.reader_bytes:
+            return rate
+        room = max(0.0, self.conditions.reader_bytes - client.unread)
+        return rate + room / self.conditions.tick_s
+
     def _body_ended(self, client: SimClient) -> None:
+        self._read(client)
         lease, flow = client.lease, client.flow
         assert lease is not None
         assert flow is not None
@@ -343,7 +370,12 @@ class Engine:
             self._paused.discard(lease)
             self._sight.ends(lease)
         client.lease = client.flow = None
-        self._end_file(client)
+        reads_s = client.unread / client.visitor.rate_bytes_s
+        client.read_left, client.unread = math.inf, 0.0
+        if reads_s > 0.0:
+            self._at(self.now + reads_s, self._end_file, client)
+        else:
+            self._end_file(client)
         self._settle()
 
     def _end_file(self, client: SimClient) -> None:

@@ -44,6 +44,9 @@ class SimClient:
         "number",
         "peer_bytes",
         "promise",
+        "read_left",
+        "read_s",
+        "unread",
         "visit",
         "visitor",
     )
@@ -64,6 +67,9 @@ class SimClient:
         #: Of its file, from others who fetch it.
         self.peer_bytes = 0.0
         self.gone = False
+        #: What lies in its kernel and its program has not read, as of the last look.
+        self.unread = 0.0
+        self.read_s, self.read_left = 0.0, math.inf
 
 
 @dataclass(slots=True)
