@@ -51,7 +51,7 @@ from bench.history import (
 from bench.postgres import Postgres, postgres_running
 from bench.shared import markdown
 from bench.shared.namespaces import run
-from policies.contract import TicketRow, TicketState
+from policies.contract import ELSEWHERE, TicketRow, TicketState
 from protocol.cluster import (
     Ended,
     Enter,
@@ -728,13 +728,18 @@ def _written(database: Database, names: dict[str, str]) -> Written:
     return Written(epochs, two, foreign, back, numbers)
 
 
+def _lost(history: CrowdHistory, written: Written) -> set[int]:
+    """Tickets that a leader told and the journal has not; those of others are in none."""
+    return {n for n in history.owners if n < ELSEWHERE} - written.numbers
+
+
 def judge(
     history: CrowdHistory, written: Written, harm: Harm, slots: int, newcomers: int, log: str
 ) -> list[str]:
     """What was broken of the promises."""
     together = outside(history.bodies, harm.apart)
     above_s = longest_above(together, slots)
-    lost = history.owners.keys() - written.numbers
+    lost = _lost(history, written)
     counts = {
         "{} files were wrong": history.wrong,
         "{} tickets had two owners": history.two_owners,
@@ -821,7 +826,8 @@ def faults(
     )
     click.echo(
         f"tickets {len(history.owners)}, not in the journal "
-        f"{len(history.owners.keys() - written.numbers)}, with two owners {history.two_owners}, "
+        f"{len(_lost(history, written))}, given by nodes without a leader "
+        f"{sum(n >= ELSEWHERE for n in history.owners)}, with two owners {history.two_owners}, "
         f"changed {history.changed}; places that grew {len(history.grew)}, at most by "
         f"{max((one for one, _, _ in history.grew), default=0)}"
     )

@@ -211,10 +211,18 @@ class Snapshot:
     slotless: int = 0
 
 
-class Ranked(NamedTuple):
-    """What the order of turn is made from: one waiting ticket."""
+#: Numbers from here on were given by a node that had no leader. They tell nothing of an order among
+#: those of leaders; a ticket with one has its place by the time of its issue.
+ELSEWHERE = 1 << 49
 
-    number: int
+
+class Ranked(NamedTuple):
+    """What the order of turn is made from: one waiting ticket.
+
+    `number` is where it stands among the numbers, which for one from `ELSEWHERE` lies between two.
+    """
+
+    number: float
     size_bytes: int
     remaining_bytes: int
     weight: float

@@ -235,6 +235,11 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, tag="terms"):
     blocked: tuple[str, ...] = ()
     #: How many large downloads this node may run while there is no leader.
     alone: int = 0
+    #: What it then decides with: the keys of tickets, newest first (name and derived secret), and
+    #: the policy with its settings as JSON. Empty from a leader of before.
+    keys: tuple[tuple[str, bytes], ...] = ()
+    policy: str = ""
+    settings: bytes = b""
 
 
 class Respond(msgspec.Struct, frozen=True, array_like=True, tag="respond"):

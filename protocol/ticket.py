@@ -139,6 +139,17 @@ class KeyRing:
         self._newest = keys[0].name
         self._secrets = {key.name: _signing_secret(key.secret) for key in keys}
 
+    def derived(self) -> tuple[tuple[str, bytes], ...]:
+        """What signs, newest first, for another process of ours; see `from_derived`."""
+        return tuple(self._secrets.items())
+
+    @classmethod
+    def from_derived(cls, secrets: Sequence[tuple[str, bytes]]) -> KeyRing:
+        """The ring that told this. Raises ValueError when it is none."""
+        ring = cls([Key(name, secret) for name, secret in secrets])
+        ring._secrets = dict(secrets)
+        return ring
+
     def write_ticket(self, ticket: Ticket) -> str:
         """The token for a ticket. Raises ValueError for fields out of bounds."""
         _check_numbers(ticket.number, ticket.size_bytes, ticket.remaining_bytes)

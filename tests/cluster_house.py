@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,15 +11,21 @@ import msgspec
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from protocol.cluster import FromLeader, FromNode, decode_from_leader, decode_from_node
+from policies.settings import PolicySettings
+from protocol.cluster import FromLeader, FromNode, Terms, decode_from_leader, decode_from_node
 from protocol.manifest import FileDigests
-from server.admission.gate import SmallTerms
+from protocol.ticket import KeyRing
+from server.admission.gate import Gate, QueueTerms, SmallTerms
+from server.admission.line import Line
+from server.admission.number_allocator import Numbers
+from server.admission.passes import PassBook
 from server.app.fleet import encode_rules
+from server.cluster.alone import NoJournal
 from server.cluster.leader import Leader, Nodes, machine_of
 from server.cluster.line import FleetLine
 from server.cluster.link import Link
 from server.cluster.node import RemoteAdmission
-from server.files.transfer import Admission, Representation
+from server.files.transfer import BodyPlan, Representation, StartBody
 from server.http.proxies import TrustedProxies
 from server.http.request import Request
 from tests.fakes import Asked, House
@@ -140,9 +147,13 @@ class Home:
         self.digest: FileDigests | None = None
         self.routed: list[Request] = []
 
-    @property
-    def admission(self) -> Admission:
-        return self.house.gate
+    def enter(
+        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
+    ) -> None:
+        self.house.gate.enter(request, rep, plan, start)
+
+    def queue_terms(self) -> QueueTerms:
+        return self.house.gate.queue_terms()
 
     def route(self, request: Request) -> None:
         self.routed.append(request)
@@ -206,6 +217,7 @@ class FleetHouse(House):
                 again=lambda request: self.begun_again.append(request),
                 machine=machine_of(self.names[index]),
                 sharing=count,
+                make_gate=self._make_gate,
             )
             for index, outlet in enumerate(self.outlets)
         ]
@@ -213,6 +225,25 @@ class FleetHouse(House):
             node.begin()
         self.lead()
         self._turn = 0
+
+    def _make_gate(
+        self, terms: Terms, line: Line, policy: str, settings: PolicySettings, first: int
+    ) -> Gate:
+        """What decides at a node while nobody leads: all that it knows is what it was told."""
+        own = House()
+        keys = KeyRing.from_derived(terms.keys)
+        parts = replace(
+            own.gate.parts,
+            reactor=self.clock,
+            now=self.clock.seconds,
+            wall=self.clock.seconds,
+            keys=keys,
+            journal=NoJournal(),
+            numbers=Numbers(first, (), lambda below: None),
+            passes=PassBook(keys, lambda record: None, judges=False),
+            line=line,
+        )
+        return Gate(parts, policy, settings)
 
     def _leave(self, index: int) -> None:
         self.left(index)

@@ -10,7 +10,7 @@ import pytest
 from twisted.internet.defer import Deferred
 
 import tests.test_server_gate as gate_tests
-from policies.contract import TicketState
+from policies.contract import ELSEWHERE, TicketState
 from protocol.cluster import (
     FromNode,
     Gone,
@@ -193,22 +193,69 @@ def test_a_node_without_a_leader_for_long_starts_downloads_on_its_share_of_the_s
     # Eight slots for large ones are four at each of two nodes; three were taken.
     assert early.started
     full = house.ask_at(0, "198.51.100.2")
-    assert full.connection.status == 503
-    assert int(full.connection.fields["retry-after"]) >= 1
-    assert b"keeps every place" in full.connection.body
+    assert (full.connection.status, full.connection.fields["tidegate-place"]) == (503, "1")
     assert house.ask_at(1, "198.51.100.2").started
-    # A slot that is free again is the next one's.
+    # A slot that is free again is the next one's, in the order of the tickets.
+    late = house.ask_at(0, "198.51.100.3")
+    assert late.connection.fields["tidegate-place"] == "2"
     early.transfer.finish()
-    assert house.ask_at(0, "198.51.100.3").started
+    assert not house.ask_at(0, "198.51.100.3", token=late.token).started
+    house.wait(int(full.connection.fields["retry-after"]) - 1)
+    assert house.ask_at(0, "198.51.100.2", token=full.token).started
 
 
-def test_one_network_has_no_more_than_its_part_of_a_node_without_a_leader() -> None:
-    house = FleetHouse(slots=17, reserve_small=1)
+def test_more_downloads_than_a_nodes_share_go_on_without_a_leader_and_nobody_follows_them() -> None:
+    house = FleetHouse(slots=4)
+    running = [house.ask_at(0, f"192.0.2.{n}") for n in range(4)]
     _led_by_nobody(house)
-    flood = [house.ask_at(0, "192.0.2.66") for _ in range(50)]
-    assert sum(one.started for one in flood) == 2
-    others = [house.ask_at(0, f"192.0.2.{n}") for n in range(1, 10)]
-    assert sum(one.started for one in others) == 6
+    assert not any(one.transfer.paused for one in running)
+    parked = house.ask_at(0, "192.0.2.9", agent=CURL)
+    for one in running[:2]:
+        one.transfer.finish()
+        house.wait(5)
+    assert not parked.started
+    running[2].transfer.finish()
+    house.wait(5)
+    assert parked.started
+
+
+def test_tickets_of_a_node_without_a_leader_have_a_place_by_their_time_at_the_next() -> None:
+    house = FleetHouse(slots=2)
+    running = [house.ask_at(n, f"192.0.2.{n}") for n in (0, 1)]
+    first = house.ask_at(0, "192.0.2.3")
+    _led_by_nobody(house)
+    newcomers = []
+    for n in (4, 5):
+        newcomers.append(house.ask_at(n % 2, f"192.0.2.{n}"))
+        house.wait(0.5)
+    parked = house.ask_at(0, "192.0.2.6", agent=CURL)
+    # The place that the lost leader gave comes before them at a node, too.
+    house.wait(1)
+    again = house.ask_at(0, "192.0.2.3", token=first.token)
+    assert again.connection.fields["tidegate-place"] == "1"
+    house.wait(1)
+    last = house.ask_at(1, "192.0.2.7")
+    _new_leader(house, slots=2)
+    house.wait(0.5)
+    assert not any(one.transfer.over for one in running)
+    assert not parked.connection.status, "it waits on inside its request"
+    youngest = house.ask_at(1, "192.0.2.8")
+    back = [
+        house.ask_at(n % 2, address, token=one.token)
+        for n, (address, one) in enumerate(
+            [("192.0.2.7", last), ("192.0.2.5", newcomers[1]), ("192.0.2.4", newcomers[0])]
+        )
+    ]
+    again = house.ask_at(0, "192.0.2.8", token=youngest.token)
+    assert (again.connection.status, back[0].connection.status) == (503, 503)
+    order = [row.client.partition("#")[0] for row in house.gate.policy.tickets()]
+    waits = [address for address in order if address not in ("192.0.2.0", "192.0.2.1")]
+    assert waits == [f"192.0.2.{n}" for n in range(3, 9)]
+    numbers = [row.number for row in house.gate.policy.tickets()]
+    assert len(set(numbers)) == len(numbers)
+    # Those numbers are none of a leader's: it goes on with its own.
+    assert house.gate.parts.numbers.highest < ELSEWHERE
+    assert numbers[-1] < ELSEWHERE
 
 
 def test_what_started_without_a_leader_is_told_to_the_next_and_takes_nobodys_place() -> None:
@@ -236,6 +283,7 @@ def test_what_only_a_leader_can_judge_waits_for_one() -> None:
     node = house.fleet[0]
     request = Request(FakeConnection("192.0.2.1"), b"GET", b"/gold/a", {})  # type: ignore[arg-type]
     assert node.turned_away(request, "/gold/a")
+    house.wait(0.25)
     assert request.finished
     # Nor does a node start anything that has never heard a leader's rules.
     fresh = RemoteAdmission(house.clock, "node-9", 9, Outlet(), small_below_bytes=20_000)

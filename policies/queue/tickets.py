@@ -1,8 +1,10 @@
 """The ticket queue: who waits, in which order, who may start, and who never came.
 
 Laws: a ticket is in exactly one of wait list, ready list and started; numbers grow by one and are
-never used twice, not even across `restore`; one client has at most one waiting or ready ticket for
-a file; `place` counts those that are before a ticket in the order of turn, ready ones first.
+never used twice, not even across `restore`, but those of nodes without a leader, which stand where
+their time of issue says (`policies.queue.turns`); one client has at most one waiting or ready
+ticket for a file; `place` counts those that are before a ticket in the order of turn, ready ones
+first.
 
 The order of turn is a key given by the policy when the ticket is issued (lower is earlier, equal
 keys by number). Tickets that *stand back* (`policies.crowds`) come after all others, in the same
@@ -20,10 +22,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from operator import itemgetter
 
-from policies.contract import Job, Ranked, TicketRow, TicketState
+from policies.contract import ELSEWHERE, Job, Ranked, TicketRow, TicketState
 from policies.queue.deadlines import Deadlines
 from policies.queue.ranked import RankedList
 from policies.queue.table import CODES, MOST_POLLS, TicketTable
+from policies.queue.turns import IssueTimes
 
 WAITING = CODES[TicketState.WAITING]
 READY = CODES[TicketState.READY]
@@ -50,6 +53,7 @@ class TicketQueue:
         self.ready: list[tuple[float, int]] = []
         self.here: list[tuple[float, int]] = []
         self.next_number = 1
+        self._times_of_issue = IssueTimes()
         #: Key of the latest ticket that came to its turn: the virtual clock of the queue.
         self.served = 0.0
         self.rank: Rank = self.by_number
@@ -106,7 +110,7 @@ class TicketQueue:
         """What the order of turn of this ticket is made from."""
         table = self.table
         return Ranked(
-            table.number[row],
+            self._times_of_issue.turn_of(table.number[row]),
             table.size[row],
             table.remaining[row],
             table.weight[row],
@@ -150,7 +154,8 @@ class TicketQueue:
 
     def back_before(self, row: int) -> int:
         """How many that stand back would go before this ticket, which does not, if they did not."""
-        entry = (BACK + self.table.key[row], self.table.number[row])
+        # Who comes before all has no key of its own.
+        entry = (max(BACK, BACK + self.table.key[row]), self.table.number[row])
         return self.line.rank(*entry) - self.line.rank(BACK, 0)
 
     def place(self, row: int) -> int:
@@ -204,6 +209,7 @@ class TicketQueue:
         """
         number = self.next_number
         self.next_number += 1
+        self._times_of_issue.issued(number, now)
         self._note(number)
         row = self.table.add(
             number,
@@ -233,7 +239,7 @@ class TicketQueue:
         from a journal need not write them there again.
         """
         table, index, rank = self.table, self._index, self.rank
-        known, ended = table.rows, self.ended
+        known, ended, turns = table.rows, self.ended, self._times_of_issue
         ordered = sorted(tickets, key=itemgetter(0))
         table.reserve(len(ordered))
         keys: list[float] = []
@@ -256,7 +262,8 @@ class TicketQueue:
                 table.polls[row] = min(polls, MOST_POLLS)
             if early:
                 table.early[row] = min(early, MOST_POLLS)
-            key = rank(Ranked(number, size, left, weight, issued_s))
+            turn = turns.taken_up(number, issued_s)
+            key = rank(Ranked(turn, size, left, weight, issued_s))
             first = state is TicketState.STARTED or not is_large(size)
             if first or state is TicketState.READY:
                 if first:
@@ -271,8 +278,9 @@ class TicketQueue:
                 sizes.append(left)
             table.key[row] = key
             self._hold(client, row)
-        if ordered:
-            self.next_number = max(self.next_number, ordered[-1].number + 1)
+        own = bisect_left(ordered, ELSEWHERE, key=itemgetter(0))
+        if own:
+            self.next_number = max(self.next_number, ordered[own - 1].number + 1)
         self.line.add_all(keys, numbers, sizes)
         for entry in ready:
             insort(self.ready, entry)
@@ -372,6 +380,7 @@ class TicketQueue:
         table.state[row] = CODES[state]
         table.changed_s[row] = now
         self._remember(table.view(row))
+        self._times_of_issue.over(table.number[row])
         table.drop(table.number[row])
 
     def overdue(self, now: float) -> list[int]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from twisted.logger import Logger
 
 from policies.contract import (
+    ELSEWHERE,
     Admit,
     Decision,
     Estimate,
@@ -87,6 +88,15 @@ class SmallTerms:
     large_slots: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class QueueTerms:
+    """What another gate decides with while this one is out of reach: see `Gate.queue_terms`."""
+
+    keys: tuple[tuple[str, bytes], ...]
+    policy: str
+    settings: bytes
+
+
 class Gate:
     """Implements `transfer.Admission` with the policy of this name."""
 
@@ -102,6 +112,9 @@ class Gate:
         self.parked = ParkedRequests(
             self, parts.reactor, self._expected, parts.holds_most, parts.holds_per_client
         )
+        #: The settings that were written as JSON last.
+        self._told_settings: PolicySettings | None = None
+        self._settings_text = b""
         self._small_below = settings.small_below_bytes
         self.reception = Identifier(parts, self.parked, lambda: self._small_below)
         #: Since when requests are parked with tickets although nothing runs.
@@ -228,6 +241,14 @@ class Gate:
         blocked = self.reception.blocked.networks()
         return SmallTerms(self._small_below, free, brief, blocked, own)
 
+    def queue_terms(self) -> QueueTerms:
+        """The keys of tickets, the policy, and its settings as JSON."""
+        settings = self.settings
+        if settings is not self._told_settings:
+            self._told_settings = settings
+            self._settings_text = settings.model_dump_json().encode()
+        return QueueTerms(self.parts.keys.derived(), self.policy.name, self._settings_text)
+
     def served_elsewhere(self, url_path: str, times: int, size_bytes: int) -> None:
         """Count files that were served on these terms; `size_bytes` is the sum."""
         now = self.now()
@@ -338,19 +359,24 @@ class Gate:
                     remaining_bytes=visit.job.remaining_bytes,
                     weight=ticket.weight,
                     issued_s=ticket.issued_s,
-                    state=self._state_of_lost(ticket.number),
+                    state=self._state_of_lost(ticket),
                     changed_s=self.parts.wall(),
                     priority_class=ticket.priority_class,
                 )
             )
         return self.leases.offer(visit.job, ticket.number)
 
-    def _state_of_lost(self, number: int) -> TicketState:
+    def _state_of_lost(self, ticket: Ticket) -> TicketState:
         """Ready if younger tickets are: it must not stand behind them."""
+        ahead_s = self.parts.wall_ahead_s()
         for row in self.policy.tickets():
             if row.state is not TicketState.READY:
                 break
-            if row.number > number:
+            if max(row.number, ticket.number) < ELSEWHERE:
+                younger = row.number > ticket.number
+            else:
+                younger = row.issued_s + ahead_s > ticket.issued_s
+            if younger:
                 return TicketState.READY
         return TicketState.WAITING
 
@@ -429,6 +455,14 @@ class Gate:
             self._refuse(visit, Refuse(Reason.TOO_MANY_CONNECTIONS, wait.retry_after_s))
         else:
             self._ask_back(visit, wait)
+
+    def proofs(self) -> list[tuple[Request, str]]:
+        """The tokens of those who wait inside their requests, for a gate that takes them over."""
+        return [
+            (one.visit.request, self._token(one.ticket, one.visit)[0])
+            for one in self.parked
+            if one.ticket is not None and isinstance(one.visit, AdmissionRequest)
+        ]
 
     def waits(self, client: str, file: str) -> bool:
         """See `leases.Parked`."""

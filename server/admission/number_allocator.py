@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from policies.contract import ELSEWHERE
+
 _PAGE_BITS = 1 << 13
 #: Numbers are promised to the store in blocks: a crash skips the rest of a block, which is free.
 BLOCK = 1_000_000
@@ -29,8 +31,8 @@ class Numbers:
         self._reach(next_number)
 
     def issued(self, number: int) -> None:
-        """A number was given away."""
-        if number > self.highest:
+        """A number was given away; the mark is of those that leaders give."""
+        if self.highest < number and (number < ELSEWHERE or self.first >= ELSEWHERE):
             self.highest = number
             self._reach(number)
 

@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred, succeed
 from protocol.cluster import FromNode, decode_from_node
 from protocol.manifest import FileDigests
 from server.admin.vitals import NodeFigures, Totals
-from server.admission.gate import Gate, SmallTerms
+from server.admission.gate import Gate, QueueTerms, SmallTerms
 from server.admission.rules import Rule, RuleBook
 from server.app.shared import Shared
 from server.cluster.common_memory import CommonCounts, CommonLine, CommonMemory
@@ -21,7 +21,7 @@ from server.cluster.leader import Leader, Nodes, machine_of
 from server.cluster.link import LinkFactory
 from server.files.pacer import Pacer
 from server.files.site import Site
-from server.files.transfer import Admission, Representation
+from server.files.transfer import BodyPlan, Representation, StartBody
 from server.files.tree import IsDirectory, NotHere
 from server.http.clock import Reactor
 from server.http.request import Request
@@ -129,10 +129,11 @@ class LeaderHome:
         self._book: RuleBook | None = None
         self._rules = b"[]"
 
-    @property
-    def admission(self) -> Admission:
+    def enter(
+        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
+    ) -> None:
         """See `leader.Home`."""
-        return self._site.admission
+        self._site.admission.enter(request, rep, plan, start)
 
     def route(self, request: Request) -> None:
         """See `leader.Home`."""
@@ -165,6 +166,10 @@ class LeaderHome:
     def small_terms(self) -> SmallTerms:
         """See `leader.Home`."""
         return self._gate.small_terms()
+
+    def queue_terms(self) -> QueueTerms:
+        """See `leader.Home`."""
+        return self._gate.queue_terms()
 
     def served_small(self, url_path: str, times: int, size_bytes: int) -> None:
         """See `leader.Home`."""

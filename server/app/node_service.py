@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import time
 from collections.abc import Callable
@@ -12,9 +13,19 @@ from typing import Any
 from twisted.internet.endpoints import UNIXClientEndpoint
 from twisted.logger import Logger
 
-from protocol.cluster import decode_from_leader
+from policies.settings import PolicySettings
+from protocol.cluster import Terms, decode_from_leader
 from protocol.errors import ProtocolError
-from server.app.bootstrap import open_access_log, open_tree, private_paths
+from protocol.ticket import KeyRing
+from server.admission.client_keys import Clients
+from server.admission.client_programs import ToolTable
+from server.admission.gate import Gate
+from server.admission.gateparts import GateParts
+from server.admission.line import Line
+from server.admission.number_allocator import Numbers
+from server.admission.passes import PassBook
+from server.admission.responses import WaitingRoom
+from server.app.bootstrap import open_access_log, open_tree, open_waiting_pages, private_paths
 from server.app.config import LoadedConfig
 from server.app.descriptors import affordable, raise_limit
 from server.app.fleet import FleetPlan
@@ -25,6 +36,7 @@ from server.app.mirrors import configured_mirrors
 from server.app.parts import InOrder, Part
 from server.app.settings import FIXED, ServerConfig
 from server.app.shared import machine_name
+from server.cluster.alone import NoJournal
 from server.cluster.link import LinkFactory, Redial
 from server.cluster.node import RemoteAdmission, RemoteDigests
 from server.files.contact import security_txt
@@ -94,7 +106,10 @@ class NodeService:
             machine=machine,
             epoch=epoch,
             sharing=len(fleet.names),
+            make_gate=self._make_gate,
+            proxies=trusted_proxies(config),
         )
+        self.pages = Pages()
         self.catalog = Catalog(reactor, RemoteDigests(self.admission))
         self.site = Site(
             self.tree,
@@ -102,13 +117,19 @@ class NodeService:
             self.admission,
             self.admission,
             self.pacer,
-            Pages(),
+            self.pages,
             reactor,
             mirrors=configured_mirrors(config),
             unrouted=self.admission.ask,
             disk=Disk(reactor, DISK_THREADS),
         )
         self.site.add_maker(security_txt(config.security_contact, time.time))
+        self._waiting = WaitingRoom(
+            self.pages,
+            own=open_waiting_pages(config),
+            has_mirrors=lambda path: bool(self.site.said.sources_of(path)),
+            signatures=lambda path: self.site.signatures_of(path),
+        )
         self.draining = False
         add_node_routes(self.site, self.admission, lambda: self.draining)
         self.factory = HttpFactory(
@@ -219,6 +240,32 @@ class NodeService:
         except Exception:  # noqa: BLE001 - as for any connection: log it, tell the client
             self.log.failure("a request handler failed", client=request.client_address)
             request.refuse(500, "internal-error", "The server failed; this was logged.")
+
+    def _make_gate(
+        self, terms: Terms, line: Line, policy: str, settings: PolicySettings, first: int
+    ) -> Gate:
+        """What decides here while nobody leads (`cluster.alone`)."""
+        config, keys = self.config, KeyRing.from_derived(terms.keys)
+        parts = GateParts(
+            reactor=self._reactor,
+            now=self._reactor.seconds,
+            wall=time.time,
+            rng=random.Random(),
+            keys=keys,
+            journal=NoJournal(),
+            numbers=Numbers(first, (), lambda below: None),
+            passes=PassBook(keys, lambda record: None, judges=False),
+            waiting=self._waiting,
+            line=line,
+            clients=Clients(config.clients_per_address, time.time),
+            rules=self.admission.rules,
+            tools=ToolTable(config.holding.tools, config.holding.unknown),
+            arrived=lambda record: None,
+            holds_most=config.holding.most,
+            holds_per_client=config.holding.most_per_client,
+            ticket_max_age_s=config.ticket_max_age_s,
+        )
+        return Gate(parts, policy, settings)
 
     def _limits(self, config: ServerConfig) -> HttpLimits:
         """Connections in all are divided among the workers, as the kernel divides them."""

@@ -51,10 +51,10 @@ from protocol.cluster import (
 )
 from protocol.errors import ProtocolError
 from protocol.manifest import FileDigests
-from server.admission.gate import SmallTerms
+from server.admission.gate import QueueTerms, SmallTerms
 from server.cluster.link import Link, Peer
 from server.cluster.wire import body_plan, representation, wire_digests
-from server.files.transfer import Admission, Representation, TransferListener
+from server.files.transfer import BodyPlan, Representation, StartBody, TransferListener
 from server.http.answers import Header
 from server.http.clock import Clock, cancel, pause
 from server.http.proxies import TrustedProxies
@@ -83,9 +83,10 @@ _MISSED_S = 30.0
 class Home(Protocol):
     """What the leader's own server does for requests of nodes."""
 
-    @property
-    def admission(self) -> Admission:
-        """Decides when bodies start."""
+    def enter(
+        self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
+    ) -> None:
+        """Decide when this body starts."""
         ...
 
     def route(self, request: Request) -> None:
@@ -110,6 +111,10 @@ class Home(Protocol):
 
     def small_terms(self) -> SmallTerms:
         """What may be served without asking."""
+        ...
+
+    def queue_terms(self) -> QueueTerms:
+        """What a node decides with that has no leader."""
         ...
 
     def served_small(self, url_path: str, times: int, size_bytes: int) -> None:
@@ -610,7 +615,7 @@ class Leader:
             return remote.transfer
 
         rep = representation(message.file)
-        self._home.admission.enter(remote.request, rep, plan, start)
+        self._home.enter(remote.request, rep, plan, start)
         if message.running and remote.transfer is None and remote.alive:
             node.send(Pause(number))
 
@@ -660,7 +665,7 @@ class Leader:
         return [other for other in self.nodes if other.machine == node.machine]
 
     def _tell_node(self, node: Node) -> None:
-        small = self._home.small_terms()
+        small, queue = self._home.small_terms(), self._home.queue_terms()
         terms = Terms(
             small.below_bytes,
             small.free,
@@ -671,6 +676,9 @@ class Leader:
             bool(small.blocked),
             small.blocked if len(small.blocked) <= _MOST_BLOCKED else (),
             max(1, small.large_slots // len(self._beside(node))) if node.serves else 0,
+            queue.keys if node.serves else (),
+            queue.policy,
+            queue.settings,
         )
         if terms != node.terms or node.untold_s >= _AGAIN_S:
             node.terms, node.untold_s = terms, 0.0

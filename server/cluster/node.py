@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
@@ -53,26 +53,26 @@ from protocol.cluster import (
     WireRequest,
     Write,
 )
+from protocol.errors import ProtocolError
 from protocol.manifest import FileDigests
 from server.admission.client_keys import proves_something
 from server.admission.downloads import unsent_most
 from server.admission.line import LingeringBodies, Outlet
 from server.admission.rules import NOTHING, Rule, RuleBook
-from server.cluster.alone import may_start
+from server.cluster.alone import RETRY_S, MakeGate, OwnQueue, no_leader
 from server.cluster.link import Link, Peer
 from server.cluster.wire import file_digests, wire_file, wire_plan, wire_request
 from server.files.pacer import Share
 from server.files.transfer import BodyPlan, FileKey, Representation, StartBody, Transfer
 from server.http.clock import Clock, cancel
 from server.http.denylist import BlockList
-from server.http.proxies import block_of
+from server.http.proxies import TrustedProxies, block_of
 from server.http.request import Request
 
 _log = Logger()
 TICK_S = 0.25
 #: New large downloads wait for a leader for so long, in seconds.
 PATIENCE_S = 5.0
-_RETRY_S = 2
 #: The last bytes of a body wait no longer than this for the leader.
 END_S = 0.5
 #: What a new look counts in a rate.
@@ -156,6 +156,8 @@ class RemoteAdmission:
         serves: bool = True,
         epoch: Callable[[], int] = lambda: 0,
         sharing: int = 1,
+        make_gate: MakeGate | None = None,
+        proxies: TrustedProxies | None = None,
     ) -> None:
         self._reactor = reactor
         self._hello = Hello(name, pid=pid, machine=machine, serves=serves)
@@ -179,8 +181,16 @@ class RemoteAdmission:
         self._small_below = small_below_bytes
         self._small_free = True
         self._brief_free = False
-        #: How many large downloads may run here while there is no leader; 0 before the first one.
-        self._alone_slots = 0
+        #: What the leader told last, and what decides in its stead while it is away for long.
+        self._terms: Terms | None = None
+        self._make_gate = make_gate
+        self._proxies = proxies if proxies is not None else TrustedProxies()
+        self._own: OwnQueue | None = None
+        #: A connection on which a leader has not said yet that it leads.
+        self._coming: Link[FromLeader] | None = None
+        self._coming_silent_s = 0.0
+        #: The downloads that ran when this node began to lead itself.
+        self._adopted: list[_Asked] = []
         self._terms_rules = b""
         self._asked: dict[int, _Asked] = {}
         #: What each download has of the line, as long as a body of it is here.
@@ -209,6 +219,8 @@ class RemoteAdmission:
     def stop(self) -> None:
         """Stop the clocks."""
         cancel(self._tick_call, self._patience)
+        if self._own is not None:
+            self._own.stop()
 
     def part(self) -> None:
         """This node is about to stop: those who wait here come back to another one."""
@@ -226,8 +238,8 @@ class RemoteAdmission:
 
     @property
     def led(self) -> bool:
-        """Whether a leader is there."""
-        return self._welcomed
+        """Whether a leader of all is there."""
+        return self._welcomed and self._own is None
 
     # -- Admission ---------------------------------------------------------------------------
 
@@ -333,7 +345,7 @@ class RemoteAdmission:
             self._send_away(asked)
         elif self._welcomed:
             self._tell(asked)
-        elif self._alone and not self._start_alone(asked):
+        elif self._patience is None:
             self._send_away(asked)
 
     def _tell(self, asked: _Asked) -> None:
@@ -381,9 +393,9 @@ class RemoteAdmission:
         if not asked.ended:
             self._drop(asked)
             self._lingering.add(transfer, self._reactor.seconds())
+            if self._own is not None:
+                self._own.tend(_downloads(self._adopted))
             self._send(Ended(asked.number, transfer.delivered_bytes(), complete))
-            if self._alone:
-                self._reactor.callLater(0, self._go_on_alone)
 
     def _tick(self) -> None:
         self._tick_call = self._reactor.callLater(TICK_S, self._tick)
@@ -396,6 +408,10 @@ class RemoteAdmission:
             if self._latest_epoch() > self._epoch > 0 or self._silent_s >= SILENT_S:
                 # It leads no more, or is not to be reached: what it would say comes too late.
                 self._link.drop()
+        if self._coming is not None:
+            self._coming_silent_s += TICK_S
+            if self._coming_silent_s >= SILENT_S:
+                self._coming.drop()
         if not self._welcomed:
             return
         bodies = []
@@ -409,7 +425,10 @@ class RemoteAdmission:
                 if now != asked.seen:
                     asked.seen = now
                     bodies.append(BodyState(asked.number, *now))
-        small, self._small = self._small, {}
+        small: dict[str, list[int]] = {}
+        if self._own is None:
+            # What was served while nobody leads is told to the next leader.
+            small, self._small = self._small, {}
         here, total = self._connections()
         self._send(
             Progress(
@@ -436,12 +455,17 @@ class RemoteAdmission:
     # -- the link ----------------------------------------------------------------------------
 
     def _opened(self, link: Link[FromLeader]) -> None:
-        self._link = link
-        self._silent_s = 0.0
+        if self._own is not None and link is not self._own.link:
+            self._coming, self._coming_silent_s = link, 0.0
+        else:
+            self._link = link
+            self._silent_s = 0.0
         link.send(self._hello)
         link.flush()
 
     def _closed(self, link: Link[FromLeader]) -> None:
+        if link is self._coming:
+            self._coming = None
         if link is not self._link:
             return
         led, self._welcomed = self._welcomed, False
@@ -458,56 +482,56 @@ class RemoteAdmission:
 
     def _lose_patience(self) -> None:
         self._patience = None
-        self._go_on_alone()
-        for asked in tuple(self._asked.values()):
-            if not asked.told and asked.transfer is None:
-                self._send_away(asked)
+        if not self._parting:
+            self._lead_itself()
+        if self._own is None:
+            for asked in tuple(self._asked.values()):
+                if not asked.told and asked.transfer is None:
+                    self._send_away(asked)
 
     # -- without a leader ------------------------------------------------------------------------
 
-    @property
-    def _alone(self) -> bool:
-        """Whether nobody has led for longer than one waits for that."""
-        return not self._welcomed and self._patience is None
+    def _lead_itself(self) -> None:
+        """Nobody has led for long: this node decides for itself until somebody does."""
+        if self._terms is None or self._make_gate is None:
+            return
+        running = [one for one in self._asked.values() if one.transfer is not None]
+        self._adopted = [one for one in running if not one.paused]
+        try:
+            own = OwnQueue(
+                self._reactor,
+                self._terms,
+                self._sharing,
+                _downloads(self._adopted),
+                self._make_gate,
+                self._proxies,
+            )
+        except ProtocolError:
+            return
+        _log.info("Nobody leads: this node goes on with a queue of its own.")
+        self._own = own
+        # It is there, and says nothing so far.
+        self._coming, self._coming_silent_s = self._link, self._silent_s
+        own.start(self.peer)
 
-    def _go_on_alone(self) -> None:
-        """Nobody has led for long: bodies that were paused go on, then those start who wait here.
-
-        Each in the order of coming; who waits inside a request and finds no slot waits on.
-        """
-        if self._alone and not self._parting:
-            here = list(self._asked.values())
-            for asked in sorted(here, key=lambda one: (one.transfer is None, one.number)):
-                if asked.paused or asked.transfer is None:
-                    self._start_alone(asked)
-
-    def _start_alone(self, asked: _Asked) -> bool:
-        """Give it one of this node's own slots, if there is one and it is nothing to be judged."""
-        if asked.start is None or asked.begun or asked.ended:
-            return False
-        running = [
-            network_of(one.request)
-            for one in self._asked.values()
-            if one.transfer is not None and not one.paused
-        ]
-        if not may_start(self._alone_slots, running, network_of(asked.request)):
-            return False
-        if asked.transfer is not None:
-            asked.paused = False
-            asked.transfer.resume()
-        else:
-            asked.transfer = asked.start(asked, ())
-        return True
+    def _hand_back(self) -> None:
+        """Somebody leads again: who waits here shows the ticket that it has from this node."""
+        own, self._own = self._own, None
+        if own is None:
+            return
+        _log.info("A leader is there: this node gives its queue back.")
+        for number, token in own.proofs().items():
+            asked = self._asked.get(number)
+            if asked is not None and asked.start is not None:
+                asked.wired.headers[_TICKET] = token.encode("ascii")
+        own.stop()
+        self._adopted = []
+        self._link, self._coming = self._coming, None
+        self._silent_s = 0.0
 
     def _send_away(self, asked: _Asked) -> None:
-        """Nobody decides at present; a place that the client has is not touched by this."""
         self._drop(asked)
-        asked.request.refuse(
-            503,
-            "no-leader",
-            "The queue is being restarted and keeps every place; ask again in a moment.",
-            [(b"Retry-After", b"%d" % _RETRY_S)],
-        )
+        no_leader(asked.request)
 
     def _welcome(self) -> None:
         self._welcomed = True
@@ -525,19 +549,28 @@ class RemoteAdmission:
                 self._tell(asked)
 
     def _received(self, link: Link[FromLeader], messages: list[FromLeader]) -> None:
-        if link is not self._link:
+        if link is not self._link and link is not self._coming:
             return
+        own = self._own is not None and link is self._own.link
+        if not own and self._own is not None:
+            first = messages[0] if messages else None
+            if not isinstance(first, Welcome) or first.epoch < self._latest_epoch():
+                link.drop()
+                return
+            self._hand_back()
         self._silent_s = 0.0
         for message in messages:
             if isinstance(message, Welcome):
-                if message.epoch < self._latest_epoch():
+                if not own and message.epoch < self._latest_epoch():
                     link.drop()
                     return
                 self._epoch = message.epoch
                 self._leader_version = message.version
                 self._welcome()
             elif isinstance(message, Terms):
-                self._use(message)
+                self._small_free, self._brief_free = message.small_free, message.brief_free
+                if not own:
+                    self._use(message)
             elif isinstance(message, Leave):
                 self._leave()
             elif isinstance(message, Digests):
@@ -551,12 +584,10 @@ class RemoteAdmission:
                     self._do(asked, message)
 
     def _use(self, terms: Terms) -> None:
+        self._terms = terms
         self._small_below = terms.small_below_bytes
-        self._small_free = terms.small_free
-        self._brief_free = terms.brief_free
         self._judge_all = terms.judge_all and not terms.blocked
         self.blocked.become(terms.blocked)
-        self._alone_slots = terms.alone
         cap = terms.bandwidth_bytes_s
         if cap is not None and self._leader_version < SHARING:
             cap *= self._sharing
@@ -611,7 +642,15 @@ class RemoteAdmission:
         asked.request.waited_s = message.waited_s
         asked.request.priority_class = message.priority_class
         asked.may_leave = all(name.lower() != _TICKET for name, _ in message.headers)
+        self._remember_ticket(asked, message)
         asked.transfer = asked.start(asked, message.headers)
+
+    def _remember_ticket(self, asked: _Asked, message: Start) -> None:
+        """No journal has a ticket of this node's own: the next leader is shown it."""
+        if self._own is not None:
+            for name, value in message.headers:
+                if name.lower() == _TICKET:
+                    asked.wired.headers[_TICKET] = value
 
     def _do_running(
         self,
@@ -622,6 +661,8 @@ class RemoteAdmission:
         if isinstance(message, Start | Resume):
             # Start: it ran under an earlier leader, and this one has given it a slot again.
             asked.paused = False
+            if isinstance(message, Start):
+                self._remember_ticket(asked, message)
             transfer.resume()
         elif isinstance(message, MayEnd):
             asked.let_end()
@@ -644,15 +685,16 @@ class RemoteAdmission:
         transfer.pause()
         if _TICKET in headers:
             asked.wired.headers[_TICKET] = headers[_TICKET]
-        retry_s = float(_RETRY_S)
+        retry_s = float(RETRY_S)
         with contextlib.suppress(ValueError):
             retry_s = float(headers.get(b"retry-after", b""))
         self._reactor.callLater(retry_s, self._tell, asked)
 
 
-def network_of(request: Request) -> str:
-    """Whose slots these are while nobody leads."""
-    return block_of(request.client_address)
+def _downloads(bodies: Iterable[_Asked]) -> int:
+    """How many downloads these bodies are that still run."""
+    running = [one for one in bodies if not one.ended]
+    return len({id(one.share if one.share is not None else one) for one in running})
 
 
 class RemoteDigests:

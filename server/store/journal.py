@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -13,7 +14,7 @@ from sqlalchemy import ColumnElement, Executable, and_, delete, func, not_, or_,
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
-from policies.contract import TicketRow, TicketState
+from policies.contract import ELSEWHERE, TicketRow, TicketState
 from server.store.models import Counter, TicketRecord
 
 if TYPE_CHECKING:
@@ -121,7 +122,10 @@ def _read_journal(session: Session) -> JournalState:
     live = tuple(sorted(map(_ticket, found), key=_number_of))
     over = session.scalars(select(TicketRecord.number).where(_OVER)).all()
     counter = session.get(Counter, _NUMBERS)
-    highest = max(live[-1].number if live else 0, max(over, default=0))
+    own = bisect_left(live, ELSEWHERE, key=_number_of)
+    highest = max(
+        live[own - 1].number if own else 0, max((one for one in over if one < ELSEWHERE), default=0)
+    )
     return JournalState(
         live=live,
         over=tuple(over),

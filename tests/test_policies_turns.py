@@ -1,0 +1,61 @@
+"""Tickets that were issued elsewhere stand between the numbers of their time."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies.contract import ELSEWHERE, Job, TicketRow, TicketState
+from policies.queue.tickets import BACK, TicketQueue
+from policies.queue.turns import IssueTimes
+
+
+def _row(number: int, issued_s: float, state: TicketState = TicketState.WAITING) -> TicketRow:
+    return TicketRow(number, f"c{number}", "/f", 10**6, 10**6, 1.0, issued_s, state, issued_s)
+
+
+@given(
+    own=st.lists(st.integers(0, 400), min_size=1, max_size=30).map(sorted),
+    others=st.lists(st.integers(0, 500), max_size=20),
+    seen_first=st.integers(0, 20),
+)
+def test_every_ticket_stands_by_its_time_whenever_it_is_shown(
+    own: list[int], others: list[int], seen_first: int
+) -> None:
+    """To a second: numbers of one moment are told apart no finer than a quarter of one."""
+    queue = TicketQueue()
+    elsewhere = [_row(ELSEWHERE + n, float(at)) for n, at in enumerate(others)]
+    queue.restore(elsewhere[:seen_first], 0.0, 1.0, lambda size: True)
+    for n, at in enumerate(own):
+        queue.issue(Job(f"own{n}", "/f", 10**6, 10**6), 10**6, float(at))
+    for row in elsewhere[seen_first:]:
+        queue.restore([row], 500.0, 501.0, lambda size: True)
+    times = [row.issued_s for row in queue.queue()]
+    late = {row.number for row in elsewhere[:seen_first]}
+    known = [row.issued_s for row in queue.queue() if row.number not in late]
+    assert known == sorted(known)
+    assert len(times) == len(own) + len(others)
+    # Numbers of others are never taken for one's own.
+    assert queue.next_number == len(own) + 1
+
+
+def test_times_of_a_long_day_are_thinned_and_still_tell_the_order() -> None:
+    turns = IssueTimes()
+    for number in range(1, 250_001):
+        turns.issued(number, number / 2.0)
+    early, late = (turns.taken_up(ELSEWHERE + n, at) for n, at in enumerate((1_000.1, 99_000.1)))
+    assert abs(early - 2_000) <= 2
+    assert 198_000 < late <= 198_001
+
+
+def test_who_goes_first_after_a_restart_has_no_crowd_before_it() -> None:
+    """It was counted as standing far before the head, and its client was told an error."""
+    queue = TicketQueue()
+    waiting = [_row(n, 1.0) for n in range(1, 9)]
+    queue.restore([*waiting, _row(9, 1.0, TicketState.STARTED)], 2.0, 60.0, lambda size: True)
+    for number in range(3, 9):
+        queue.stand_back(queue.table.rows[number])
+    first = queue.table.rows[9]
+    assert queue.table.key[first] < 0 < BACK
+    assert queue.back_before(first) == 0
+    assert queue.back_before(queue.table.rows[2]) == 0
