@@ -27,9 +27,13 @@ _EVENT_RTTS = 8
 _FEW, _REPORTS, _DEVIATIONS = 3, 8, 3.0
 #: So many reports in a row that saw a queue make one that stands.
 _SURE = 2
-#: How much of a new round trip is believed, and the least that is reckoned with: receivers read
-#: in batches.
+#: How much of a new round trip is believed, and the least that is reckoned with.
 _NEW_RTT, _LEAST_RTT_S = 0.2, 0.01
+#: Of so many reports the fastest says how long the way is without its queue: the others waited in
+#: hosts, which a TCP flow beside the session does not.
+_FASTEST_OF = 150
+#: Ways whose rates differ by no more are equally congested, as far as so few losses can tell.
+_ALIKE = 1.5
 
 
 def tcp_datagrams_s(loss_rate: float, rtt_s: float) -> float:
@@ -58,6 +62,7 @@ class FairRate:
 
     def __init__(self) -> None:
         self._rtt_s: float | None = None
+        self._ways_s: deque[float] = deque(maxlen=_FASTEST_OF)
         #: The shares lost while no queue stood, newest last.
         self._usual: deque[float] = deque(maxlen=_REPORTS)
         #: So many reports in a row have seen a queue.
@@ -77,9 +82,14 @@ class FairRate:
     def report(
         self, sent: int, lost: int, seconds: float, queue_ms: int, rtt_s: float | None
     ) -> None:
-        """So many datagrams were sent in that time, so many of them lost."""
+        """So many datagrams were sent in that time, so many of them lost.
+
+        `queue_ms` is the queue's share of the way, `rtt_s` how long the newest one and the report
+        took, waits in hosts included.
+        """
         if rtt_s is not None:
-            rtt_s = max(_LEAST_RTT_S, rtt_s)
+            self._ways_s.append(rtt_s - queue_ms / 1000)
+            rtt_s = max(_LEAST_RTT_S, min(self._ways_s) + queue_ms / 1000)
             before = self._rtt_s if self._rtt_s is not None else rtt_s
             self._rtt_s = before + _NEW_RTT * (rtt_s - before)
         self._since_s += seconds
@@ -115,6 +125,15 @@ class FairRate:
             # Where a queue always stands, nobody knows what is lost without one.
             self._usual.popleft()
         return lost if lost > usual + _DEVIATIONS * math.sqrt(usual) else 0
+
+
+def ceiling(ways: Iterable[float]) -> float:
+    """The rate for all, of what TCP would get on the way to each: the least; where others are as
+    congested, their mean. The least of many guesses would be too low."""
+    rates = sorted(ways)
+    if not rates or rates[0] == math.inf:
+        return math.inf
+    return statistics.fmean(rate for rate in rates if rate <= _ALIKE * rates[0])
 
 
 def _mean(intervals: Iterable[float]) -> float:

@@ -12,12 +12,11 @@ cannot even take that are for unicast.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.session_report import ReceiverReport
-from server.multicast.fair_rate import FairRate
+from server.multicast.fair_rate import FairRate, ceiling
 
 #: What the files that wait for another one get together, beside the one that is sent.
 _TRICKLE = 0.05
@@ -116,9 +115,8 @@ class RateControl:
 
     @property
     def ceiling_bytes_s(self) -> float:
-        """What TCP would get on the most congested way to a member; inf without congestion."""
-        ways = (fair.datagrams_s for fair in self._fair.values())
-        return min(ways, default=math.inf) * self._datagram_bytes
+        """What TCP would get on the most congested ways to members; inf without congestion."""
+        return ceiling(fair.datagrams_s for fair in self._fair.values()) * self._datagram_bytes
 
     def report(self, report: ReceiverReport, now: float, rtt_s: float | None = None) -> None:
         """A receiver tells how many datagrams there were so far, and how many it got.
