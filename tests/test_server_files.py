@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from server.files.openfile import OpenFile, shared_tag
 from server.files.paths import split_path, url_of
-from server.files.tree import IsDirectory, NotHere, Tree
+from server.files.tree import IsDirectory, NotHere, Overloaded, Tree
 
 
 @pytest.fixture
@@ -154,6 +156,32 @@ def test_an_unreadable_or_vanished_file_is_not_there(tree: Tree) -> None:
         tree.entries([b"sub", b"a.txt"])
     with pytest.raises(NotADirectoryError):
         Tree(os.path.join(tree.root, b"sub", b"a.txt"))
+
+
+@pytest.mark.parametrize("fault", [errno.ESTALE, errno.ENOTCONN, errno.EIO, errno.EMFILE])
+def test_a_disk_or_file_server_that_fails_is_no_missing_file(
+    tree: Tree, fault: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*words: object, **named: object) -> int:
+        raise OSError(fault, os.strerror(fault))
+
+    with monkeypatch.context() as ill:
+        ill.setattr(os, "open", fails)
+        with pytest.raises(Overloaded):
+            tree.open([b"sub", b"a.txt"])
+    assert read(tree, "/sub/a.txt") == b"inside"
+
+
+def test_a_root_that_was_unmounted_is_served_on_until_it_is_there_again(tree: Tree) -> None:
+    root = Path(os.fsdecode(tree.root))
+    held = root.rename(root.with_name("held"))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as bare:
+        assert os.stat(bare).st_dev != os.stat(held).st_dev
+        root.symlink_to(bare)
+        assert read(tree, "/sub/a.txt") == b"inside"
+        (Path(bare) / "sub").mkdir()
+        (Path(bare) / "sub" / "a.txt").write_bytes(b"back")
+        assert read(tree, "/sub/a.txt") == b"back"
 
 
 @given(

@@ -23,7 +23,14 @@ from server.files.paths import url_of
 from server.files.transfer import FileKey, Representation
 
 _MOST_LINKS = 40
-_OUR_FAULT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO})
+#: What an open says of a name that is not there, not ours to open, or no file. Whatever else it
+#: says is a fault of the machine, its disk or a file server behind it, and passes.
+_NOT_THERE = frozenset(
+    {
+        *(errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EINVAL),
+        *(errno.EACCES, errno.EPERM, errno.ENXIO, errno.ENODEV, errno.EILSEQ),
+    }
+)
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _AGAIN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _FILE = _AGAIN | os.O_NOFOLLOW
@@ -57,6 +64,11 @@ class Overloaded(ProtocolError):
 
     status = 503
     code = "overloaded"
+
+
+def _holds_something(folder_fd: int) -> bool:
+    with os.scandir(folder_fd) as names:
+        return next(names, None) is not None
 
 
 class Tree:
@@ -115,7 +127,11 @@ class Tree:
             self._root_fd = -1
 
     def _follow_root(self) -> None:
-        """Serve what stands under the root's name now: a mirror switches whole trees there."""
+        """Serve what stands under the root's name now: a mirror switches whole trees there.
+
+        But for the bare place where its file system was mounted: what is open goes on until it is
+        mounted again, for who is told "not there" does not come back.
+        """
         try:
             status = os.stat(self._name)
             if (status.st_dev, status.st_ino) == self._root_identity:
@@ -125,6 +141,9 @@ class Tree:
         except OSError:
             return
         status = os.fstat(fd)
+        if status.st_dev != self._root_identity[0] and not _holds_something(fd):
+            os.close(fd)
+            return
         os.close(self._root_fd)
         self.root, self._root_fd = root, fd
         self._root_identity = (status.st_dev, status.st_ino)
@@ -293,11 +312,11 @@ class Tree:
             status = os.fstat(stack[-1])
             return stack.pop(), status
         except OSError as error:
-            if error.errno in _OUR_FAULT:
-                raise Overloaded(
-                    "The server cannot open more files right now; ask again in a moment."
-                ) from error
-            raise NotHere from error
+            if error.errno in _NOT_THERE:
+                raise NotHere from error
+            raise Overloaded(
+                "The server cannot open this file right now; ask again in a moment."
+            ) from error
         finally:
             for fd in stack:
                 os.close(fd)
