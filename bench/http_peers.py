@@ -7,7 +7,8 @@ its users run it: the `tidegate serve` command with admission on. Rows "over vet
 receiver in a network namespace, where real segments flow; they need root and are left out without.
 
 Needs the Debian packages nginx, wrk, openssl and iproute2. Options: --rounds N, --seconds S,
---stalled N, --only ROW (a part of its name, repeatable), --json FILE.
+--stalled N, --pair (nginx and Tidegate alone), --only ROW (a part of its name, repeatable), --json
+FILE.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ http {{
 # One address plays all clients here, so it may be as many as it likes.
 TIDEGATE = """
 clients_per_address = 65536
+[limits]
 max_connections = {most}
 max_connections_per_address = {most}
 [admission]
@@ -123,8 +125,12 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def start_all(root: Path, scratch: Path, host: str, stalled: int = 0) -> list[BenchedServer]:
+def start_all(
+    root: Path, scratch: Path, host: str, stalled: int, pair: bool
+) -> list[BenchedServer]:
     """Start every server, at an address that the load generator reaches, until each answers.
+
+    A `pair` is nginx and Tidegate alone.
 
     They have room for so many `stalled` downloads.
     """
@@ -179,6 +185,8 @@ def start_all(root: Path, scratch: Path, host: str, stalled: int = 0) -> list[Be
             *(str(root), str(others["aiohttp"]), host),
         ],
     }
+    if pair:
+        commands = {name: commands[name] for name in ports if name in commands}
     log: IO[bytes] = (scratch / "peers.log").open("wb")
     peers: dict[str, BenchedServer] = {}
     for name, command in commands.items():
@@ -438,6 +446,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=2)
     parser.add_argument("--stalled", type=int, default=2000)
+    parser.add_argument("--pair", action="store_true", help="nginx and Tidegate alone")
     parser.add_argument("--only", action="append", default=[], metavar="ROW")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -493,7 +502,7 @@ def measure(
         path.chmod(0o755)
     fill(root)
     host = line.host if line is not None else "127.0.0.1"
-    peers = start_all(root, scratch, host, options.stalled)
+    peers = start_all(root, scratch, host, options.stalled, options.pair)
     try:
         # Caches warm, digests computed: the state a release server is in.
         for peer in peers:

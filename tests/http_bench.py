@@ -168,12 +168,17 @@ class Client:
 
 
 class Dialled:
-    """A client on a real socket of the server's loop, which turns when the client says so."""
+    """A client on a real socket of the server's loop, which turns when the client says so.
+
+    What it says `first` is there when its connection is taken.
+    """
 
     #: All of them, for `hang_up`.
     open: ClassVar[list[Dialled]] = []
 
-    def __init__(self, bench: Bench, address: str = "192.0.2.1", send_buffer: int = 0) -> None:
+    def __init__(
+        self, bench: Bench, address: str = "192.0.2.1", send_buffer: int = 0, first: bytes = b""
+    ) -> None:
         self._bench = bench
         self.open.append(self)
         self.sock, theirs = socket.socketpair()
@@ -181,6 +186,7 @@ class Dialled:
             theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         self.sock.setblocking(False)
         self.closed = False
+        self.sock.sendall(first)
         bench.front.adopt(theirs, address)
 
     @classmethod

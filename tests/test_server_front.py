@@ -127,11 +127,14 @@ def benches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, Ben
     return fill(Bench(tmp_path)), learn(Bench(tmp_path, known=False))
 
 
-def conversation(bench: Bench, sends: list[bytes]) -> list[tuple[bytes, bool]]:
-    """What is said to each of these, and whether that was the end."""
-    client = Dialled(bench)
-    said = []
-    for data in sends:
+def conversation(bench: Bench, sends: list[bytes], early: bool = False) -> list[tuple[bytes, bool]]:
+    """What is said to each of these, and whether that was the end.
+
+    `early`: the first is there when the connection is taken.
+    """
+    client = Dialled(bench, first=sends[0] if early else b"")
+    said = [(client.taken(), client.closed)] if early else []
+    for data in sends[early:]:
         client.send(data)
         said.append((client.taken(), client.closed))
     Dialled.hang_up()
@@ -146,6 +149,13 @@ def test_every_case_is_answered_as_without_the_fast_path(
     ways += [[raw, raw[:cut], raw[cut:], raw] for cut in range(1, min(len(raw), 300))]
     for sends in ways:
         assert conversation(benches[0], sends) == conversation(benches[1], sends), sends
+    last = raw.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1)
+    for sends in ([raw, raw], [last], [last, raw], [last], [last + raw], [raw[:20], raw[20:]]):
+        one, other = (conversation(bench, sends, early=True) for bench in benches)
+        assert one == other, sends
+    assert benches[0].factory.accepted_total == benches[1].factory.accepted_total
+    assert not benches[0].factory.connections
+    assert len(benches[0].factory.per_address) == 0
 
 
 @given(
@@ -439,11 +449,27 @@ def test_what_is_known_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_ready_answer_ends_what_it_was_asked_for_with_close(bench: Bench) -> None:
-    for _ in range(3):
-        client = Dialled(bench)
-        answer = Answer(client.get("/a.bin", Connection="close"))
+    last = request("/a.bin", "GET", "Connection: close")
+    for number in range(5):
+        # The last of them never are connections of the loop.
+        client = Dialled(bench, first=last if number > 2 else b"")
+        if number <= 2:
+            client.send(last)
+        answer = Answer(client.taken())
         assert (answer.body, answer.text("connection")) == (BODY, "close")
         assert client.closed
+    assert not bench.factory.connections
+
+
+def test_a_connection_of_one_known_request_ends_when_its_reader_has_all(bench: Bench) -> None:
+    last = request("/middle.bin", "GET", "Connection: close")
+    for _ in range(3):
+        client = Dialled(bench, send_buffer=4096, first=last)
+        assert Answer(client.taken()).body == BODY * 10
+        assert client.closed
+    gone = Dialled(bench, send_buffer=4096, first=last)
+    gone.sock.close()
+    gone.turn()
     assert not bench.factory.connections
 
 
@@ -457,6 +483,14 @@ def test_too_many_connections_are_refused_in_words_then_without(tmp_path: Path) 
     assert third.closed
     assert Answer(first.get("/a.bin")).status == 200
     assert bench.factory.refused_total == 2
+    last = request("/a.bin", "GET", "Connection: close")
+    first.send(last)
+    assert Answer(first.taken()).status == 200
+    second.sock.close()
+    second.turn()
+    keeps = Dialled(bench)
+    assert Answer(Dialled(bench, first=last).taken()).status == 503, "known, but one too many"
+    assert Answer(keeps.get("/a.bin")).status == 200
 
 
 def test_a_connection_that_fails_does_not_take_others_with_it(

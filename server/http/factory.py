@@ -199,6 +199,10 @@ class HttpFactory:
         self.refused_total += 1
         return False
 
+    def has_room(self, peer_address: str) -> bool:
+        """Whether a new connection from here needs neither to be refused nor room to be made."""
+        return self._refusal(peer_address) is None
+
     def _refusal(self, peer_address: str) -> str | None:
         limits = self.limits
         if 0 < limits.max_connections <= len(self.connections):

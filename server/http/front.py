@@ -208,8 +208,8 @@ class Front:
     def adopt(self, sock: socket.socket, peer_address: str, tls: TlsServer | None = None) -> None:
         """A connection that was just accepted (here or by another process) is ours from now on."""
         factory = self._factory
-        sock.setblocking(False)
         if tls is not None:
+            sock.setblocking(False)
             try:
                 sock = tls.wrap(sock)
             except (OSError, ValueError):
@@ -221,24 +221,81 @@ class Front:
         table = None
         if self._known and not factory.proxies.begins_with_preface(peer_address):
             table = factory.ready_table(peer_address, is_tls=tls is not None)
+        data = None
+        if table is not None and tls is None and factory.has_room(peer_address):
+            try:
+                data = sock.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+            except OSError:
+                # What it is, the connection finds out when it reads.
+                data = None
+            found = table.get(data) if data else None
+            if data and found is not None and found[1]:
+                try:
+                    if self._whole_life(sock, peer_address, table, data, found):
+                        return
+                except Exception:  # noqa: BLE001 - one connection's fault is not the others'
+                    _log.failure("a connection failed")
+                    sock.close()
+                    return
+        if tls is None:
+            sock.setblocking(False)
         connection = HttpConnection(
             factory, self, sock, peer_address, table, is_tls=tls is not None
         )
         connection.shaking_hands = tls is not None
         connection.begin_life()
         try:
-            self._first_look(connection)
+            self._first_look(connection, data)
         except Exception:  # noqa: BLE001 - one connection's fault is not the others'
             _log.failure("a connection failed")
             connection.abort()
 
-    def _first_look(self, connection: HttpConnection) -> None:
+    def _whole_life(
+        self,
+        sock: socket.socket,
+        peer_address: str,
+        table: ReadyTable,
+        raw: bytes,
+        found: Known,
+    ) -> bool:
+        """Answer a connection that came with one known request and wants no other: it is over.
+
+        It never was one of those that are watched and swept. False: it has a life before it.
+        """
+        factory = self._factory
+        parts = self._known_again(peer_address, factory.date_line, table, raw, found)
+        if parts is None:
+            return False
+        data, body = parts
+        try:
+            if body:
+                sent = sock.sendmsg(parts, (), socket.MSG_DONTWAIT)
+            else:
+                sent = sock.send(data, socket.MSG_DONTWAIT)
+        except BLOCKED:
+            sent = 0
+        except OSError:
+            sent = len(data) + len(body)
+        if sent == len(data) + len(body):
+            factory.accepted_total += 1
+            sock.close()
+            return True
+        sock.setblocking(False)
+        connection = HttpConnection(factory, self, sock, peer_address, table)
+        connection.begin_life()
+        connection.keep(data, body, sent)
+        connection.close()
+        return True
+
+    def _first_look(self, connection: HttpConnection, data: bytes | None) -> None:
+        """Often the request is there already: `data`, or still to be read where that is None."""
         if connection.alive:
-            # Often the request is there already, and with it the whole life of the connection.
             if connection.shaking_hands:
                 connection.shake_hands()
-            else:
+            elif data is None:
                 self._read(connection)
+            else:
+                self._take(connection, data)
             if connection.alive and connection.events < 0:
                 self.watch(connection, _IN)
 
@@ -251,6 +308,10 @@ class Front:
         except OSError:
             connection.lost()
             return
+        self._take(connection, data)
+
+    def _take(self, connection: HttpConnection, data: bytes) -> None:
+        """What was read."""
         if not data:
             connection.peer_closed()
             return
@@ -269,16 +330,11 @@ class Front:
         found: Known,
     ) -> bool:
         """Give the answer that these bytes were given before; False: go the strict way."""
-        ready, close, record = found
-        factory = self._factory
-        parts = ready.again(factory.turns, connection.date_line, close)
+        close, factory = found[1], self._factory
+        peer_address = connection.peer_address
+        parts = self._known_again(peer_address, connection.date_line, table, raw, found)
         if parts is None:
-            table.forget(raw)
             return False
-        if record is not None and factory.access_log is not None:
-            factory.access_log.again(
-                record, connection.peer_address, factory.wall(), ready.status, ready.body_bytes
-            )
         data, body = parts
         try:
             if not body:
@@ -301,6 +357,21 @@ class Front:
         if close:
             connection.close()
         return True
+
+    def _known_again(
+        self, peer_address: str, date_line: bytes, table: ReadyTable, raw: bytes, found: Known
+    ) -> tuple[bytes, bytes] | None:
+        """Header and body of the answer to known bytes, put on record; None: it is not true now."""
+        ready, close, record = found
+        factory = self._factory
+        parts = ready.again(factory.turns, date_line, close)
+        if parts is None:
+            table.forget(raw)
+        elif record is not None and factory.access_log is not None:
+            factory.access_log.again(
+                record, peer_address, factory.wall(), ready.status, ready.body_bytes
+            )
+        return parts
 
     # -- for connections (`connection.Loop`) ------------------------------------------------
 
