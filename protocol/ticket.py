@@ -138,6 +138,7 @@ class KeyRing:
             raise ValueError("two keys of one ring have the same name")
         self._newest = keys[0].name
         self._secrets = {key.name: _signing_secret(key.secret) for key in keys}
+        self._signers = {name: _Signatures(secret) for name, secret in self._secrets.items()}
 
     def derived(self) -> tuple[tuple[str, bytes], ...]:
         """What signs, newest first, for another process of ours; see `from_derived`."""
@@ -148,6 +149,7 @@ class KeyRing:
         """The ring that told this. Raises ValueError when it is none."""
         ring = cls([Key(name, secret) for name, secret in secrets])
         ring._secrets = dict(secrets)
+        ring._signers = {name: _Signatures(secret) for name, secret in secrets}
         return ring
 
     def write_ticket(self, ticket: Ticket) -> str:
@@ -265,7 +267,7 @@ class KeyRing:
     def _sign(self, kind: str, body: bytes) -> str:
         payload = base64.urlsafe_b64encode(body).rstrip(b"=").decode("ascii")
         text = f"{kind}.{self._newest}.{payload}"
-        token = f"{text}.{_signature(self._secrets[self._newest], text)}"
+        token = f"{text}.{self._signers[self._newest].of(text)}"
         assert len(token) <= MAX_TOKEN_LENGTH
         return token
 
@@ -273,11 +275,9 @@ class KeyRing:
         match = _SHAPE.fullmatch(token) if len(token) <= MAX_TOKEN_LENGTH else None
         if match is None or match[1] != kind:
             raise _forged(code)
-        secret = self._secrets.get(match[2])
+        signer = self._signers.get(match[2])
         # Signing again and comparing the text leaves no second spelling of a token.
-        if secret is None or not hmac.compare_digest(
-            _signature(secret, token.rpartition(".")[0]), match[4]
-        ):
+        if signer is None or not hmac.compare_digest(signer.of(token.rpartition(".")[0]), match[4]):
             raise _forged(code)
         payload = match[3]
         try:
@@ -294,10 +294,27 @@ def _signing_secret(secret: bytes) -> bytes:
     return signer.derive_key()
 
 
-def _signature(secret: bytes, text: str) -> str:
-    """As `Signer` writes it, at a quarter of the cost."""
-    digest = hmac.digest(secret, text.encode("ascii"), "sha256")
-    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode("ascii")
+class _Signatures:
+    """Signs as `Signer` does, at a tenth of the cost: HMAC (RFC 2104) with the key mixed in once.
+
+    The `hmac` of the standard library prepares the key anew for each text.
+    """
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, secret: bytes) -> None:
+        block = hashlib.sha256().block_size
+        short = secret if len(secret) <= block else hashlib.sha256(secret).digest()
+        key = short.ljust(block, b"\0")
+        self._inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in key))
+        self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in key))
+
+    def of(self, text: str) -> str:
+        """The signature of this text."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(text.encode("ascii"))
+        outer.update(inner.digest())
+        return base64.urlsafe_b64encode(outer.digest()).rstrip(b"=").decode("ascii")
 
 
 @functools.lru_cache(8192)

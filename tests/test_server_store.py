@@ -473,6 +473,23 @@ def test_a_note_that_cannot_be_written_does_not_keep_tickets_out(
     assert store.state.ok
 
 
+def test_many_notes_do_not_keep_an_answer_waiting(
+    store: Store, clock: Clock, threads: Threads
+) -> None:
+    """The arrivals of five seconds were one write, in the batch that answers waited for."""
+    written: list[int] = []
+    for n in range(50):
+        store.note(lambda session, n=n: written.append(n))  # type: ignore[misc]
+    store.keep_tickets([ticket(1)])
+    safe: list[int] = []
+    store.after_commit(lambda: safe.append(len(written)))
+    for _ in range(20):
+        clock.advance(0.01)
+        threads.run()
+    assert safe[0] < 10
+    assert written == list(range(50))
+
+
 def test_close_writes_what_is_pending(
     store: Store, clock: Clock, threads: Threads, database: Database
 ) -> None:

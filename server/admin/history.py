@@ -9,6 +9,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -32,6 +33,8 @@ _THIN_EVERY = 12
 _SAME_JOB_S = 600.0
 _SEEN_MOST = 50_000
 _WAITING_MOST = 100_000
+#: Answers to clients wait for the batch in which these are written: no more than so many at once.
+_ARRIVALS_AT_ONCE = 100
 _ARRIVALS_KEPT_S = 30 * 86_400.0
 _DIGESTS_KEPT_S = 90 * 86_400.0
 _USAGE_KEPT_S = 365 * 86_400.0
@@ -233,8 +236,9 @@ class History:
         samples = [SampleRecord(now, series, value, value) for series, value in values.items()]
         self._store.note(lambda session: write_samples(session, samples))
         arrivals = self._arrivals.take()
-        if arrivals:
-            self._store.note(lambda session: write_arrivals(session, arrivals))
+        for at in range(0, len(arrivals), _ARRIVALS_AT_ONCE):
+            some = arrivals[at : at + _ARRIVALS_AT_ONCE]
+            self._store.note(partial(write_arrivals, records=some))
         self._taken += 1
         if self._taken % _THIN_EVERY == 0:
             self._write_usage(now)

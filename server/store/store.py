@@ -35,6 +35,8 @@ LATE_S, CLUSTER_LATE_S = 0.5, 5.0
 RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 15.0
 MOST_NOTES = 20_000
+#: Of them no more go with one batch.
+_NOTES_AT_ONCE = 4
 #: A write that has not ended by then is given up: its connection is cut, and it is tried again.
 DEADLINE_S = 20.0
 #: The last writes of a server that stops may take so long, and so much longer once they were cut.
@@ -238,8 +240,9 @@ class Store:
         # A note that can never succeed must not poison what has to be kept: notes are tried once.
         tickets, self._tickets = self._tickets, {}
         musts, self._musts = self._musts, []
-        notes = list(self._notes)
-        self._notes.clear()
+        # Nor are many to keep answers waiting that wait for this commit.
+        most = len(self._notes) if self._closed else _NOTES_AT_ONCE
+        notes = [self._notes.popleft() for _ in range(min(most, len(self._notes)))]
         self._flying_waiters, self._waiters = self._waiters, []
 
         renew, self._renew = self._renew, False
