@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import html
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -14,7 +15,7 @@ from protocol.problems import PROBLEMS
 from server.files import listing
 from server.files.readme import render_readme
 from server.http.answers import problem_page
-from server.http.phrases import LANGUAGES, PROBLEMS_FOR_PEOPLE
+from server.http.phrases import LANGUAGES, PROBLEMS_FOR_PEOPLE, Phrases, told_size
 from tests.http_bench import Bench
 from tests.running import make_release, serving
 
@@ -62,8 +63,10 @@ def test_what_may_stop_a_browser_is_said_in_every_language() -> None:
     """Codes that are left out are met by programs and in the administration only."""
     assert set(PROBLEMS_FOR_PEOPLE) < set(PROBLEMS)
     for language in LANGUAGES:
-        for code in PROBLEMS_FOR_PEOPLE:
+        for code, key in PROBLEMS_FOR_PEOPLE.items():
             shown = problem_page(403, code, "Exactly so.", language.replace("_", "-").encode())
+            may_not = html.escape(Phrases(language)("error_403")).encode() in shown
+            assert may_not == (key != "problem_ticket"), code
             assert b"Exactly so." not in shown
             assert b'lang="en"' not in shown or language == "en", (language, code)
     # The rest stands in English, marked as such.
@@ -183,7 +186,9 @@ def test_what_opens_soon_can_be_found_and_registered_for(tmp_path: Path, workers
 
         front = ask("/").text
         assert '<a href="43/"><bdi>43/</bdi></a>' in front
-        assert re.search(r"This opens in (3 h|2 h \d+ min)", front)
+        assert re.search(r"This opens in (3\sh|2\sh \d+\smin)", front)
+        searched = requests.get(f"{server.url}/?q=zz", timeout=60).text
+        assert "No name contains zz." in searched
         assert "44/" not in front
         folder = ask("/43/")
         assert folder.status_code == 200
@@ -199,3 +204,11 @@ def test_what_opens_soon_can_be_found_and_registered_for(tmp_path: Path, workers
         assert registered.status_code == 503
         assert registered.headers["Tidegate-Entry"]
         assert json.loads(requests.get(f"{server.url}/?format=json", timeout=60).text)
+
+
+def test_names_and_sizes_keep_their_own_order_where_the_page_runs_from_right_to_left() -> None:
+    said = Phrases("ar")("lead", file="a (1).iso", size=told_size(3e6))
+    for whole in ("a (1).iso", "3.0\N{NO-BREAK SPACE}MB"):
+        isolated = f"\N{FIRST STRONG ISOLATE}{whole}\N{POP DIRECTIONAL ISOLATE}"
+        assert isolated in said
+    assert "\N{FIRST STRONG ISOLATE}" not in Phrases("de")("lead", file="a.iso", size="3 MB")

@@ -24,7 +24,7 @@ def shown(own: OwnPages, notice: Notice) -> str:
 def test_a_template_has_the_words_and_figures_escaped(tmp_path: Path) -> None:
     (tmp_path / "waiting.html").write_text(PAGE)
     page = shown(OwnPages(tmp_path), Notice("/%3Cb%3E.iso", 5, WAIT, None))
-    assert "Mine: &lt;b&gt;.iso, 212, 14 min" in page
+    assert "Mine: &lt;b&gt;.iso, 212, 14\N{NO-BREAK SPACE}min" in page
     assert "Sie sind Nummer 212" in page
 
 
@@ -101,11 +101,11 @@ def test_a_running_server_shows_them_and_reads_them_again(tmp_path: Path) -> Non
         serving(tmp_path / "release", tmp_path / "state", *arguments) as server,
         requests.get(f"{server.url}/big.iso", timeout=60, stream=True),
     ):
-        assert page(server) == "first 3.0 MB"
+        assert page(server) == "first 3.0\N{NO-BREAK SPACE}MB"
         (pages / "waiting.html").write_text("{{ broken")
         server.signal(1)
         wait_for(lambda: "stay as they were" in "".join(server.errors), 30)
-        assert page(server) == "first 3.0 MB"
+        assert page(server) == "first 3.0\N{NO-BREAK SPACE}MB"
         (pages / "waiting.html").write_text("second")
         server.signal(1)
         wait_for(lambda: page(server) == "second", 30)

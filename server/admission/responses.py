@@ -16,14 +16,14 @@ from policies.contract import Estimate, Wait
 from protocol import problems
 from protocol.headers import format_link
 from protocol.manifest import Source
-from protocol.units import format_duration, format_size
+from protocol.units import format_duration
 from server.admission.client_keys import TICKET_FIELD, visitor_cookie
 from server.admission.own_pages import OwnPages
 from server.files.pages import SECURITY_HEADERS, Pages, blank
 from server.files.transfer import HasTorrent, no_torrents
 from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html
 from server.http.cookies import set_cookie
-from server.http.phrases import Phrases, phrases_for
+from server.http.phrases import Phrases, phrases_for, told_size
 from server.http.request import Request
 
 #: Where the waiting page asks how its ticket stands (`wait_status`).
@@ -174,7 +174,7 @@ class WaitingRoom:
                     "language": phrases.tag,
                     "direction": phrases.direction,
                     "file": name,
-                    "size": _size(notice.size_bytes),
+                    "size": told_size(notice.size_bytes),
                     "size_bytes": notice.size_bytes,
                     "place": wait.place,
                     "retry_after_s": notice.retry_after_s,
@@ -401,10 +401,6 @@ def _state(notice: Notice) -> str:
     return "ready" if notice.wait.ready else "waiting"
 
 
-#: Of a few files, again and again.
-_size = functools.lru_cache(1024)(format_size)
-
-
 def _title(notice: Notice, phrases: Phrases) -> str:
     wait = notice.wait
     if notice.opens_s is not None:
@@ -424,11 +420,11 @@ def _title(notice: Notice, phrases: Phrases) -> str:
 def _lead(notice: Notice, phrases: Phrases, name: str) -> str:
     if notice.opens_s is not None:
         key = "lead_prequeue" if notice.entry else "lead_undrawn"
-        return phrases(key, file=name, size=_size(notice.size_bytes))
+        return phrases(key, file=name, size=told_size(notice.size_bytes))
     if notice.closed:
         return phrases("lead_closed")
     key = "lead" if notice.wait.place is not None else "lead_busy"
-    return phrases(key, file=name, size=_size(notice.size_bytes))
+    return phrases(key, file=name, size=told_size(notice.size_bytes))
 
 
 def _percent(waited_s: float, estimate: Estimate | None) -> int | None:

@@ -24,7 +24,7 @@ from server.files.transfer import HasTorrent, Visibility
 from server.files.tree import DirectoryEntry, IsDirectory, NotHere, Tree
 from server.http.answers import HTML, Header, prefers_html
 from server.http.clock import Clock
-from server.http.phrases import Phrases, phrases_for
+from server.http.phrases import Phrases, phrases_for, told_size
 from server.http.request import Request
 
 #: What the heading calls the root.
@@ -317,9 +317,7 @@ class Listings:
             rows=rows,
             coming=expected,
             look=look,
-            summary=phrases(
-                "files_sum", n=phrases.number(len(sizes)), size=format_size(sum(sizes))
-            ),
+            summary=phrases("files_sum", n=phrases.number(len(sizes)), size=told_size(sum(sizes))),
             number=number,
             pages=pages,
             readme="" if look.text or number > 1 else self._readme(parts, entries),

@@ -34,7 +34,8 @@ _PAGE = (
     '<!doctype html><html lang="{language}" dir="{direction}"><meta charset="utf-8">'
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
     "<title>{title}</title><style>a{{color:#0f6b75;font-weight:600;margin-inline-end:1.5rem}}"
-    "small{{color:#5b6874}}body{{font:1.0625rem/1.6 system-ui,sans-serif;max-width:38rem;"
+    "small{{color:#5b6874}}small a{{margin:0}}"
+    "body{{font:1.0625rem/1.6 system-ui,sans-serif;max-width:38rem;"
     "margin:18vh auto 0;padding:0 1.25rem;color:#1d2733;background:#fbfaf7}}h1{{font-size:1.5rem;"
     "line-height:1.25}}p{{color:#4a5866}}@media (prefers-color-scheme:dark){{body{{color:#e6e9ec;"
     "background:#14181d}}p{{color:#a9b4bf}}a{{color:#5cc0cd}}"
@@ -85,7 +86,10 @@ def problem_page(
     return _PAGE.format(
         language=phrases.tag,
         direction=phrases.direction,
-        title=html.escape(phrases(_WORDS.get(status, "error"))),
+        # A place that is lost is no right that is missing.
+        title=html.escape(
+            phrases("error" if key == "problem_ticket" else _WORDS.get(status, "error"))
+        ),
         detail=f"<p{own}>{said}</p>",
         all_files=html.escape(phrases("files_all")),
         again=again,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import templates
-from protocol.units import split_duration
+from protocol.units import format_size, split_duration
 
 if TYPE_CHECKING:
     from babel import Locale
@@ -142,6 +142,8 @@ PROBLEMS_FOR_PEOPLE: Mapping[str, str] = {
     "too-many-tickets": "problem_tickets",
 }
 _LIST_MOST = 200
+#: Around what has a direction of its own (Unicode UAX 9, 2.3).
+_ISOLATE, _END = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
 #: Units of `split_duration` by their phrase.
 _UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
 #: Languages that pages are written in, as gettext names them (`de`, `zh_TW`).
@@ -172,7 +174,12 @@ class Phrases:
         return str(_locale(self.language).text_direction)
 
     def __call__(self, key: str, **values: object) -> str:
-        """A phrase with its blanks filled."""
+        """A phrase with its blanks filled.
+
+        In one that runs from right to left, names and figures keep the order of their own.
+        """
+        if self.direction == "rtl":
+            values = {name: f"{_ISOLATE}{value}{_END}" for name, value in values.items()}
         return self.plain(key).format(**values)
 
     def plain(self, key: str) -> str:
@@ -199,6 +206,18 @@ class Phrases:
         return _duration(self.language, split_duration(duration_s))
 
 
+# Of a few files, again and again.
+@functools.lru_cache(1024)
+def told_size(size_bytes: float) -> str:
+    """A size as pages tell it, on one line: 1.4 GB."""
+    return _keep_together(format_size(size_bytes))
+
+
+def _keep_together(text: str) -> str:
+    """A figure and its unit on one line."""
+    return text.replace(" ", "\N{NO-BREAK SPACE}")
+
+
 @functools.cache
 def _locale(language: str) -> Locale:
     # Loaded where a page is rendered: a server without waiting browsers needs none of it.
@@ -218,7 +237,7 @@ def _number(language: str, value: int) -> str:
 @functools.lru_cache(4096)
 def _duration(language: str, parts: tuple[tuple[str, int], ...]) -> str:
     phrases = _phrases(language)
-    return " ".join(phrases(_UNITS[unit], n=count) for unit, count in parts)
+    return " ".join(_keep_together(phrases(_UNITS[unit], n=count)) for unit, count in parts)
 
 
 @functools.cache

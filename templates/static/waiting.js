@@ -11,13 +11,14 @@
   // As protocol.units.split_duration divides it.
   const time = (seconds) => {
     const n = Math.max(0, Math.round(seconds));
-    if (n < 90) return fill(words.seconds, { n });
+    // A figure and its unit stay on one line.
+    const unit = (name, count) => fill(words[name], { n: count }).replaceAll(" ", "\u00a0");
+    if (n < 90) return unit("seconds", n);
     const minutes = Math.round(n / 60);
-    if (minutes < 90) return fill(words.minutes, { n: minutes });
+    if (minutes < 90) return unit("minutes", minutes);
     const hours = Math.floor(minutes / 60);
-    if (hours >= 48) return fill(words.days, { n: Math.round(hours / 24) });
-    const whole = fill(words.hours, { n: hours });
-    return minutes % 60 ? `${whole} ${fill(words.minutes, { n: minutes % 60 })}` : whole;
+    if (hours >= 48) return unit("days", Math.round(hours / 24));
+    return minutes % 60 ? `${unit("hours", hours)} ${unit("minutes", minutes % 60)}` : unit("hours", hours);
   };
   const show = (name, text) => {
     const node = at(name);
