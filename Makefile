@@ -67,7 +67,7 @@ clean:
 
 .PHONY: loadtest-paper
 loadtest-paper: $(VENV)/.test
-	$(BIN)/python -m loadtest.compare
+	$(BIN)/python -m bench.compare
 
 # Server CPU, throughput and memory beside nginx, twist web and aiohttp (Debian: nginx wrk).
 .PHONY: bench

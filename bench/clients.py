@@ -106,7 +106,7 @@ class _Handler(socketserver.StreamRequestHandler):
             self._say(b"503 Service Unavailable", b"wait\n", b"Retry-After: 3\r\n")
             return True
         if number > 1 and not refusals:
-            # Whoever comes again is let in: the first try tells what it bears.
+            # A client that comes again is let in: the first try tells what it bears.
             silent_s = lines = 0
         time.sleep(silent_s)
         start, stop, status = 0, len(PAYLOAD), b"200 OK"

@@ -1,15 +1,17 @@
-"""Does rudeness pay, and who pays for it? In virtual time, over many seeds.
+"""Does rudeness pay, and who pays for it? In virtual time over many seeds, or on a real server.
 
     python -m bench.manners [--policy NAME] [--seeds 20] [--time-scale 8]
+    python -m bench.manners --live SEED
 
-Paper A's Experiment 2 at half its bandwidth, the clients of `loadtest.manners`: all polite; then a
-tenth asks every second; then a hoarder (eight names at one address, a request every 0.2 s, one byte
-of a file and hang up) and a ghost (every second another address that never returns) come as well.
-The attackers do not follow the time scale, so at 1 they are eight times as strong as at 8. What
-their requests take of the link is not simulated: `python -m loadtest.manners` has that, too.
+Paper A's Experiment 2 at half its bandwidth: all polite; then a tenth asks every second; then a
+hoarder (eight names at one address, a request every 0.2 s, one byte of a file and hang up) and a
+ghost (every second another address that never returns) come as well. The attackers do not follow
+the time scale, so at 1 they are eight times as strong as at 8. What their requests take of the link
+is not simulated; `--live` has that, too: the same clients against a real server, and a forger
+besides.
 
 Exit code 1 when polite clients wait over 5 % longer, or the rude shorter than when they were
-polite, by more than two standard errors.
+polite, by more than two standard errors (live: at all).
 """
 
 from __future__ import annotations
@@ -24,9 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from bench.compare import figures_of, scaled_settings, staged
 from bench.shared import markdown
-from loadtest.compare import scaled_settings, staged
-from loadtest.manners import MOST_LOST
 from loadtest.population import scaled
 from loadtest.sim.conditions import RUDE
 from loadtest.sim.engine import Engine
@@ -35,6 +36,10 @@ from loadtest.sim.outcome import DOWNLOAD_FIELDS, SimClient
 from loadtest.workloads import make_workload, with_rude
 from policies.contract import Admit, Job, Wait
 
+#: What polite clients may lose by the rude: a fraction of their mean wait.
+MOST_LOST = 0.05
+#: The part of the clients that can be rude.
+_RUDE = 0.1
 #: How often each attacker strikes, seconds, and how long a request of it takes.
 PAUSES = {"hoarder": 0.2, "ghost": 1.0}
 _REQUEST_S = 0.003
@@ -91,7 +96,7 @@ def run(
     policy: str, seed: int, time_scale: float, *, rude: bool, attackers: Sequence[str]
 ) -> Waits:
     """One run. Who would be rude is told apart even when all are polite."""
-    marked = with_rude(make_workload("exp2", seed), 0.1)
+    marked = with_rude(make_workload("exp2", seed), _RUDE)
     workload = scaled(marked if rude else make_workload("exp2", seed), time_scale=time_scale)
     scenario = staged(policy, scaled_settings(time_scale))
     conditions = replace(
@@ -118,28 +123,46 @@ def spell(values: Sequence[float]) -> tuple[str, float, float]:
     return f"{100 * mean:+.1f} ± {100 * error:.1f} %", mean, error
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all, print, and judge."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--policy", default="ticket", choices=("ticket", "fair", "adaptive"))
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--time-scale", type=float, default=8.0)
-    given = parser.parse_args(arguments)
+def live(policy: str, time_scale: float, seed: int) -> list[str]:
+    """Print what a real server's clients feel; what speaks against it."""
+    settings, marked = scaled_settings(time_scale), ("--rude-fraction", str(_RUDE))
+    runs = {
+        "all polite": (*marked, "--reformed"),
+        "a tenth polls every second": marked,
+        "hoarder, ghost and forger, too": (*marked, "--locustfile", "loadtest/rude.py"),
+    }
+    sys.stdout.write(markdown.head("", "polite wait, s", "rude wait, s", "failed") + "\n")
+    found: list[Waits] = []
+    faults = []
+    for title, load in runs.items():
+        figures = figures_of(policy, seed, time_scale, settings, *load)
+        now = Waits(*(figures[f"mean_wait_large_{who}"] * time_scale for who in ("polite", "rude")))
+        failed = f"{100 * figures['failed_fraction']:.1f} %"
+        line = markdown.row(title, f"{now.polite_s:.0f}", f"{now.rude_s:.0f}", failed)
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+        found.append(now)
+        lost = now.polite_s / found[0].polite_s - 1.0
+        if now.rude_s / found[0].rude_s - 1.0 < lost:
+            faults.append(f"{title}: rudeness pays")
+        if lost > MOST_LOST:
+            faults.append(f"{title}: the polite lose {100 * lost:.0f} %")
+    return faults
+
+
+def simulated(policy: str, time_scale: float, seeds: Sequence[int]) -> list[str]:
+    """Print what the simulator's clients feel; what speaks against it."""
     rows: dict[str, tuple[bool, tuple[str, ...]]] = {
         "a tenth polls every second": (True, ()),
         "a hoarder": (False, ("hoarder",)),
         "a ghost": (False, ("ghost",)),
         "all of them": (True, tuple(PAUSES)),
     }
-    seeds = range(1, given.seeds + 1)
-    calm = [run(given.policy, seed, given.time_scale, rude=False, attackers=()) for seed in seeds]
+    calm = [run(policy, seed, time_scale, rude=False, attackers=()) for seed in seeds]
     sys.stdout.write(markdown.head("", "polite wait longer by", "rude wait longer by") + "\n")
     faults = []
     for title, (rude, attackers) in rows.items():
-        found = [
-            run(given.policy, seed, given.time_scale, rude=rude, attackers=attackers)
-            for seed in seeds
-        ]
+        found = [run(policy, seed, time_scale, rude=rude, attackers=attackers) for seed in seeds]
         pairs = list(zip(found, calm, strict=True))
         polite, lost, error = spell([now.polite_s / was.polite_s - 1.0 for now, was in pairs])
         rudely, gained, rude_error = spell([now.rude_s / was.rude_s - 1.0 for now, was in pairs])
@@ -149,6 +172,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             faults.append(f"{title}: the polite lose {polite}")
         if rude and gained + 2.0 * rude_error < 0.0:
             faults.append(f"{title}: rudeness pays, {rudely}")
+    return faults
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run all, print, and judge."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--policy", default="ticket", choices=("ticket", "fair", "adaptive"))
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--time-scale", type=float, default=8.0)
+    parser.add_argument("--live", type=int, metavar="SEED")
+    given = parser.parse_args(arguments)
+    if given.live is not None:
+        faults = live(given.policy, given.time_scale, given.live)
+    else:
+        faults = simulated(given.policy, given.time_scale, range(1, given.seeds + 1))
     sys.stdout.write("".join(f"{fault}\n" for fault in faults))
     return 1 if faults else 0
 

@@ -43,7 +43,7 @@ class _Attacker(FastHttpUser):
     def on_start(self) -> None:
         """Choose the largest files: they are the ones with a queue.
 
-        Small ones would only take bandwidth, as whoever downloads them may.
+        Small ones would only take bandwidth, as any client that downloads them may.
         """
         files = sorted(files_of(population(self._options)), key=lambda file: -file.size_bytes)
         self._files = [one for one in files if 4 * one.size_bytes >= files[0].size_bytes]
@@ -51,7 +51,7 @@ class _Attacker(FastHttpUser):
     def provoke(self, name: str, file: File, extra: dict[str, str]) -> None:
         """Ask as `extra` says and hang up at once; anything but a clean answer is a failure.
 
-        One byte is asked for: whoever takes more is a downloader, and demand is not rudeness.
+        One byte is asked for: a client that takes more is a downloader, and demand is not rudeness.
         """
         headers = {"User-Agent": "rude/1", "Tidegate-Wait": "ticket", "Range": "bytes=0-0"}
         headers |= extra

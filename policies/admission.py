@@ -116,7 +116,7 @@ class AdmissionState:
     delivered: Delivered = field(default_factory=Delivered)
     strangers: Strangers = field(default_factory=Strangers)
     crowds: Crowds = field(default_factory=Crowds)
-    #: Nobody starts; who runs may finish, who asks gets a place.
+    #: Nobody starts; what runs may finish, new requests are queued.
     closed: bool = False
 
 

@@ -444,8 +444,8 @@ class Bottleneck:
     def _comings_and_goings(self, now: float) -> int:
         """What natural trials tell: 1 that the line is full, -1 that it is not, 0 nothing yet.
 
-        Whoever stays makes room for who comes and takes over from who goes, or does not: the slope
-        of the one against the other, over the last seconds.
+        Downloads that stay make room for those that come and take over from those that go, or do
+        not: the slope of the one against the other, over the last seconds.
         """
         if self._trial is None and now > self._tried_s + 2 * _SPAN_S:
             self._tried = frozenset()
@@ -455,7 +455,7 @@ class Bottleneck:
             evidence.popleft()
         fresh = not evidence or evidence[-1][0] <= now - _SHORT_S
         if self._probe is not None or (self._line < math.inf and self._held_part() > 0.0):
-            # Whoever the cap holds back makes room whatever the line is. (Below a ceiling that was
+            # What the cap holds back makes room whatever the line is. (Below a ceiling that was
             # not reached it is not the cap that makes the goodput stand still.)
             evidence.clear()
             return 0

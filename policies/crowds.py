@@ -1,12 +1,12 @@
 """What one network may have of slots and turns while others want them.
 
-Names cost whoever invents them nothing, and under a policy of slots the order of turn would give
+Invented names cost nothing, and under a policy of slots the order of turn would give
 them all the slots. So clients that nothing is known of count as a *crowd* with their whole network
 (`Job.network`, `Job.known`), and a crowd has a stated part of the slots for large jobs while others
 wait: half, for a crowd of honest people behind one address is half of everybody at times.
 
 What counts is what it has in front: tickets in the order of turn, and slots. A ticket beyond that
-*stands back*: whoever else waits goes first, and it comes forward, to the place of its number, once
+*stands back*: all others that wait go first, and it comes forward, to the place of its number, once
 one in front is done. So within a network the order stays strict, and everybody else keeps strict
 order too. A network that would not hold more than its part in strict order is done no later by
 this: its next one comes forward as one of it ends. Where several crowds have tickets that stand

@@ -70,8 +70,8 @@ class Lease:
         #: The client takes at least that: the link held it back.
         self.cap_is_floor = False
         self.rate_bytes_s = 0.0
-        #: When it runs out for want of a connection, since when it has had none, and for how long
-        #: it had none before.
+        #: When it runs out without a connection, since when it has had none, and for how long it
+        #: had none before.
         self.idle_at = self.idle_from_s = math.inf
         self.idled_s = 0.0
         #: Rank among the running (Fair): lower goes first.

@@ -1,7 +1,7 @@
 """Which clients count with their network in the sharing of the line.
 
-Names cost whoever invents them nothing, nor do the addresses of one's own network. So clients that
-nothing is known of have a few shares of the line together with their whole network, and everybody
+Invented names cost nothing, nor do the addresses of one's own network. So clients that nothing is
+known of have a few shares of the line together with their whole network, and everybody
 of whom there is evidence (an old cookie, places claimed in time, finished downloads) has a share of
 its own. It is the share that the guard of Fair counts by, not the place in the queue: a network of
 strangers may be late by what it asks, but makes nobody else late.

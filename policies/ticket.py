@@ -14,5 +14,5 @@ class TicketPolicy(Policy):
     """Large jobs hold at most `slots - reserve_small` slots and queue for them with tickets."""
 
     name = "ticket"
-    summary = "Strict order: every large download that must wait gets a place and a time."
+    summary = "Strict order: every large download that must wait is given a place and a time."
     reads = ("reserve_small", "small_below_bytes", "busy_retry_s", *TICKETS)

@@ -56,7 +56,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class PlannedGroup:
-    """A group with the digests of the whole files behind its parts, for whoever reads them.
+    """A group with the digests of the whole files behind its parts, for those who read them.
 
     `cut`: it is one part of a file too large for a group.
     """

@@ -1,7 +1,7 @@
 """Malformed input, as one small tree of exceptions; each knows the HTTP status it deserves.
 
-Building one costs nothing and logs nothing: whoever catches it decides. A refusal (queue full, not
-your turn) is a value, never one of these.
+Building one costs nothing and logs nothing: the catcher decides. A refusal (queue full, not your
+turn) is a value, never one of these.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class Pass:
     """An operator's permit: priority class, weight, and where, when and how often it counts.
 
     `path` is a shell pattern over the whole path of a file (`*` crosses slashes). Times are Unix
-    seconds; `max_uses` counts downloads begun, and whoever reads the pass keeps that count by
+    seconds; `max_uses` counts downloads begun, and the reader of the pass keeps that count by
     `serial`.
     """
 

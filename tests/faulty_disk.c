@@ -1,5 +1,5 @@
 /*
- * A disk that is slow or dying, for whoever is started with this library preloaded.
+ * A disk that is slow or dying, for a program that is started with this library preloaded.
  *
  * FAULTY_DISK names a file of rules, one a line, that is mapped and so may be rewritten in place at
  * any time (4096 bytes, the rest newlines): OPERATION FAULT AMOUNT PATH

@@ -51,7 +51,7 @@ class Behaviour:
     headers: tuple[tuple[str, str], ...] = ()
     pages: dict[str, tuple[str, bytes]] = field(default_factory=dict)
     ticket_first: bool = False
-    #: Whoever comes while so many are being served is told to come back.
+    #: A client that comes while so many are being served is told to come back.
     most_connections: int | None = None
     #: Certificate and key in one file, see `certificate`: the mirror speaks TLS.
     tls: Path | None = None

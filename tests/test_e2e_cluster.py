@@ -365,7 +365,7 @@ def test_any_machines_admin_page_is_the_leaders(tmp_path: Path, url: str) -> Non
 def test_faults_at_random_break_no_promise() -> None:
     """`make cluster-faults` goes on for longer."""
     pytest.importorskip("psycopg")
-    command = [sys.executable, "-m", "bench.machines", "faults", "--seconds", "20"]
+    command = [sys.executable, "-m", "bench.machines", "faults", "--seconds", "12"]
     done = subprocess.run(
         [*command, "--clients", "20"], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -18,7 +18,7 @@ from tests.running import RunningServer, serving, wait_for
 pytestmark = pytest.mark.e2e
 
 PACKAGE_BYTES = 1_000_000
-#: One slot at 2 MB/s: whoever comes while it is taken waits some seconds.
+#: One slot at 2 MB/s: a client that comes while it is taken waits some seconds.
 FULL = (
     *("--slots", "1", "--reserve-small", "0", "--bandwidth", "2MB", "--policy", "ticket"),
     *("--small-below", "20KB"),

@@ -302,7 +302,7 @@ def test_the_bound_on_connections_per_address_is_the_machines(tmp_path: Path) ->
             opened.append(one)
             refused += answer.status == 503
         assert refused == 28
-        # Whoever closes some may open as many, at whichever worker.
+        # A client that closes some may open as many, at whichever worker.
         for one in opened:
             one.close()
 

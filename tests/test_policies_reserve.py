@@ -20,7 +20,7 @@ def make(name: str, **changes: Any) -> AdmissionPolicy:
     return make_policy(name, PolicySettings.model_validate(changes), random.Random(1))
 
 
-def test_fcfs_gives_every_slot_to_whoever_asks_and_tells_the_rest_to_try_again() -> None:
+def test_fcfs_gives_every_slot_to_those_who_ask_and_tells_the_rest_to_try_again() -> None:
     policy = make("fcfs", slots=2, reserve_small=1)
     first = policy.offer(job("a", LARGE), 0.0)
     assert isinstance(first, Admit)

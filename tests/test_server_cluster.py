@@ -525,7 +525,7 @@ def test_a_node_tells_what_has_not_arrived_also_of_bodies_that_are_over() -> Non
     over.flying = 300_000
     house.wait(0.5)
     assert told() == [330_000, 0]
-    # Whoever never takes the rest is not waited for.
+    # A client that never takes the rest is not waited for.
     house.wait(25)
     assert told() == [30_000, 0]
 

@@ -635,7 +635,7 @@ def test_a_slow_disk_stops_nobody_else(tmp_path: Path, monkeypatch: pytest.Monke
     assert Answer(brief.get("/big.bin", **fields)).body == (BODY * 40)[100:4196]
 
 
-def test_whoever_leaves_while_the_disk_is_slow_leaves_nothing_behind(
+def test_a_client_that_leaves_while_the_disk_is_slow_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = HeldDisk()

@@ -843,7 +843,7 @@ def test_a_signed_ticket_with_a_number_never_issued_is_taken_up_and_not_reissued
     assert 77 in numbers
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), max_size=40))
 def test_no_slot_leaks_whatever_clients_do(steps: list[tuple[int, int]]) -> None:
     house = House(slots=2, reserve_small=0, lease_idle_s=5, ticket_ttl_s=20, slot_use_fraction=0.0)

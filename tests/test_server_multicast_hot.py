@@ -162,7 +162,7 @@ def test_a_client_that_was_away_is_held_again():
     assert hot.request("b", "3", BIG, 121.0, "c") == Hold(136.0)
 
 
-def test_whoever_joins_a_running_session_has_patience_again():
+def test_who_joins_a_running_session_has_patience_again():
     hot = Hot(HotSettings())
     hot.request("a", "1", BIG, 0.0, "c")
     hot.decide(15.0)

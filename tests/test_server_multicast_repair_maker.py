@@ -81,7 +81,7 @@ def test_an_order_that_cannot_be_met_is_refused_and_the_next_is_answered(house):
 
 
 @pytest.mark.e2e
-def test_when_the_process_dies_whoever_waits_is_told(house):
+def test_when_the_process_dies_those_that_wait_are_told(house):
     house.maker.start()
     process = house.maker._process
     assert house.make(0, 2000)

@@ -1,4 +1,4 @@
-"""Something scarce is shared by network: whoever has most gives up first."""
+"""Something scarce is shared by network: the network that has most gives up first."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def test_scripts_of_others_are_those_that_were_fetched() -> None:
 
 @pytest.mark.e2e
 @pytest.mark.timeout(600)
-def test_a_release_has_the_same_bytes_whoever_builds_it(tmp_path: Path) -> None:
+def test_a_release_has_the_same_bytes_wherever_it_is_built(tmp_path: Path) -> None:
     found = []
     for umask in (0o022, 0o077):
         folder = tmp_path / f"{umask:o}"

@@ -10,7 +10,7 @@ from client.net.errors import Corrupt
 
 
 def pieces_wrong(state: State, event: PiecesWrong) -> list[Action]:
-    """Wrong pieces are wanted again; whoever gave them goes."""
+    """Wrong pieces are wanted again; the mirror that gave them is dropped."""
     assert state.board is not None
     for index, start, end in event.pieces:
         state.board.want(start, end)

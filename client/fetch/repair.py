@@ -103,7 +103,7 @@ class CulpritSearch:
         return True
 
     def name_culprit(self) -> None:
-        """The digest is right now: whoever was being replaced had given the wrong bytes."""
+        """The digest is right now: the mirror that was being replaced had given the wrong bytes."""
         differing = {old for (old, _), times in self._sink.differences.items() if times}
         if self._suspect is not None:
             self._sink.culprits.add(self._suspect)

@@ -109,7 +109,7 @@ class HttpTransport:
         try:
             run_blocking(bring)
         except failures.Corrupt:
-            # Whoever asked checks what is there, and tries again or gives it its name.
+            # The caller checks what is there, and tries again or gives it its name.
             path.unlink(missing_ok=True)
         except failures.Interrupted as stop:
             raise KeyboardInterrupt from stop

@@ -64,10 +64,10 @@ class HistoryBlocks(Board):
 
 
 class DynamicBlocks(Board):
-    """`count` equal blocks, one at a time to whoever is idle; at the end at most two on one block.
+    """`count` equal blocks, one at a time to an idle mirror; at the end at most two on one block.
 
     An idle lane that finds nothing unassigned helps with a block that just one other lane has: it
-    asks for the part that has not come yet. Whoever is second is stopped. `early` asks for the
+    asks for the part that has not come yet. The slower of two is stopped. `early` asks for the
     next block one round trip before the last one ends (the paper's future work); off by default,
     as in the paper.
     """

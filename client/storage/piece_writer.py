@@ -306,7 +306,7 @@ class Sink:
         return end - start
 
     def _compare(self, index: int, start: int, end: int) -> None:
-        """A piece that was wrong is right now: whoever gave other bytes is the culprit."""
+        """A piece that was wrong is right now: the mirror that gave other bytes is the culprit."""
         suspect = self._suspects.pop(index, None)
         if suspect is None:
             return

@@ -82,7 +82,6 @@ class FleetResult:
     sessions_s: list[float] = field(default_factory=list)
     #: Of the leader: decisions, time spent, the longest that a message waited for its turn.
     decisions: int = 0
-    leader_busy_s: float = 0.0
     leader_longest_s: float = 0.0
     leader_peak: float = 0.0
     ended_s: float = 0.0
@@ -133,7 +132,6 @@ class Fleet:
         self._free_s = self._back_s = 0.0
         self._spent_s = 0.0
         self._wake_s: float | None = None
-        self._wake_order = 0
         self._running: dict[int, _Client] = {}
         self._parked: dict[int, _Client] = {}
         self._waiting: set[tuple[str, str]] = set()
@@ -191,7 +189,6 @@ class Fleet:
         begin_s = max(self._now, self._free_s, self._back_s)
         cost = self._plan.decision_s if cost_s is None else cost_s
         self._free_s = begin_s + cost
-        self.result.leader_busy_s += cost
         self._spent_s += cost
         self.result.leader_longest_s = max(self.result.leader_longest_s, self._free_s - came_s)
 
@@ -219,7 +216,6 @@ class Fleet:
             return
         cost = plan.report_s * len(self._running)
         self._free_s = max(self._free_s, self._now) + cost
-        result.leader_busy_s += cost
         result.leader_peak = max(result.leader_peak, (self._spent_s + cost) / TICK_S)
         self._spent_s = 0.0
         result.most_bodies = max(result.most_bodies, len(self._running))
@@ -399,7 +395,6 @@ class Fleet:
             return False
         cost = self._plan.decision_s
         self._free_s = max(self._free_s, now) + cost
-        self.result.leader_busy_s += cost
         self._spent_s += cost
         self._offer(self._unpark(ticket))
         return True

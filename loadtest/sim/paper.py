@@ -62,7 +62,6 @@ class Cell:
     label: str
     result: StudyResult
     improvement: float
-    improvement_error: float
     paper_mean_s: float | None
     paper_improvement: float | None
     paper_net_faster: float | None
@@ -124,7 +123,6 @@ def _cell(experiment: str, load: str, label: str, result: StudyResult) -> Cell:
         label,
         result,
         improvement,
-        result.error["ratio_to_http"],
         None if means is None else means[position],
         theirs,
         None if nets is None else nets[position] / 100.0,

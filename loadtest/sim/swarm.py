@@ -52,7 +52,6 @@ class PeerCrowds:
         self._took = took
         self._crowds: dict[str, PeerCrowd] = {}
         self._at = self._every_s = 0.0
-        self.given_bytes = 0.0
 
     def takes_part(self, client: SimClient) -> bool:
         """Whether this client does; the same in each run of a population."""
@@ -94,5 +93,4 @@ class PeerCrowds:
             for one in lacking:
                 most = min(each, one.visitor.rate_bytes_s * passed_s)
                 gain = min(most, crowd.union_bytes - had[one.number])
-                self.given_bytes += gain
                 self._took(one, gain)

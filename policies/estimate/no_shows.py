@@ -63,7 +63,7 @@ class NoShows:
             self.learn(True)
 
     def check(self, now: float) -> None:
-        """Whoever should have been back by now is missed."""
+        """Count clients that should have been back by now as missing."""
         while self._order and self._order[0][0] <= now:
             due_s, number = heappop(self._order)
             if self._due.get(number) == due_s:

@@ -235,8 +235,8 @@ class TicketQueue:
         """Take up tickets from elsewhere; those that are known or over already stay out.
 
         Started ones, and those whose size is not large, are ready before all others; ready ones are
-        so again, all until `ready_until_s`. Those that wait are no change yet: whoever has them
-        from a journal need not write them there again.
+        so again, all until `ready_until_s`. Those that wait are no change yet: those that came
+        from a journal need not be written there again.
         """
         table, index, rank = self.table, self._index, self.rank
         known, ended, turns = table.rows, self.ended, self._times_of_issue

@@ -1,6 +1,6 @@
 """The maintenance switch: close the doors, let what runs finish, open them again.
 
-While they are closed everybody who asks gets a place and nobody starts; the waiting page says why
+While they are closed new requests are queued and no download starts; the waiting page says why
 and until when. It outlives a restart and a change of policy.
 """
 

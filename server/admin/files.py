@@ -11,6 +11,7 @@ from pydantic import Field
 from server.admin.accounts import Scope
 from server.admin.app import HandlerCall
 from server.admin.events import ask as query_store
+from server.admin.file_index import FileView
 from server.admin.problems import Problem, wrong
 from server.admin.router import Operations, PageRoutes
 from server.admin.rule_keeper import Sourced
@@ -43,19 +44,9 @@ class StatisticsQuery(Shape):
     path: str = Field("", max_length=1024, description="Only this file.")
 
 
-class FileOut(Shape):
-    path: str
-    size_bytes: int
-    modified_s: float
-    sha256: str | None
-    digest_state: str
-    downloads: int
-    sent_bytes: int
-
-
 class FilesOut(Shape):
     total: int
-    files: list[FileOut]
+    files: list[FileView]
 
 
 Pattern = Annotated[
@@ -145,7 +136,7 @@ async def rule_form(ask: HandlerCall) -> Answer:
 async def list_files(ask: HandlerCall, query: FileQuery) -> FilesOut:
     """What is served."""
     rows, total = await ask.server.files.read(query.q, query.sort, query.offset, query.limit)
-    return FilesOut(total=total, files=[FileOut.model_validate(row) for row in rows])
+    return FilesOut(total=total, files=rows)
 
 
 @api.get("/files/statistics.csv", media="text/csv")

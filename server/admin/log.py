@@ -33,30 +33,20 @@ class EventsOut(Shape):
     events: list[EventOut]
 
 
-class RowOut(Shape):
-    name: str
-    state: str
-    facts: dict[str, str]
-
-
 class RowsOut(Shape):
-    rows: list[RowOut]
-
-
-def _rows(rows: list[StatusLine]) -> RowsOut:
-    return RowsOut(rows=[RowOut.model_validate(row) for row in rows])
+    rows: list[StatusLine]
 
 
 @api.get("/mirrors")
 async def list_mirrors(ask: HandlerCall) -> RowsOut:
     """Mirrors as they stand."""
-    return _rows(ask.server.mirror_rows())
+    return RowsOut(rows=ask.server.mirror_rows())
 
 
 @api.get("/multicast")
 async def list_multicast(ask: HandlerCall) -> RowsOut:
     """What is multicast now."""
-    return _rows(ask.server.multicast_rows())
+    return RowsOut(rows=ask.server.multicast_rows())
 
 
 @api.get("/events")

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from pydantic import Field
 
+from policies.contract import Estimate
 from server.admin.app import HandlerCall
 from server.admin.charts import CHARTS, SERIES, Sampler, drawn, from_first_value, lines_of, picture
 from server.admin.metrics import Metrics
@@ -39,11 +40,6 @@ _PROXIED = frozenset(
 )
 
 
-class EstimateOut(Shape):
-    expected_s: float
-    p90_s: float
-
-
 class StateOut(Shape):
     """The server at a glance."""
 
@@ -62,7 +58,7 @@ class StateOut(Shape):
     ready: int
     ready_target: int
     link_bound: bool
-    last_wait: EstimateOut | None
+    last_wait: Estimate | None
     no_show_fraction: float
     eta_within_p90: float | None
     eta_median_error: float | None

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic import BaseModel, TypeAdapter
 
 from server.admin.router import Nothing, Route
 
@@ -16,15 +15,16 @@ _PLACE = "#/components/schemas/{model}"
 def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
     """The OpenAPI 3.1 document of these operations."""
     paths: dict[str, dict[str, Any]] = {}
-    models: dict[type[BaseModel], None] = {}
+    models: dict[type, None] = {}
     for route in routes:
         methods = paths.setdefault(route.path, {})
         methods[route.method.lower()] = _described(route)
         answer = route.operation.answer if route.operation else None
         models |= dict.fromkeys(one for one in (route.takes("body"), answer) if one)
     models.pop(Nothing, None)
-    as_given: Literal["validation"] = "validation"
-    _, schemas = models_json_schema([(one, as_given) for one in models], ref_template=_PLACE)
+    _, schemas = TypeAdapter.json_schemas(
+        [(one, "validation", TypeAdapter(one)) for one in models], ref_template=_PLACE
+    )
     return {
         "openapi": "3.1.0",
         "info": {
@@ -128,5 +128,5 @@ def _parameters(model: type[BaseModel], where: str) -> list[dict[str, Any]]:
     ]
 
 
-def _reference(model: type[BaseModel]) -> dict[str, str]:
+def _reference(model: type) -> dict[str, str]:
     return {"$ref": _PLACE.format(model=model.__name__)}

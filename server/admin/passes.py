@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from server.admin.accounts import Scope
 from server.admin.app import HandlerCall
@@ -15,7 +15,6 @@ from server.admin.shapes import AsTime, Hour, ListQuery, SerialPath, Shape, Text
 from server.admin.sheets import csv_answer
 from server.admin.web import Answer
 from server.store import queries
-from server.store.records import PassRecord
 
 api = Operations("release", Scope.FILES)
 pages = PageRoutes(Scope.FILES)
@@ -36,16 +35,16 @@ class PassesIn(Shape):
 
 class PassOut(Shape):
     serial: str
-    kind: str
+    kind: str = Field(validation_alias=AliasChoices("kind", "priority_class"))
     weight: float
     path: str
     not_before_s: float
     expires_s: float
     max_uses: int
-    used: int
+    used: int = Field(validation_alias=AliasChoices("used", "uses"))
     revoked: bool
     issued_s: float
-    who: str
+    who: str = ""
     note: str
     token: str | None = Field(None, repr=False, description="Only in the answer that issues it.")
 
@@ -53,25 +52,6 @@ class PassOut(Shape):
 class PassesOut(Shape):
     total: int
     passes: list[PassOut]
-
-
-def pass_out(record: PassRecord, who: str = "", token: str | None = None) -> PassOut:
-    """A pass as it is shown."""
-    return PassOut(
-        serial=record.serial,
-        kind=record.priority_class,
-        weight=record.weight,
-        path=record.path,
-        not_before_s=record.not_before_s,
-        expires_s=record.expires_s,
-        max_uses=record.max_uses,
-        used=record.uses,
-        revoked=record.revoked,
-        issued_s=record.issued_s,
-        who=who,
-        note=record.note,
-        token=token,
-    )
 
 
 # -- the pages -------------------------------------------------------------------------------
@@ -138,7 +118,9 @@ async def list_passes(ask: HandlerCall, query: ListQuery) -> PassesOut:
         for one in ask.server.passes.records()
         if query.q in one.serial or query.q in one.priority_class or query.q in one.note
     ]
-    return PassesOut(total=len(found), passes=[pass_out(one) for one in query.page(found)])
+    return PassesOut(
+        total=len(found), passes=[PassOut.model_validate(one) for one in query.page(found)]
+    )
 
 
 @api.post("/passes", status=201)
@@ -168,7 +150,10 @@ async def issue_passes(ask: HandlerCall, body: PassesIn) -> PassesOut:
     ask.server.store.must(lambda session: queries.write_passes(session, records))
     noun = "pass" if len(made) == 1 else "passes"
     ask.log("passes", f"issued {len(made)} {noun} of class {body.kind} for {body.path}")
-    shown = [pass_out(record, ask.who, token) for token, record in made]
+    shown = [
+        PassOut.model_validate(record).model_copy(update={"who": ask.who, "token": token})
+        for token, record in made
+    ]
     return PassesOut(total=len(shown), passes=shown)
 
 

@@ -8,7 +8,6 @@ from dataclasses import fields
 from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError
-from twisted.internet.defer import Deferred
 
 from policies.registry import POLICIES
 from policies.settings import PolicySettings
@@ -59,18 +58,8 @@ class RestoreIn(Shape):
     note: Text = Field("", max_length=_NOTE_MOST)
 
 
-class RevisionOut(Shape):
-    number: int
-    at_s: float
-    who: str
-    note: str
-    policy: str
-    settings: dict[str, Any]
-    restored_from: int | None
-
-
 class RevisionsOut(Shape):
-    revisions: list[RevisionOut]
+    revisions: list[RevisionRecord]
 
 
 class OverrideOut(Shape):
@@ -189,7 +178,6 @@ async def begin_preview(
         note=note,
     )
     previews.begin(found, arrivals, capacity)
-    Deferred.fromCoroutine(previews.work())
     return found
 
 
@@ -254,10 +242,10 @@ def _expected(ask: HandlerCall) -> int:
 
 
 def _settings(revision: RevisionRecord) -> Answer:
-    return json_answer(RevisionOut.model_validate(revision), 200, ("etag", etag(revision)))
+    return json_answer(revision, 200, ("etag", etag(revision)))
 
 
-@api.get("/settings", answer=RevisionOut)
+@api.get("/settings", answer=RevisionRecord)
 async def get_settings(ask: HandlerCall) -> Answer:
     """The policy in force; its ETag."""
     current = ask.server.revisions.current
@@ -266,13 +254,13 @@ async def get_settings(ask: HandlerCall) -> Answer:
     return _settings(current)
 
 
-@api.put("/settings", answer=RevisionOut, if_match=True)
+@api.put("/settings", answer=RevisionRecord, if_match=True)
 async def put_settings(ask: HandlerCall, body: SettingsIn) -> Answer:
     """Replace policy and settings."""
     return _settings(apply(ask, body.policy, body.settings, body.note, _expected(ask)))
 
 
-@api.patch("/settings", answer=RevisionOut, if_match=True)
+@api.patch("/settings", answer=RevisionRecord, if_match=True)
 async def patch_settings(ask: HandlerCall, body: SettingsPatch) -> Answer:
     """Change single settings."""
     number, current = _expected(ask), ask.server.revisions.current
@@ -302,10 +290,10 @@ async def list_overrides(ask: HandlerCall) -> OverridesOut:
 async def list_revisions(ask: HandlerCall, query: BeforeQuery) -> RevisionsOut:
     """Changes, newest first."""
     found = await ask.server.revisions.listed(query.before, query.limit)
-    return RevisionsOut(revisions=[RevisionOut.model_validate(one) for one in found])
+    return RevisionsOut(revisions=found)
 
 
-@api.post("/revisions/{number}/restore", answer=RevisionOut, if_match=True)
+@api.post("/revisions/{number}/restore", answer=RevisionRecord, if_match=True)
 @pages.post("/policy/revisions/{number}/restore", then=_APPLIED)
 async def restore_revision(ask: HandlerCall, path: NumberPath, body: RestoreIn) -> Answer:
     """Make an old revision current again."""

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from twisted.internet.defer import Deferred, DeferredLock
+
 from server.admin.accounts import Off
 from server.store.records import ArrivalRecord
 
@@ -96,19 +98,19 @@ class Previews:
     runner: Runner
     now: Callable[[], float]
     by_key: OrderedDict[str, Preview] = field(default_factory=OrderedDict)
-    _queue: list[tuple[str, bytes]] = field(default_factory=list)
-    _busy: bool = False
+    _turn: DeferredLock = field(default_factory=DeferredLock)
 
     def room(self) -> bool:
-        return len(self._queue) < QUEUE
+        """Whether one more may wait for its turn."""
+        return len(self._turn.waiting) < QUEUE
 
     def begin(
         self,
         preview: Preview,
         arrivals: Sequence[ArrivalRecord],
         capacity_bytes_s: float | None,
-    ) -> Preview:
-        """Queue a preview; the caller then calls `work` (and need not wait for it)."""
+    ) -> None:
+        """Run a preview in its turn; `by_key` has what became of it."""
         request = {
             "workload": preview.workload,
             "arrivals": [[a.at_s, a.client, a.file, a.size_bytes, None] for a in arrivals],
@@ -121,22 +123,16 @@ class Previews:
         self.by_key[preview.key] = preview
         while len(self.by_key) > KEPT:
             self.by_key.popitem(last=False)
-        self._queue.append((preview.key, json.dumps(request).encode()))
-        return preview
-
-    async def work(self) -> None:
-        """Run what is queued, one after another; returns at once when somebody does already."""
-        if self._busy:
-            return
-        self._busy = True
-        try:
-            while self._queue:
-                key, request = self._queue.pop(0)
-                await self._run(key, request)
-        finally:
-            self._busy = False
+        Deferred.fromCoroutine(self._run(preview.key, json.dumps(request).encode()))
 
     async def _run(self, key: str, request: bytes) -> None:
+        await self._turn.acquire()
+        try:
+            await self._simulate(key, request)
+        finally:
+            self._turn.release()
+
+    async def _simulate(self, key: str, request: bytes) -> None:
         self._change(key, state="running")
         began = self.now()
         try:

@@ -45,23 +45,9 @@ class NetworkQuery(Shape):
     network: str = Field(min_length=2, max_length=64, description="An address or network.")
 
 
-class LeaseOut(Shape):
-    lease: int
-    ticket: int | None
-    client: str
-    file: str
-    size_bytes: int
-    remaining_bytes: int
-    large: bool
-    started_s: float
-    connections: int
-    paused: bool
-    rate_bytes_s: float
-
-
 class LeasesOut(Shape):
     total: int
-    leases: list[LeaseOut]
+    leases: list[LeaseView]
 
 
 class TicketOut(Shape):
@@ -92,33 +78,16 @@ class BlockIn(Shape):
     note: Text = Field("", max_length=200)
 
 
-class BlockOut(Shape):
-    network: str
-    since_s: float
-    until_s: float | None
-    who: str
-    note: str
-
-
 class BlocksOut(Shape):
-    blocks: list[BlockOut]
-
-
-DoorsText = Annotated[Text, Field(max_length=TEXT_MAX)]
-OpensAt = Annotated[Hour, Field(description="When they are expected to open; no timer.")]
+    blocks: list[BlockedNetwork]
 
 
 class DoorsIn(Shape):
     """Close the doors, or open them; text and time are told to those who wait."""
 
     closed: bool
-    text: DoorsText = ""
-    opens_s: OpensAt = None
-
-
-class DoorsOut(DoorsIn):
-    since_s: float | None
-    who: str
+    text: Text = Field("", max_length=TEXT_MAX)
+    opens_s: Annotated[Hour, Field(description="When they are expected to open; no timer.")] = None
 
 
 # -- what is there ---------------------------------------------------------------------------
@@ -261,8 +230,7 @@ async def block_ask(ask: HandlerCall) -> Answer:
 async def list_downloads(ask: HandlerCall, query: ListQuery) -> LeasesOut:
     """Running downloads."""
     found = leases_like(ask, query.q)
-    rows = [LeaseOut.model_validate(row) for row in query.page(found)]
-    return LeasesOut(total=len(found), leases=rows)
+    return LeasesOut(total=len(found), leases=list(query.page(found)))
 
 
 @api.delete("/downloads/{number}")
@@ -320,19 +288,19 @@ async def promote_ticket(ask: HandlerCall, path: NumberPath) -> None:
 @api.get("/blocks")
 async def list_blocks(ask: HandlerCall) -> BlocksOut:
     """Blocked addresses."""
-    return BlocksOut(blocks=[BlockOut.model_validate(b) for b in ask.server.blocks.all()])
+    return BlocksOut(blocks=ask.server.blocks.all())
 
 
 @api.post("/blocks", status=201)
 @pages.post("/queue/block", then="/queue?tab=blocks", again=block_ask)
-async def add_block(ask: HandlerCall, body: BlockIn) -> BlockOut:
+async def add_block(ask: HandlerCall, body: BlockIn) -> BlockedNetwork:
     """Block an address or network."""
     network = network_of(body.network)
     until = None if body.for_s is None else ask.now + body.for_s
     found = BlockedNetwork(network, ask.now, until, ask.who, body.note)
     ask.server.blocks.add(found)
     ask.log("block", f"blocked {network}" + (f": {body.note}" if body.note else ""))
-    return BlockOut.model_validate(found)
+    return found
 
 
 @api.delete("/blocks")
@@ -346,14 +314,14 @@ async def remove_block(ask: HandlerCall, query: NetworkQuery) -> None:
 
 
 @api.get("/doors")
-async def get_doors(ask: HandlerCall) -> DoorsOut:
+async def get_doors(ask: HandlerCall) -> DoorState:
     """Whether downloads may start."""
-    return DoorsOut.model_validate(ask.server.doors.state)
+    return ask.server.doors.state
 
 
 @api.put("/doors")
 @pages.post("/queue/doors", then="/queue", again=queue)
-async def put_doors(ask: HandlerCall, body: DoorsIn) -> DoorsOut:
+async def put_doors(ask: HandlerCall, body: DoorsIn) -> DoorState:
     """Close the doors for maintenance, or open them."""
     old, doors = ask.server.doors.state, ask.server.doors
     since_s = old.since_s if old.closed and body.closed else ask.now
@@ -361,4 +329,4 @@ async def put_doors(ask: HandlerCall, body: DoorsIn) -> DoorsOut:
     doors.change(DoorState(body.closed, text, opens_s, since_s, ask.who))
     told = f"closed the doors: {text}".rstrip(": ") if body.closed else "opened the doors"
     ask.log("doors", told)
-    return DoorsOut.model_validate(doors.state)
+    return doors.state

@@ -59,7 +59,7 @@ class Described:
     name: str
     summary: str
     tag: str
-    answer: type[BaseModel] | None = None
+    answer: type | None = None
     media: str = "application/json"
     status: int = 200
     if_match: bool = False
@@ -171,12 +171,11 @@ class Operations:
 
         def declare(handler: H) -> H:
             answer = options.pop("answer", _hints(handler).get("return"))
-            model = isinstance(answer, type) and issubclass(answer, BaseModel)
             what = Described(
                 name=_camel(handler.__name__.rstrip("_")),
                 summary=(inspect.getdoc(handler) or "").partition("\n")[0],
                 tag=options.pop("tag", self._tag),
-                answer=answer if model else None,
+                answer=None if answer in (Answer, type(None)) else answer,
                 status=options.pop("status", 204 if answer is type(None) else 200),
                 **options,
             )

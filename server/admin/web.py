@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pydantic import BaseModel
+from pydantic_core import to_json
 
 from protocol import problems
 from server.admin.accounts import ApiToken, Role, Scope, Scopes, Session, User
@@ -89,9 +89,9 @@ class Answer:
     follow: Callable[[], bytes] | None = None
 
 
-def json_answer(value: BaseModel, status: int = 200, *headers: tuple[str, str]) -> Answer:
-    """A model as JSON."""
-    body = value.model_dump_json().encode()
+def json_answer(value: object, status: int = 200, *headers: tuple[str, str]) -> Answer:
+    """A model, or a record of the domain, as JSON."""
+    body = to_json(value, inf_nan_mode="null")
     return Answer(status, body, (("content-type", "application/json"), *headers))
 
 

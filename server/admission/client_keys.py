@@ -9,7 +9,7 @@ from the best proof that the request carries:
 4. for a browser without one: a new visitor, who gets the cookie with the answer;
 5. for every other program its User-Agent: tools keep no cookies, and a retry finds its place.
 
-Names cost whoever invents them nothing. So an address may have `per_address` of them in use; those
+Invented names cost nothing. So an address may have `per_address` of them in use; those
 beyond share a few names and thereby their places. What a whole prefix may take is the policy's
 matter, which is told the prefixes that enclose the client.
 """

@@ -157,7 +157,7 @@ class Gate:
         return self.leases.closed
 
     def close_doors(self, closed: bool) -> None:
-        """Let nobody start until told otherwise; what runs goes on, who asks gets a place."""
+        """Let nobody start until told otherwise; what runs goes on, new requests are queued."""
         self.leases.close_doors(closed)
 
     @property

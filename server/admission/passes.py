@@ -83,7 +83,7 @@ class PassBook:
         record = self._records.get(permit.serial)
         if record is not None and record.revoked:
             raise BadToken("This pass was revoked by the operator.", code="pass-revoked")
-        # Uses are checked apart: whoever began with the last one must be able to poll and resume.
+        # Uses are checked apart: a client that began with the last one must be able to resume.
         permit.check(path, now, 0)
         return Grant(permit, permit.priority_class, permit.weight)
 

@@ -229,7 +229,7 @@ class WaitingRoom:
             fields.append(visitor_cookie(request, notice.visitor))
         if notice.token is None:
             return [*fields, (b"Refresh", b"%d; url=%b" % (notice.retry_after_s, target))]
-        # The cookie serves whoever opens the link again; the query serves those without cookies.
+        # The cookie serves those who open the link again; the query serves those without cookies.
         token = notice.token.encode("ascii")
         url = b"%b?tidegate-ticket=%b" % (target, token)
         return [

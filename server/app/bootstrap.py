@@ -75,7 +75,7 @@ def open_memory(config: ServerConfig, now: float, shared: Database | None = None
         else:
             database, url = shared, config.cluster or url
         with database.begin() as session:
-            # No fence: whoever leads later waits for no reader, and nothing is written here.
+            # No fence: a later leader waits for no reader, and nothing is written here.
             database.take_time(session)
             journal = read_journal(session)
             passes = read_passes(session)
@@ -103,7 +103,7 @@ def revision_in_force(
 ) -> RevisionRecord | None:
     """The revision that counts at a start (`latest` first); None when the configuration does.
 
-    Whoever changed the policy last wins: the configuration does when it is not the one that
+    The last change of the policy wins: the configuration does when it is not the one that
     operators have changed since.
     """
     configured = next((one for one in latest if one.who == CONFIGURATION), None)
@@ -135,7 +135,7 @@ def stored_revision(config: ServerConfig) -> RevisionRecord | None:
 
 
 def read_mark(state: Path) -> int:
-    """No ticket number from here on was ever given away, whatever became of the database.
+    """No ticket number from here on was ever given away, whatever happened to the database.
 
     It lies beside the keys, because they tell who holds a number: as long as old tokens count, no
     number may be given away twice. 1 where there is none. Raises CannotStart.

@@ -189,7 +189,7 @@ def _flatten(
 
 
 def _reserve_a_sixth(raw: dict[str, Any], origins: dict[str, str]) -> None:
-    """Whoever names only the slots gets a sixth of them reserved, at most the default."""
+    """Where only the slots are set, a sixth of them is reserved, at most the default."""
     admission = raw.get("admission")
     if not isinstance(admission, dict) or "reserve_small" in admission:
         return

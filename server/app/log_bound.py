@@ -1,7 +1,7 @@
 """What clients can have written into the operator's log: bounded for each of them, and in all.
 
-Whoever finds a request that is logged as a fault could fill a disk with it, and hide in the flood
-what else is said. So a kind of warning has a number of lines a minute, of which one client's
+A client that finds a request which is logged as a fault could fill a disk with it, and hide other
+messages in the flood. So a kind of warning has a number of lines a minute, of which one client's
 network may cause a few; the first that is left out is announced, and how many there were is told.
 """
 

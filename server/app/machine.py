@@ -120,7 +120,6 @@ class Machine:
         self._follower: RemoteAdmission | None = None
         self._admin: Listener | None = None
         self._admin_http: HttpFactory | None = None
-        self._refresh_call: Any = None
         self._followed = ""
         self._stopping = False
 
@@ -159,7 +158,7 @@ class Machine:
             misses=self._misses_leader,
         )
         self._candidate.start()
-        self._refresh_call = self._reactor.callLater(_REFRESH_S, self._refresh)
+        self._reactor.callLater(_REFRESH_S, self._refresh)
 
     def terminate(self) -> None:
         """Lead no more and end; this machine's nodes go on until their downloads are over."""
@@ -274,7 +273,7 @@ class Machine:
         write_meeting(self._loaded.config.state, meeting)
 
     def _refresh(self) -> None:
-        self._refresh_call = self._reactor.callLater(_REFRESH_S, self._refresh)
+        self._reactor.callLater(_REFRESH_S, self._refresh)
         try:
             self._shared = self._open_shared()
         except (StoreUnavailable, CannotStart) as fault:

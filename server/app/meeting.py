@@ -68,7 +68,7 @@ class MeetingFile:
 
 
 class MeetingEndpoint:
-    """A client endpoint that leads to whoever leads; `socket` is where it is on this machine."""
+    """A client endpoint that leads to the leader; `socket` is where it is on this machine."""
 
     def __init__(
         self, reactor: Reactor, state: Path, socket: Path, wall: Callable[[], float]

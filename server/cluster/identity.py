@@ -1,8 +1,8 @@
 """Mutual TLS between the machines of a cluster, with nothing to configure.
 
 All machines share one certificate and its key, which lie in the database beside the keys that sign
-tickets: whoever can read that is a member. Each end shows it and accepts nothing else. A renewed
-one is accepted before anybody shows it.
+tickets: a machine that can read them is a member. Each end shows it and accepts nothing else. A
+renewed one is accepted before anybody shows it.
 """
 
 from __future__ import annotations

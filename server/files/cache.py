@@ -25,7 +25,7 @@ class SmallFiles:
     that is read when it is needed.
 
     Bodies make room before answers do: what is read again costs less than what is found again. The
-    oldest go first. Whoever takes one compares it with the file first: nothing here notices a
+    oldest go first. A caller compares one with the file first: nothing here notices a
     change.
     """
 

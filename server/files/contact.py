@@ -9,7 +9,7 @@ from server.http.answers import Header
 from server.http.request import Request
 
 _PARTS = [b".well-known", b"security.txt"]
-#: RFC 9116, 2.5.5: less than a year; whoever keeps a copy longer shall look again.
+#: RFC 9116, 2.5.5: less than a year; a copy that is kept longer must be fetched again.
 _GOOD_FOR = timedelta(days=180)
 _FIELDS: list[Header] = [
     (b"Content-Type", b"text/plain; charset=utf-8"),

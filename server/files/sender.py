@@ -213,7 +213,7 @@ class BodySender:
             if self.total_bytes > _LONG_BYTES:
                 connection.release_buffers()
             connection.monitor = self._monitor
-            # Whoever starts a body has just compared its file.
+            # The caller that starts a body has just compared its file.
             self._compared = True
             connection.when_flushed(self._begin)
             self._compared = False

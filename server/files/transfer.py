@@ -104,7 +104,7 @@ class Transfer(Protocol):
 
 
 class TransferListener(Protocol):
-    """Whoever started a transfer hears of its end.
+    """Hears of the end of a transfer that it started.
 
     `share` is what its download has of the link; None for a transfer that is one by itself.
     """

@@ -2,7 +2,7 @@
 
 A request costs the loop one small tuple; lines are written once a second and when many have
 gathered, by a thread (`log_outlets`), so that a slow disk stops nobody. Tickets, passes and
-cookies are never written: they open doors to whoever reads them.
+cookies are never written: they are credentials.
 """
 
 from __future__ import annotations

@@ -277,7 +277,7 @@ class HttpConnection:
             self._room_call()
 
     def lost(self) -> None:
-        """The connection is over; tell whoever waits on it."""
+        """The connection is over; tell those that wait for it."""
         if not self.alive:
             return
         self.alive = False

@@ -57,7 +57,7 @@ _UNSAFE = re.compile(r"[^ !#-\[\]-~]")
 
 
 def without_tokens(target: bytes) -> str:
-    """A request target as it may be kept: tickets and passes open doors to whoever reads them."""
+    """A request target as it may be kept: tickets and passes are credentials."""
     path, mark, query = target.decode("latin-1").partition("?")
     pairs = []
     for pair in query.split("&"):

@@ -94,10 +94,10 @@ ENGLISH: Mapping[str, str] = {
     "problem_leader": "The queue is being restarted, and every place is kept. Try again in a few "
     "seconds.",
     "problem_blocked": "The operator has blocked your network.",
-    "problem_pass": "This file needs a priority pass. Ask whoever runs this server for one.",
+    "problem_pass": "This file needs a priority pass. Ask the operator of this server for one.",
     "problem_early": "Your priority pass is not valid yet.",
-    "problem_bad_pass": "Your priority pass is not valid here, or not any more. Ask whoever gave "
-    "it to you.",
+    "problem_bad_pass": "Your priority pass is not valid here, or not any more. Ask the person "
+    "who gave it to you.",
     "problem_withdrawn": "The operator has ended this download.",
     "problem_ticket": "Your place in the queue is not valid any more. Try again to get a new one.",
     "problem_connections": "You have as many connections to this server as one visitor may. Try "

@@ -1,6 +1,6 @@
 """Who takes most of something scarce, by address and by the networks around it.
 
-What many share (connections, requests that are kept open) must not go to whoever takes it first
+What many share (connections, requests that are kept open) must not go to the first who takes it
 and keeps it. When it is all taken, the network that has most of it gives its oldest up for a
 newcomer of a network that has less, down to the single address. Every operation takes the same few
 steps whatever the number of members.

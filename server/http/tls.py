@@ -81,7 +81,7 @@ class TlsServer:
             ) from fault
         # The kernel encrypts, where it can.
         context.options |= getattr(ssl, "OP_ENABLE_KTLS", 0)
-        # Without this the handshake fails with whoever offers h2 by ALPN, as curl does.
+        # Without this the handshake fails with clients that offer h2 by ALPN, such as curl.
         context.set_alpn_protocols(["http/1.1"])
         try:
             context.load_cert_chain(self._certificate, self._key, password=_no_password)

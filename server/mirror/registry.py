@@ -63,7 +63,7 @@ class Registry:
         self._latest: dict[str, int] = {}
 
     def admit(self, mirrors: Mapping[str, Admitted]) -> None:
-        """Take the operator's present list; whoever left it is forgotten at once."""
+        """Take the operator's present list; a mirror that left it is forgotten at once."""
         self._admitted = dict(mirrors)
         for key in [key for key in self._reports if key[0] not in self._admitted]:
             self._forget(key)

@@ -147,8 +147,8 @@ class Repair:
     def follow(self, other: Repair, symbols: Sequence[int], sequence: int, k: int) -> None:
         """`other`, of the same block, sent those from datagram `sequence` on: they count here, too.
 
-        Repair is as good for whoever wants any symbols; source that is sent again is for those who
-        have nothing, and hardly for others.
+        Repair helps every receiver that wants any symbols; source that is sent again helps those
+        that have nothing, and hardly any other.
         """
         if self.bits or other.named:
             for symbol in symbols:

@@ -115,7 +115,7 @@ class Members:
     def _settle_s(self) -> float:
         """How long to wait for one more, after the last: a few times the usual gap between them.
 
-        Whoever follows more rarely than that is not worth the wait for all.
+        A receiver that comes later than that is not worth the wait for all.
         """
         least, most = self._settings.settle_s, self._settings.most_settle_s
         offers = self._offers

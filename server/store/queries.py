@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, insert, or_, select, update
@@ -173,60 +174,21 @@ def read_arrivals(session: Session, since_s: float, limit: int) -> list[ArrivalR
 
 def write_passes(session: Session, records: Iterable[PassRecord]) -> None:
     """Remember issued passes."""
-    session.add_all(
-        PassRow(
-            serial=record.serial,
-            priority_class=record.priority_class,
-            weight=record.weight,
-            path=record.path,
-            issued_s=record.issued_s,
-            not_before_s=record.not_before_s,
-            expires_s=record.expires_s,
-            max_uses=record.max_uses,
-            uses=record.uses,
-            revoked=record.revoked,
-            note=record.note,
-        )
-        for record in records
-    )
+    session.add_all(PassRow(**asdict(record)) for record in records)
 
 
 def read_passes(session: Session) -> list[PassRecord]:
     """All passes, newest first."""
     query = select(PassRow).order_by(PassRow.issued_s.desc(), PassRow.serial)
     return [
-        PassRecord(
-            serial=row.serial,
-            priority_class=row.priority_class,
-            weight=row.weight,
-            path=row.path,
-            issued_s=row.issued_s,
-            not_before_s=row.not_before_s,
-            expires_s=row.expires_s,
-            max_uses=row.max_uses,
-            uses=row.uses,
-            revoked=row.revoked,
-            note=row.note,
-        )
+        PassRecord(**{one.name: getattr(row, one.name) for one in fields(PassRecord)})
         for row in session.scalars(query)
     ]
 
 
 def count_pass_use(session: Session, record: PassRecord) -> None:
     """Store how often a pass was used; one that another process issued is taken up."""
-    statement = insert_for(session)(PassRow).values(
-        serial=record.serial,
-        priority_class=record.priority_class,
-        weight=record.weight,
-        path=record.path,
-        issued_s=record.issued_s,
-        not_before_s=record.not_before_s,
-        expires_s=record.expires_s,
-        max_uses=record.max_uses,
-        uses=record.uses,
-        revoked=record.revoked,
-        note=record.note,
-    )
+    statement = insert_for(session)(PassRow).values(**asdict(record))
     session.execute(
         statement.on_conflict_do_update(
             index_elements=[PassRow.serial], set_={"uses": statement.excluded.uses}

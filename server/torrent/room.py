@@ -59,7 +59,6 @@ class TorrentRoom:
         self._brake = Brake()
         self._swarms: OrderedDict[bytes, Swarm] = OrderedDict()
         self.announces_total = 0
-        self.refused_total = 0
         site.add_maker(self.answer)
         site.add_route(ANNOUNCE, self._announce)
         site.add_route(SCRAPE, self._scrape)
@@ -204,7 +203,6 @@ class TorrentRoom:
 
     def _refuse(self, request: Request, why: str) -> None:
         """Refuse as trackers do: status 200, and the reason inside (BEP 3)."""
-        self.refused_total += 1
         self._say(request, {b"failure reason": why.encode("utf-8")})
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What a bug in the server could reach: it cannot write the tree, whoever it runs as."""
+"""What a bug in the server could reach: it cannot write the tree, whatever user it runs as."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written down opens no door to whoever reads it."""
+"""What is written down opens no door to its readers."""
 
 from __future__ import annotations
 

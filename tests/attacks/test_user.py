@@ -1,4 +1,4 @@
-"""Started as root with `--user`: whoever breaks into the server is that user, and nothing more."""
+"""Started as root with `--user`: an intruder in the server is that user, and nothing more."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ _state = click.option("--state", help="Folder of keys, database and sessions.")
 def backup(target: Path, file: Path | None, state: str | None) -> None:
     """Write keys, queue, history and accounts into one file; the server may run meanwhile.
 
-    Whoever has the file can make tickets and passes: keep it as you keep a private key. A
-    database of PostgreSQL is not in it: use pg_dump.
+    With this file tickets and passes can be forged: protect it like a private key. A PostgreSQL
+    database is not in it: use pg_dump.
     """
     config = _load(file, state)
     if not config.state.is_dir():
@@ -69,7 +69,7 @@ def _pack(archive: tarfile.TarFile, state: Path) -> None:
         if name == _DATABASE:
             with tempfile.TemporaryDirectory(prefix="tidegate-backup-") as folder:
                 copy = Path(folder) / _DATABASE
-                # SQLite's own way: whole and of one moment, whoever writes meanwhile.
+                # SQLite's own way: whole and of one moment, even while the server writes.
                 with (
                     contextlib.closing(sqlite3.connect(path, timeout=_WAIT_S)) as live,
                     contextlib.closing(sqlite3.connect(copy)) as still,

@@ -1,6 +1,6 @@
 """Simulator, live server and paper side by side: Experiment 2, heavy overload, every policy.
 
-`python -m loadtest.compare` starts a real server for each policy, replays the paper's 400 clients
+`python -m bench.compare` starts a real server for each policy, replays the paper's 400 clients
 against it with real sockets at ten times the pace, simulates the same clients with the same
 settings, and prints the three figures in one table. Times are given in the paper's seconds. A real
 connection on one machine costs next to nothing, so the simulator's two connection costs are zero
@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bench.shared import markdown
 from loadtest.population import scaled
 from loadtest.sim.engine import Engine
 from loadtest.sim.metrics import measure
@@ -178,17 +179,19 @@ def faults(rows: Sequence[ComparedPolicy]) -> list[str]:
 
 def table(rows: Sequence[ComparedPolicy]) -> str:
     """A Markdown table."""
-    lines = [
-        "| policy | paper, s | simulated, s | live, s | live ÷ simulated |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows:
-        paper = "–" if row.paper_s is None else f"{row.paper_s:.0f}"
-        lines.append(
-            f"| {row.policy} | {paper} | {row.simulated_s:.0f} | {row.live_s:.0f} "
-            f"| {row.live_s / row.simulated_s:.2f} |"
-        )
-    return "\n".join(lines)
+    return markdown.table(
+        ("policy", "paper, s", "simulated, s", "live, s", "live ÷ simulated"),
+        (
+            (
+                row.policy,
+                "–" if row.paper_s is None else f"{row.paper_s:.0f}",
+                f"{row.simulated_s:.0f}",
+                f"{row.live_s:.0f}",
+                f"{row.live_s / row.simulated_s:.2f}",
+            )
+            for row in rows
+        ),
+    )
 
 
 def main() -> int:
