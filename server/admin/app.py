@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from jinja2 import Environment
 from pydantic import BaseModel
 from twisted.logger import Logger
 
@@ -26,11 +25,12 @@ from server.admin.accounts import Accounts, Scope
 from server.admin.password_reset import take_reset
 from server.admin.previews import Previews
 from server.admin.problems import Problem
-from server.admin.render import Assets, zone_of
+from server.admin.render import zone_of
 from server.admin.router import Router
 from server.admin.server import Server
 from server.admin.sessions import LoginBrake, Logins
 from server.admin.web import Answer, Call, Principal, html, problem_answer, redirect
+from server.files.pages import Pages
 from server.http.cookies import set_cookie
 
 COOKIE = "tidegate-admin"
@@ -103,7 +103,8 @@ class HandlerCall:
         """A rendered page in the common frame, with what was refused if anything was."""
         problem = self.problem
         faults = problem.errors if problem else ()
-        text = self.admin.templates.get_template(f"admin/{template}").render(
+        text = self.admin.pages.render(
+            f"admin/{template}",
             call=self.call,
             who=self.call.who,
             health=self.server.vitals.read(),
@@ -130,8 +131,7 @@ class Admin:
     server: Server
     accounts: Accounts
     sessions: Logins
-    assets: Assets
-    templates: Environment
+    pages: Pages
     previews: Previews
     router: Router
     state: Path

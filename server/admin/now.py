@@ -211,16 +211,13 @@ def follower(ask: HandlerCall) -> Callable[[], bytes]:
 @pages.get("/-/static/{name}", public=True)
 async def static(ask: HandlerCall) -> Answer:
     """The static files; kept for ever by browsers, since their address has their tag."""
-    call = ask.call
-    asset = ask.admin.assets.by_name.get(call.params["name"])
-    if asset is None:
-        raise Problem(404, f"There is no file {call.params['name']}.")
-    tag = f'"{asset.tag}"'
-    keep = "public, max-age=31536000, immutable" if call.arg("v") == asset.tag else "no-cache"
-    headers = (("cache-control", keep), ("etag", tag))
-    if tag in call.headers.get("if-none-match", ""):
-        return Answer(304, b"", headers)
-    return Answer(200, asset.body, (("content-type", f"{asset.media}; charset=utf-8"), *headers))
+    name, known = ask.call.params["name"], ask.call.headers.get("if-none-match", "")
+    found = ask.admin.pages.static_file(name, f"v={ask.call.arg('v')}".encode(), known.encode())
+    if found is None:
+        raise Problem(404, f"There is no file {name}.")
+    status, fields, body = found
+    headers = tuple((name.decode().lower(), value.decode()) for name, value in fields)
+    return Answer(status, body, headers)
 
 
 @pages.get("/metrics", public=True)

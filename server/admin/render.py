@@ -1,21 +1,16 @@
-"""The templates' surroundings: where they lie, how they write numbers, and the static files."""
+"""The pages of operators: how their templates write numbers and times."""
 
 from __future__ import annotations
 
-import hashlib
-import mimetypes
-from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context, select_autoescape
+from jinja2 import pass_context
 from jinja2.runtime import Context
 
 from protocol.units import format_duration, format_rate, format_size
+from server.files.pages import Pages
 
-_ROOMS = ("static", "vendor")
 UTC_ZONE = ZoneInfo("UTC")
 
 
@@ -71,54 +66,10 @@ def short(value: object, length: int = 48) -> str:
     return f"{text[:head]}…{text[-(length - 1 - head) :]}"
 
 
-@dataclass(frozen=True, slots=True)
-class Asset:
-    """A static file as it is served; `tag` changes when its bytes do."""
-
-    body: bytes
-    media: str
-    tag: str
-
-
-@dataclass(slots=True)
-class Assets:
-    """Static files by name, read once at the start: they are few and small."""
-
-    by_name: dict[str, Asset] = field(default_factory=dict)
-
-    @classmethod
-    def load(cls) -> Assets:
-        found = cls()
-        root = files("templates")
-        for room in _ROOMS:
-            for entry in _entries(root / room):
-                media = mimetypes.guess_type(entry.name)[0]
-                if media in ("text/css", "text/javascript", "image/svg+xml"):
-                    body = entry.read_bytes()
-                    tag = hashlib.sha256(body).hexdigest()[:12]
-                    found.by_name[entry.name] = Asset(body, media, tag)
-        return found
-
-    def url(self, name: str) -> str:
-        """The address of a file, with its tag, so that browsers may keep it for ever."""
-        asset = self.by_name.get(name)
-        return f"/static/{name}?v={asset.tag}" if asset else f"/static/{name}"
-
-
-def _entries(room: Traversable) -> list[Traversable]:
-    return [entry for entry in room.iterdir() if entry.is_file()] if room.is_dir() else []
-
-
-def make_environment(assets: Assets) -> Environment:
-    """Jinja with escaping always on and unknown names a fault."""
-    found = Environment(
-        loader=PackageLoader("templates", ""),
-        autoescape=select_autoescape(default=True, default_for_string=True),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    found.filters.update(
+def make_pages() -> Pages:
+    """Pages of operators: with their own static files, and filters for what templates show."""
+    pages = Pages("/static", ("static", "vendor"))
+    pages.environment.filters.update(
         bytes=format_size,
         rate=format_rate,
         span=format_duration,
@@ -126,5 +77,4 @@ def make_environment(assets: Assets) -> Environment:
         field_time=_field_time,
         short=short,
     )
-    found.globals.update(asset=assets.url)
-    return found
+    return pages

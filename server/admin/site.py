@@ -8,7 +8,7 @@ from server.admin import account, files, log, now, passes, policy, queue, waitin
 from server.admin.accounts import OpenedAccounts
 from server.admin.app import Admin
 from server.admin.previews import Previews, Runner, Simulator
-from server.admin.render import Assets, make_environment
+from server.admin.render import make_pages
 from server.admin.router import Router
 from server.admin.server import Server
 from server.admin.sessions import Logins
@@ -29,7 +29,7 @@ def make_admin(
 
     `runner` simulates (by default in a process of its own).
     """
-    assets, router = Assets.load(), Router()
+    router = Router()
     simulator = Simulator(server.off)
     sessions = Logins(opened.accounts.store, key)
     for module in MODULES:
@@ -39,8 +39,7 @@ def make_admin(
         server=server,
         accounts=opened.accounts,
         sessions=sessions,
-        assets=assets,
-        templates=make_environment(assets),
+        pages=make_pages(),
         previews=Previews(runner or simulator, server.now),
         router=router,
         state=state,

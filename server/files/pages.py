@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -14,6 +15,7 @@ from markupsafe import Markup, escape
 import templates
 from protocol import problems
 from server.files.mediatypes import content_type_of
+from server.http.answers import Header
 from server.http.request import Request
 
 STATIC_ROUTE = "/-/static"
@@ -44,13 +46,15 @@ def blank(name: str) -> str:
 class Pages:
     """Renders templates with everything escaped, and answers requests for static files.
 
-    Templates get `static(name)`, which gives a URL that changes with the file's content.
+    Templates get `static(name)`, which gives a URL below `route` that changes with the file's
+    content; `folders` of the templates have the static files.
     """
 
-    def __init__(self, directory: str | None = None) -> None:
-        self._directory = directory or os.path.dirname(os.path.abspath(templates.__file__))
+    def __init__(self, route: str = STATIC_ROUTE, folders: Sequence[str] = ("static",)) -> None:
+        directory = os.path.dirname(os.path.abspath(templates.__file__))
+        self._route = route
         self.environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(self._directory),
+            loader=jinja2.FileSystemLoader(directory),
             autoescape=True,
             trim_blocks=True,
             lstrip_blocks=True,
@@ -60,19 +64,16 @@ class Pages:
         )
         self._static: dict[str, tuple[bytes, str]] = {}
         self._patterns: dict[Hashable, tuple[bytes, list[tuple[str, bytes]]]] = {}
-        root = os.path.join(self._directory, "static")
-        for folder, _, names in os.walk(root):
-            for name in names:
-                path = os.path.join(folder, name)
-                with open(path, "rb") as stream:
-                    body = stream.read()
+        for folder in folders:
+            for path in Path(directory, folder).iterdir():
+                body = path.read_bytes()
                 tag = hashlib.blake2b(body, digest_size=8).hexdigest()
-                self._static[os.path.relpath(path, root)] = (body, tag)
+                self._static[path.name] = (body, tag)
         self.environment.globals["static"] = self.static_url
 
     def static_url(self, name: str) -> str:
         """The address of a static file. Raises KeyError for one that does not exist."""
-        return f"{STATIC_ROUTE}/{name}?v={self._static[name][1]}"
+        return f"{self._route}/{name}?v={self._static[name][1]}"
 
     def render(self, template: str, **values: Any) -> bytes:
         """A page as UTF-8 bytes."""
@@ -122,24 +123,31 @@ class Pages:
     def answer_static(self, request: Request) -> None:
         """Handler for the static route."""
         name = request.path[len(STATIC_ROUTE) + 1 :].decode("latin-1")
-        found = self._static.get(name)
+        found = self.static_file(name, request.query, request.header(b"if-none-match"))
         if found is None:
             request.not_found()
-            return
+        else:
+            request.respond(*found)
+
+    def static_file(
+        self, name: str, query: bytes, known: bytes | None
+    ) -> tuple[int, list[Header], bytes] | None:
+        """Status, fields and body for a request with this query and If-None-Match."""
+        found = self._static.get(name)
+        if found is None:
+            return None
         body, tag = found
         etag = f'"{tag}"'.encode("ascii")
-        current = request.query == b"v=" + tag.encode("ascii")
+        current = query == b"v=" + tag.encode("ascii")
         keep = b"public, max-age=31536000, immutable" if current else b"no-cache"
         fields = [
             (b"ETag", etag),
             (b"Cache-Control", keep),
             (b"X-Content-Type-Options", b"nosniff"),
         ]
-        if request.header(b"if-none-match") == etag:
-            request.respond(304, fields)
-        else:
-            kind = content_type_of(name).encode("latin-1")
-            request.respond(200, [(b"Content-Type", kind), *fields], body)
+        if known == etag:
+            return 304, fields, b""
+        return 200, [(b"Content-Type", content_type_of(name).encode("latin-1")), *fields], body
 
 
 def _bytes(text: str) -> bytes:
