@@ -446,8 +446,8 @@ def test_after_faults_at_random_everybody_has_the_right_bytes(tmp_path: Path) ->
         for _ in range(2):
             everybody = {**chaos.gets, **chaos.curls}
             wait_for(lambda: not chaos.running({**chaos.gets, **chaos.curls}), 120)
-            late = [to.name for to, one in everybody.items() if one.poll() is None]
-            assert late == [], "who waits still is forgotten"
+            late = [one.args for one in everybody.values() if one.poll() is None]
+            assert late == [], ("who waits still is forgotten", chaos.readiness())
             chaos.get_again()
         for to, one in chaos.gets.items():
             assert one.wait() == 0, (to.name, chaos.said(to).read_text())

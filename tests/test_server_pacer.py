@@ -28,6 +28,8 @@ class Taker:
         self.clock = clock
         self.rate_bytes_s = rate_bytes_s
         self.sent = 0
+        #: It sends so much at least, as TLS does that was stopped in a larger turn.
+        self.least_bytes = 0
         self.waiting = False
         self.lifted = False
 
@@ -35,7 +37,7 @@ class Taker:
         return int(self.rate_bytes_s * self.clock.seconds()) - self.sent
 
     def push(self, most_bytes: int) -> int:
-        count = max(0, min(most_bytes, self.room()))
+        count = max(0, min(max(most_bytes, self.least_bytes), self.room()))
         self.sent += count
         self.waiting = count < most_bytes
         return count
@@ -170,6 +172,20 @@ def test_a_connection_that_takes_no_more_leaves_its_part_to_the_others_of_its_do
     run(clock, [one, slow, fast], 10)
     assert slow.sent == pytest.approx(100_000, rel=0.1)
     assert slow.sent + fast.sent == pytest.approx(one.sent, rel=0.03)
+
+
+def test_who_has_to_send_more_than_its_turn_keeps_its_place() -> None:
+    clock = Clock()
+    pacer = Pacer(clock, 400_000)
+    one = Taker(pacer, clock, 1e9)
+    share = Share()
+    slow, fast = Taker(pacer, clock, 100_000, share), Taker(pacer, clock, 1e9, share)
+    slow.least_bytes = fast.least_bytes = 15_000
+    for taker in (one, slow, fast):
+        pacer.ready(taker)
+    run(clock, [one, slow, fast], 10)
+    assert slow.sent + fast.sent == pytest.approx(one.sent, rel=0.5)
+    assert slow.sent + fast.sent + one.sent == pytest.approx(4_000_000, rel=0.05)
 
 
 @pytest.mark.parametrize("cap", [2_500_000.0, None])

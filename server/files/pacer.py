@@ -46,10 +46,11 @@ class Paced(Protocol):
     sent_at_s: float
 
     def push(self, most_bytes: int) -> int:
-        """Send at most so many bytes now; returns how many went.
+        """Send about so many bytes now; returns how many went.
 
-        Fewer than asked means that the sender cannot go on now (blocked, paused or over): it
-        leaves the ring and calls `Pacer.ready` again when it can.
+        TLS has to offer once more what it could not send, so a little more may go. Fewer than
+        asked means that the sender cannot go on now (blocked, paused or over): it leaves the ring
+        and calls `Pacer.ready` again when it can.
         """
         ...
 
@@ -105,10 +106,10 @@ class Share:
     def push(self, most_bytes: int) -> int:
         """Let the senders that stand here send so much together; returns how much went."""
         left = most_bytes
-        while left and self.senders:
+        while left > 0 and self.senders:
             paced = self.senders.popleft()
             sent = paced.push(left)
-            if sent == left:
+            if sent >= left:
                 self.senders.append(paced)
             left -= sent
         return most_bytes - left
