@@ -34,15 +34,19 @@ def test_loss_without_a_queue_is_no_reason_to_yield() -> None:
     assert fair.datagrams_s == float("inf")
 
 
-def test_a_busy_host_that_sees_a_queue_now_and_then_does_not_make_a_radio_look_congested() -> None:
-    """Eight receivers that lost 5 % at random on a busy machine sent a session to its floor."""
+@pytest.mark.parametrize("loss", [0.05, 0.2])
+def test_a_busy_host_that_sees_a_queue_now_and_then_does_not_make_a_radio_look_congested(
+    loss: float,
+) -> None:
+    """Eight receivers that lost 5 % at random on a busy machine, or one 20 %, sent a session to its
+    floor."""
     yielded = 0
     for seed in range(100):
         rng = random.Random(seed)
         fair = FairRate()
         for _ in range(40):
             sent = rng.randrange(200, 900)
-            lost = sum(rng.random() < 0.05 for _ in range(sent))
+            lost = sum(rng.random() < loss for _ in range(sent))
             queue_ms = rng.choice((*[0] * 25, 1, 2, 5, 13, 150))
             fair.report(sent, lost, 0.2, queue_ms, 0.03)
         yielded += fair.datagrams_s < float("inf")
@@ -205,7 +209,7 @@ LINE = 20e6 / 8
 
 @pytest.mark.parametrize(
     ("receivers", "way_s", "host_s"),
-    [(1, 0.002, 0.0), (1, 0.02, 0.0), (1, 0.05, 0.0), (3, 0.0005, 0.01)],
+    [(1, 0.002, 0.0), (1, 0.01, 0.0), (1, 0.02, 0.0), (1, 0.05, 0.0), (3, 0.0005, 0.01)],
 )
 def test_a_tcp_flow_beside_a_session_gets_about_half_and_steadily(
     receivers: int, way_s: float, host_s: float
@@ -215,7 +219,7 @@ def test_a_tcp_flow_beside_a_session_gets_about_half_and_steadily(
     line = Line(LINE, way_s=way_s, receivers=receivers, host_s=host_s)
     line.run(RateControl(0.95 * LINE), 40)
     for who in range(receivers):
-        assert 0.4 <= line.share(5, 40, who) <= 0.61
+        assert 0.4 <= line.share(5, 40, who) <= 0.6
         # At 50 ms each way TCP needs eight seconds from one loss to the next.
         step = 4 if way_s < 0.05 else 16
         for second in range(8, 40, step):

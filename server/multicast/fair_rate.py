@@ -27,8 +27,8 @@ _EVENT_RTTS = 8
 _FEW, _REPORTS, _DEVIATIONS = 3, 8, 3.0
 #: So many reports in a row that saw a queue make one that stands.
 _SURE = 2
-#: How much of a new round trip is believed, and the least that is reckoned with.
-_NEW_RTT, _LEAST_RTT_S = 0.2, 0.01
+#: How much of a new queue is believed, and the least round trip that is reckoned with.
+_NEW_QUEUE, _LEAST_RTT_S = 0.2, 0.01
 #: Of so many reports the fastest says how long the way is without its queue: the others waited in
 #: hosts, which a TCP flow beside the session does not.
 _FASTEST_OF = 150
@@ -61,8 +61,10 @@ class FairRate:
     """Of one receiver; fed by its reports."""
 
     def __init__(self) -> None:
+        #: The way without its queue, and the queue.
         self._rtt_s: float | None = None
         self._ways_s: deque[float] = deque(maxlen=_FASTEST_OF)
+        self._queue_s = 0.0
         #: The shares lost while no queue stood, newest last.
         self._usual: deque[float] = deque(maxlen=_REPORTS)
         #: So many reports in a row have seen a queue.
@@ -87,11 +89,12 @@ class FairRate:
         `queue_ms` is the queue's share of the way, `rtt_s` how long the newest one and the report
         took, waits in hosts included.
         """
+        queue_s = queue_ms / 1000
         if rtt_s is not None:
-            self._ways_s.append(rtt_s - queue_ms / 1000)
-            rtt_s = max(_LEAST_RTT_S, min(self._ways_s) + queue_ms / 1000)
-            before = self._rtt_s if self._rtt_s is not None else rtt_s
-            self._rtt_s = before + _NEW_RTT * (rtt_s - before)
+            known = self._queue_s if self._ways_s else queue_s
+            self._queue_s = known + _NEW_QUEUE * (queue_s - known)
+            self._ways_s.append(rtt_s - queue_s)
+            self._rtt_s = max(_LEAST_RTT_S, min(self._ways_s) + self._queue_s)
         self._since_s += seconds
         lost = self._for_the_queue(sent, lost, queue_ms)
         if self._rtt_s is None or not lost or seconds <= 0:
@@ -117,9 +120,11 @@ class FairRate:
             self._standing = 0
             return 0
         self._standing += 1
-        if len(self._usual) < _FEW:
+        if self._standing < _SURE and not self._intervals:
             # A host that was busy for a moment sees a queue once; one that stands is seen again.
-            return lost if self._standing >= _SURE or self._intervals else 0
+            return 0
+        if len(self._usual) < _FEW:
+            return lost
         usual = statistics.median_low(self._usual) * sent
         if self._standing >= _SURE:
             # Where a queue always stands, nobody knows what is lost without one.

@@ -165,8 +165,9 @@ class Transmitter:
                 self._mark(step, now)
                 continue
             payloads = self._source.payloads(step.block, step.symbols, step.until)
-            # Stamped with when it leaves the host: what waits in here is no queue on the way.
-            leaves = now + self._sender.waiting_bytes() / self.rate_bytes_s
+            # Stamped with when it leaves the host: what waits in here, or was made just now, is
+            # no queue on the way.
+            leaves = self._reactor.seconds() + self._sender.waiting_bytes() / self.rate_bytes_s
             self._unsent = (self._frames.frame(step, payloads, leaves), 0)
         return max(_TICK_S, -self._credit / self.rate_bytes_s)
 
