@@ -236,10 +236,42 @@ class Forecast(NamedTuple):
     at_least_s: float = 0.0
 
 
-class AdmissionPolicy(Protocol):
-    """Who may start now. One object decides for one server; it is not thread-safe."""
+class PolicyView(Protocol):
+    """What everybody may ask of a policy; none of it changes anything."""
 
     name: str
+
+    def estimate(self, ticket: int, now: float) -> Estimate | None:
+        """When this waiting ticket is expected to start; None for an unknown one."""
+        ...
+
+    def ticket(self, number: int) -> TicketRow | None:
+        """The ticket as it stands; None when it was never issued or is long over."""
+        ...
+
+    def place(self, ticket: int) -> int | None:
+        """How many start before this waiting ticket, plus one; None where it does not wait."""
+        ...
+
+    def tickets(self, start: int = 0) -> Iterable[TicketRow]:
+        """All waiting and ready tickets in the order of their turn, without the first `start`."""
+        ...
+
+    def anybody_waits(self) -> bool:
+        """Whether there is a waiting or ready ticket."""
+        ...
+
+    def leases(self) -> Sequence[LeaseView]:
+        """All leases."""
+        ...
+
+    def snapshot(self, now: float) -> Snapshot:
+        """The state at a glance."""
+        ...
+
+
+class AdmissionPolicy(PolicyView, Protocol):
+    """Who may start now. One object decides for one server; it is not thread-safe."""
 
     def admit_small(self, now: float) -> bool:
         """Whether a small job that ends within this very instant may go; counts it if so.
@@ -329,30 +361,6 @@ class AdmissionPolicy(Protocol):
         """Let time pass. Call it after every batch of the calls above, and at `wake_at`."""
         ...
 
-    def estimate(self, ticket: int, now: float) -> Estimate | None:
-        """When this waiting ticket is expected to start; None for an unknown one."""
-        ...
-
-    def ticket(self, number: int) -> TicketRow | None:
-        """The ticket as it stands; None when it was never issued or is long over."""
-        ...
-
-    def place(self, ticket: int) -> int | None:
-        """How many start before this waiting ticket, plus one; None where it does not wait."""
-        ...
-
-    def tickets(self, start: int = 0) -> Iterable[TicketRow]:
-        """All waiting and ready tickets in the order of their turn, without the first `start`."""
-        ...
-
-    def anybody_waits(self) -> bool:
-        """Whether there is a waiting or ready ticket."""
-        ...
-
-    def leases(self) -> Sequence[LeaseView]:
-        """All leases."""
-        ...
-
     def changes(self) -> list[TicketRow]:
         """Tickets that changed since the last call, for the journal (at most one row each)."""
         ...
@@ -363,8 +371,4 @@ class AdmissionPolicy(Protocol):
         STARTED rows return as the next to start: their lease died with the process. Also used for
         one ticket that the journal lost but whose signed token proves it.
         """
-        ...
-
-    def snapshot(self, now: float) -> Snapshot:
-        """The state at a glance."""
         ...

@@ -13,7 +13,7 @@ are called as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -21,50 +21,14 @@ from policies.contract import (
     AdmissionPolicy,
     Admit,
     Decision,
-    Estimate,
     Job,
-    LeaseView,
-    Snapshot,
+    PolicyView,
     TicketRow,
 )
 
 #: What is called makes an offer, so settling ends; this bound guards against a policy that calls
 #: a ticket whose offer it then turns down, for ever.
 _ROUNDS = 64
-
-
-class PolicyView(Protocol):
-    """What everybody may ask of a policy; none of it changes anything. See `AdmissionPolicy`."""
-
-    name: str
-
-    def estimate(self, ticket: int, now: float) -> Estimate | None:
-        """When this waiting ticket is expected to start."""
-        ...
-
-    def ticket(self, number: int) -> TicketRow | None:
-        """The ticket as it stands."""
-        ...
-
-    def place(self, ticket: int) -> int | None:
-        """How many start before this waiting ticket, plus one."""
-        ...
-
-    def tickets(self, start: int = 0) -> Iterable[TicketRow]:
-        """All waiting and ready tickets in the order of their turn."""
-        ...
-
-    def anybody_waits(self) -> bool:
-        """Whether there is one at all."""
-        ...
-
-    def leases(self) -> Sequence[LeaseView]:
-        """All leases."""
-        ...
-
-    def snapshot(self, now: float) -> Snapshot:
-        """The state at a glance."""
-        ...
 
 
 class Hands(Protocol):

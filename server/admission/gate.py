@@ -22,6 +22,7 @@ from policies.contract import (
     Estimate,
     Job,
     LeaseView,
+    PolicyView,
     Reason,
     Refuse,
     Snapshot,
@@ -29,7 +30,6 @@ from policies.contract import (
     TicketState,
     Wait,
 )
-from policies.driver import PolicyView
 from policies.settings import PolicySettings
 from protocol.ticket import Ticket
 from server.admission.client_keys import TICKET_FIELD, proves_something, visitor_cookie

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from policies.contract import Admit, Decision, Job, TicketRow, TicketState
-from policies.driver import PolicyDriver, PolicyView
+from policies.contract import Admit, Decision, Job, PolicyView, TicketRow, TicketState
+from policies.driver import PolicyDriver
 from policies.registry import make_policy
 from policies.settings import PolicySettings
 from server.admission.downloads import Delivery, LeasedDownload, Rounds

@@ -7,6 +7,7 @@ minutes, so thinning costs little however long the server runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 
 from sqlalchemy import Integer, cast, delete, func, insert, literal, select
 from sqlalchemy.orm import Session
@@ -21,16 +22,7 @@ KEPT_S = {RAW: 3600.0, MINUTE: 7 * 86400.0, HOUR: 365 * 86400.0}
 
 def write_samples(session: Session, samples: Iterable[SampleRecord]) -> None:
     """Add raw samples."""
-    rows = [
-        {
-            "resolution_s": RAW,
-            "series": sample.series,
-            "at_s": sample.at_s,
-            "mean": sample.mean,
-            "peak": sample.peak,
-        }
-        for sample in samples
-    ]
+    rows = [{"resolution_s": RAW, **asdict(sample)} for sample in samples]
     if rows:
         session.execute(insert(SampleRow), rows)
 

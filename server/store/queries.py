@@ -147,15 +147,7 @@ _ARRIVAL = insert(ArrivalRow.__table__)  # type: ignore[arg-type]
 
 def write_arrivals(session: Session, records: Iterable[ArrivalRecord]) -> None:
     """Add arrivals."""
-    rows = [
-        {
-            "at_s": record.at_s,
-            "client": record.client,
-            "file": record.file,
-            "size_bytes": record.size_bytes,
-        }
-        for record in records
-    ]
+    rows = [asdict(record) for record in records]
     if rows:
         # Past the ORM: it is one for each download, and what it would remember nobody asks for.
         session.connection().execute(_ARRIVAL, rows)
