@@ -74,7 +74,7 @@ def add_options(parser: Any) -> None:
         "--thin",
         type=_positive,
         default=1.0,
-        help="Keep one arrival in so many, for a smaller server",
+        help="Keep one arrival in N, for a smaller server",
     )
     field(
         "--rude-fraction",

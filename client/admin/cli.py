@@ -118,8 +118,8 @@ def status(s: Steering) -> None:
 
 @admin.command()
 @click.option("--kind", default="", help="Only of this kind: apply, block, login ...")
-@click.option("-s", "--search", default="", help="Only what contains this.")
-@click.option("--limit", default=50, show_default=True, help="At most so many.")
+@click.option("-s", "--search", default="", help="Only entries that contain this text.")
+@click.option("--limit", default=50, show_default=True, help="At most this many.")
 @steer
 def events(s: Steering, kind: str, search: str, limit: int) -> None:
     """Show the log, newest first."""

@@ -120,7 +120,7 @@ def _revision(found: Any) -> None:
 
 
 @click.command()
-@click.option("--limit", default=20, show_default=True, help="At most so many.")
+@click.option("--limit", default=20, show_default=True, help="At most this many.")
 @click.option("--before", type=int, help="Only older than this one.")
 @steer
 def revisions(s: Steering, limit: int, before: int | None) -> None:
@@ -198,7 +198,7 @@ def preview(s: Steering, changes: tuple[str, ...], policy: str | None, workload:
 
 @click.command()
 @click.option("--span", "span", default="1h", show_default=True, help="How far back: 15m, 7d.")
-@click.option("--points", default=60, show_default=True, help="At most so many points.")
+@click.option("--points", default=60, show_default=True, help="At most this many points.")
 @steer
 def history(s: Steering, span: str, points: int) -> None:
     """Print recorded series as JSON: one time axis, one list a series."""

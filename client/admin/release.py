@@ -162,7 +162,7 @@ def passes_list(s: Steering, search: str, limit: int, offset: int) -> None:
 @passes.command("issue")
 @click.option("--class", "kind", required=True, help="A class of the setting class_weights.")
 @click.option("--count", default=1, show_default=True)
-@click.option("--path", default="*", show_default=True, help="For files that fit this pattern.")
+@click.option("--path", default="*", show_default=True, help="For files that match this pattern.")
 @click.option("--from", "start", help="Good from: a time or a duration; now.")
 @click.option("--for", "end", default="7d", show_default=True, help="Good until: the same.")
 @click.option("--max-uses", default=1, show_default=True, help="Downloads that each is good for.")

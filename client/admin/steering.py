@@ -46,11 +46,13 @@ def steer(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def paged(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options of a list: search, limit, offset."""
-    command = click.option("--offset", default=0, help="Skip so many.")(command)
-    command = click.option("--limit", default=50, show_default=True, help="At most so many.")(
+    command = click.option("--offset", default=0, help="Skip this many.")(command)
+    command = click.option("--limit", default=50, show_default=True, help="At most this many.")(
         command
     )
-    return click.option("-s", "--search", default="", help="Only what contains this.")(command)
+    return click.option("-s", "--search", default="", help="Only entries that contain this text.")(
+        command
+    )
 
 
 def read_moment(text: str) -> float:

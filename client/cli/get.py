@@ -67,15 +67,17 @@ def _headers(
 @click.command(epilog=_EXIT_CODES)
 @click.argument("urls", nargs=-1, metavar="URL...")
 @click.option("-o", "--output", help="File to write, or - for standard output, in order.")
-@click.option("--checksum", callback=_checksum, help="Digest the file must have: sha256:HEX.")
+@click.option("--checksum", callback=_checksum, help="The file's expected digest: sha256:HEX.")
 @click.option("--explain", is_flag=True, help="Say what was predicted, decided and measured.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line on standard error.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing unless it fails.")
-@click.option("--limit-rate", type=_Unit("rate"), help="At most so much: 2MB/s, 10Mbit.")
+@click.option("--limit-rate", type=_Unit("rate"), help="Limit the rate: 2MB/s, 10Mbit.")
 @click.option("-H", "--header", "headers", multiple=True, callback=_headers, help="NAME: VALUE.")
 @click.option("--pass", "pass_token", help="A priority pass given by the operator.")
-@click.option("--ca", metavar="FILE", help="Certificates (PEM) to believe beside the system's.")
-@click.option("--insecure", is_flag=True, help="Believe any certificate. The digest still counts.")
+@click.option("--ca", metavar="FILE", help="Certificates (PEM) to trust besides the system's.")
+@click.option(
+    "--insecure", is_flag=True, help="Accept any certificate. The digest is still checked."
+)
 @click.option("--connections", type=click.IntRange(1, 16), help="Connections to each mirror.")
 @click.option("--block-size", type=_Unit("size"), help="Fixed size of blocks.")
 @click.option(
@@ -96,13 +98,20 @@ def _headers(
     show_default=True,
     help="With --peers: what they are given at most.",
 )
-@click.option("--no-mirrors", is_flag=True, help="Use only the URLs given, none they tell of.")
+@click.option(
+    "--no-mirrors", is_flag=True, help="Use only the URLs given, not the mirrors that servers name."
+)
 @click.option(
     "--forget",
     is_flag=True,
-    help="First forget the name under which servers know you, and their rates.",
+    help="First forget the name that servers know you by, and their remembered rates.",
 )
-@click.option("--timeout", type=_Unit("duration"), default=30.0, help="Silence that is too long.")
+@click.option(
+    "--timeout",
+    type=_Unit("duration"),
+    default=30.0,
+    help="Give up on a connection after this long without data.",
+)
 @click.option("--wait/--no-wait", default=True, help="Wait when the server is busy.")
 @click.option("--max-wait", type=_Unit("duration"), help="Give up rather than wait longer.")
 def get(**given: Any) -> None:

@@ -33,7 +33,7 @@ def _stop(*_: object) -> NoReturn:
 @click.option(
     "--root",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="The publisher's root.json, got by a way you trust (first run only).",
+    help="The publisher's root.json, obtained in a way you trust (first run only).",
 )
 @click.option("--fingerprint", help="Or the SHA-256 of it that `mirror init` printed.")
 @click.option("--once", is_flag=True, help="One round, then stop.")
@@ -45,11 +45,18 @@ def _stop(*_: object) -> NoReturn:
     help="Where trees and state are kept. On the same file system; default beside DIRECTORY.",
 )
 @click.option(
-    "--memory", default="512MiB", show_default=True, help="Most memory contents may take."
+    "--memory",
+    default="512MiB",
+    show_default=True,
+    help="Limit for the memory that file contents take.",
 )
 @click.option("--keep", default=1, show_default=True, help="Previous versions kept.")
 @click.option("--replace", is_flag=True, help="Put the mirror in place of what DIRECTORY holds.")
-@click.option("--paranoid", is_flag=True, help="Read every file each round, whatever its stamp.")
+@click.option(
+    "--paranoid",
+    is_flag=True,
+    help="Read every file in each round, even if its timestamp is unchanged.",
+)
 @click.option("--pass", "pass_token", help="A priority pass given by the origin's operator.")
 @click.option("--multicast", is_flag=True, help="Join multicast when the origin offers it.")
 @click.option("--multicast-interface", metavar="ADDR", help="Address of the interface to join on.")

@@ -54,7 +54,9 @@ def read_failures(texts: Sequence[str], nodes: int) -> tuple[Failure, ...]:
 @click.option("--nodes", type=click.IntRange(1, 200), default=3, show_default=True)
 @click.option("--line", default="1Gbit", show_default=True, help="What each node's line carries.")
 @click.option("--clients", type=click.IntRange(1, 10_000_000), default=1_000, show_default=True)
-@click.option("--within", default="10m", show_default=True, help="They come.")
+@click.option(
+    "--within", default="10m", show_default=True, help="How long the crowd takes to arrive."
+)
 @click.option("--size", default="100MB", show_default=True, help="What each wants, in the mean.")
 @click.option("--speed", default="50Mbit", show_default=True, help="What a client's line carries.")
 @click.option("--policy", type=click.Choice(list(POLICIES)), default="fair", show_default=True)

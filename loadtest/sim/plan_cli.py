@@ -62,7 +62,13 @@ def _weights(given: Sequence[str]) -> list[tuple[str, float]]:
 )
 @click.option("--bandwidth", required=True, help="What the line carries, such as 200Mbit.")
 @click.option("--visitors", type=click.IntRange(1, 10_000_000), required=True, help="How many.")
-@click.option("--within", type=_Duration(), default="1h", show_default=True, help="They come.")
+@click.option(
+    "--within",
+    type=_Duration(),
+    default="1h",
+    show_default=True,
+    help="How long the crowd takes to arrive.",
+)
 @click.option(
     "--wait",
     type=_Duration(),
@@ -77,7 +83,7 @@ def _weights(given: Sequence[str]) -> list[tuple[str, float]]:
     "weights",
     multiple=True,
     metavar="PATTERN=N",
-    help="Files of such a name are wanted N times as often as others; 0: never. Repeatable.",
+    help="Files that match are requested N times as often as others; 0: never. Repeatable.",
 )
 @click.option(
     "--report",

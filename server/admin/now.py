@@ -81,7 +81,7 @@ class StateOut(Shape):
 
 class HistoryQuery(Shape):
     span_s: float = Field(3600.0, gt=0, le=366 * 86_400.0, description="How far back.")
-    points: int = Field(240, ge=2, le=2000, description="At most so many points.")
+    points: int = Field(240, ge=2, le=2000, description="At most this many points.")
 
 
 class PeriodQuery(Shape):

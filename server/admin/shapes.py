@@ -23,9 +23,9 @@ _BIG = 2**53 - 1
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
-Search = Annotated[str, Field(max_length=128, description="Only what contains this.")]
-Offset = Annotated[int, Field(ge=0, le=10_000_000, description="Skip so many.")]
-Limit = Annotated[int, Field(ge=1, le=500, description="At most so many.")]
+Search = Annotated[str, Field(max_length=128, description="Only entries that contain this text.")]
+Offset = Annotated[int, Field(ge=0, le=10_000_000, description="Skip this many.")]
+Limit = Annotated[int, Field(ge=1, le=500, description="At most this many.")]
 Before = Annotated[int | None, Field(ge=0, le=_BIG, description="Only older than this number.")]
 Key = Annotated[str, Field(min_length=1, max_length=80, description="The key.")]
 

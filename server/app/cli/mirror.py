@@ -99,12 +99,15 @@ def init(publish_dir: Path, keys: Path, root_passphrase_file: Path | None) -> No
 )
 @_keys
 @click.option("--delta/--no-delta", default=True, help="Encode changes against the last version.")
-@click.option("--paranoid", is_flag=True, help="Read every file again, whatever its stamp.")
 @click.option(
-    "--xattrs", is_flag=True, help="Extended attributes travel: those named user.*, no others."
+    "--paranoid", is_flag=True, help="Read every file again, even if its timestamp is unchanged."
 )
+@click.option("--xattrs", is_flag=True, help="Transfer extended attributes (user.* only).")
 @click.option(
-    "--memory", default="256MiB", show_default=True, help="Most memory contents may take."
+    "--memory",
+    default="256MiB",
+    show_default=True,
+    help="Limit for the memory that file contents take.",
 )
 @click.option(
     "--multicast-state",

@@ -52,7 +52,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 @click.option(
     "--listen", multiple=True, help="HOST:PORT, [IPv6]:PORT, unix:PATH or systemd:; repeatable."
 )
-@click.option("--workers", help="Processes that serve: a number, or auto for one a core.")
+@click.option("--workers", help="Number of serving processes, or auto for one per core.")
 @click.option("--cluster", help="postgresql://… that several machines share: one queue for all.")
 @click.option("--cluster-address", help="HOST:PORT under which the other machines reach this one.")
 @click.option("--admin", help="HOST:PORT of the admin page, or off.")
@@ -68,9 +68,11 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 @click.option("--slots", help="Downloads that may run at once, reserved ones included.")
 @click.option("--reserve-small", help="Slots that large downloads never take.")
 @click.option("--small-below", help="Files below this size are small, such as 20KB.")
-@click.option("--bandwidth", help="Cap on all that leaves the server, such as 100Mbit.")
+@click.option("--bandwidth", help="Limit for everything the server sends, such as 100Mbit.")
 @click.option("--state", help="Folder of keys, database and sessions.")
-@click.option("--user", help="Started as root: open the ports, then be this user for good.")
+@click.option(
+    "--user", help="When started as root: open the ports, then switch to this user for good."
+)
 @click.option("--config", "file", type=click.Path(path_type=Path), help="Configuration file.")
 @click.option("--tls-cert", help="Certificate chain (PEM); switches TLS on.")
 @click.option("--tls-key", help="Its private key (PEM).")
@@ -83,7 +85,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 @click.option("--access-log", help="File for the access log; - is standard error.")
 @click.option("--mirror", multiple=True, help="URL of a mirror of DIR, best first; repeatable.")
 @click.option("--multicast", is_flag=True, default=None, help="Send hot files once for everyone.")
-@click.option("--multicast-interface", help="Address of the interface multicast leaves by.")
+@click.option("--multicast-interface", help="Address of the interface that multicast is sent from.")
 @click.option("--multicast-rate", help="What all sessions together send, such as 95Mbit.")
 @click.option("--multicast-threshold", help="Wishes for one file that make a session.")
 @click.option("--multicast-window", help="Within so long, such as 15s.")
