@@ -19,12 +19,14 @@ from server.admission.gate import Gate, QueueTerms, SmallTerms
 from server.admission.line import Line
 from server.admission.number_allocator import Numbers
 from server.admission.passes import PassBook
+from server.admission.responses import WaitingRoom
 from server.app.fleet import encode_rules
 from server.cluster.alone import NoJournal
 from server.cluster.leader import Leader, Nodes, machine_of
 from server.cluster.line import FleetLine
 from server.cluster.link import Link
 from server.cluster.node import RemoteAdmission
+from server.files.pages import Pages
 from server.files.transfer import BodyPlan, Representation, StartBody
 from server.http.proxies import TrustedProxies
 from server.http.request import Request
@@ -241,6 +243,7 @@ class FleetHouse(House):
             journal=NoJournal(),
             numbers=Numbers(first, (), lambda below: None),
             passes=PassBook(keys, lambda record: None, judges=False),
+            waiting=WaitingRoom(Pages(), tells_places=False),
             line=line,
         )
         return Gate(parts, policy, settings)

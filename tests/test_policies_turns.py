@@ -18,16 +18,24 @@ def _row(number: int, issued_s: float, state: TicketState = TicketState.WAITING)
     own=st.lists(st.integers(0, 400), min_size=1, max_size=30).map(sorted),
     others=st.lists(st.integers(0, 500), max_size=20),
     seen_first=st.integers(0, 20),
+    between=st.integers(0, 30),
+    jump=st.integers(0, 5_000),
 )
 def test_every_ticket_stands_by_its_time_whenever_it_is_shown(
-    own: list[int], others: list[int], seen_first: int
+    own: list[int], others: list[int], seen_first: int, between: int, jump: int
 ) -> None:
     """To a second: numbers of one moment are told apart no finer than a quarter of one."""
     queue = TicketQueue()
     elsewhere = [_row(ELSEWHERE + n, float(at)) for n, at in enumerate(others)]
     queue.restore(elsewhere[:seen_first], 0.0, 1.0, lambda size: True)
     for n, at in enumerate(own):
+        # A new leader leaves a gap in the numbers.
+        queue.next_number += jump * (n == len(own) // 2)
         queue.issue(Job(f"own{n}", "/f", 10**6, 10**6), 10**6, float(at))
+        if n == between:
+            # Shown before the next number is given: those of that moment at the latest.
+            early = [row for row in elsewhere[seen_first:] if row.issued_s < at]
+            queue.restore(early, float(at), 501.0, lambda size: True)
     for row in elsewhere[seen_first:]:
         queue.restore([row], 500.0, 501.0, lambda size: True)
     times = [row.issued_s for row in queue.queue()]
@@ -36,7 +44,7 @@ def test_every_ticket_stands_by_its_time_whenever_it_is_shown(
     assert known == sorted(known)
     assert len(times) == len(own) + len(others)
     # Numbers of others are never taken for one's own.
-    assert queue.next_number == len(own) + 1
+    assert queue.next_number == len(own) + jump + 1
 
 
 def test_times_of_a_long_day_are_thinned_and_still_tell_the_order() -> None:

@@ -25,6 +25,7 @@ from protocol.cluster import (
     encode_frame,
 )
 
+OLDEST = json.loads((Path(__file__).parent / "vectors" / "cluster_v1.json").read_text("ascii"))
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "cluster.json").read_text("ascii"))
 
 
@@ -88,6 +89,22 @@ def test_frames_stand_as_they_are_written_down(vector: dict[str, str]) -> None:
     messages = decode(frame)
     assert encode_frame(messages) == frame
     assert repr(messages) == vector["messages"]
+
+
+@pytest.mark.parametrize("vector", OLDEST, ids=lambda vector: str(vector["name"]))
+def test_frames_of_the_oldest_version_still_say_the_same(vector: dict[str, str]) -> None:
+    """Written by the program that spoke version 1: what it said, and defaults for all since."""
+    frame = bytes.fromhex(vector["frame"])
+    decode = decode_from_node if vector["from"] == "node" else decode_from_leader
+    messages = decode(frame)
+    said = msgspec.msgpack.decode(frame)
+    now = msgspec.msgpack.decode(encode_frame(messages))
+    assert [new[: len(old)] for old, new in zip(said, now, strict=True)] == said
+    plain = [
+        type(one)(*msgspec.structs.astuple(one)[: len(old) - 1])
+        for one, old in zip(messages, said, strict=True)
+    ]
+    assert plain == messages
 
 
 def test_every_message_is_in_a_vector() -> None:

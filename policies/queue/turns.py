@@ -14,7 +14,7 @@ from bisect import bisect_right
 
 from policies.contract import ELSEWHERE
 
-#: Of numbers that were given within so long, the first is remembered, seconds; and so many in all.
+#: Numbers that were given within so long are remembered together, seconds; and so many such steps.
 _STEP_S = 0.25
 _MOST = 200_000
 
@@ -23,9 +23,9 @@ class IssueTimes:
     """When numbers were given, and the turns of those that were given elsewhere."""
 
     def __init__(self) -> None:
+        #: When each step began, and the last number of it.
         self._times = array("d")
-        self._numbers = array("q")
-        self._last = 0
+        self._lasts = array("q")
         self._elsewhere: dict[int, float] = {}
 
     def turn_of(self, number: int) -> float:
@@ -34,34 +34,28 @@ class IssueTimes:
 
     def issued(self, number: int, at_s: float) -> None:
         """This number was given; numbers come in ascending order."""
-        times = self._times
-        self._last = number
-        if not times or at_s >= times[-1] + _STEP_S:
-            times.append(at_s)
-            self._numbers.append(number)
-            if len(times) > _MOST:
-                # Every second one of the older half tells enough.
-                del times[: _MOST // 2 : 2]
-                del self._numbers[: _MOST // 2 : 2]
+        times, lasts = self._times, self._lasts
+        if times and at_s < times[-1] + _STEP_S:
+            lasts[-1] = number
+            return
+        times.append(at_s)
+        lasts.append(number)
+        if len(times) > _MOST:
+            # Every second step of the older half tells enough.
+            del times[: _MOST // 2 : 2]
+            del lasts[: _MOST // 2 : 2]
 
     def taken_up(self, number: int, issued_s: float) -> float:
         """A ticket of an earlier queue, or of another one, is here now: where it stands."""
         if number < ELSEWHERE:
-            if number > self._last:
+            if not self._lasts or number > self._lasts[-1]:
                 self.issued(number, issued_s)
             return number
         at = bisect_right(self._times, issued_s) - 1
-        if at < 0:
-            first = self._numbers[0] if self._numbers else 1
-            turn = first - 1.0 + _part(issued_s)
+        if at >= 0:
+            turn = self._lasts[at] + _part(issued_s - self._times[at])
         else:
-            since_s = issued_s - self._times[at]
-            before = self._numbers[at]
-            if since_s >= _STEP_S:
-                # All of that moment come before it.
-                later = at + 1 < len(self._numbers)
-                before = self._numbers[at + 1] - 1 if later else self._last
-            turn = before + _part(since_s)
+            turn = _part(issued_s)
         self._elsewhere[number] = turn
         return turn
 

@@ -70,7 +70,8 @@ class WaitingRoom:
     `elsewhere` tells mirrors that would start a download of a URL path at once, `hurry` how soon
     a client should ask again, whatever the queue says (multicast). `has_torrent` says
     whether the file of a URL path and size has a torrent, `has_mirrors` whether one of a URL path
-    is anywhere else, `signatures` which endings of signatures lie beside it.
+    is anywhere else, `signatures` which endings of signatures lie beside it. `tells_places` is
+    false where only a part of the queue is known: a place that is told must not grow.
     """
 
     def __init__(
@@ -82,7 +83,10 @@ class WaitingRoom:
         has_torrent: HasTorrent = no_torrents,
         has_mirrors: Callable[[str], bool] = lambda url_path: False,
         signatures: Callable[[str], Sequence[str]] = lambda url_path: (),
+        *,
+        tells_places: bool = True,
     ) -> None:
+        self._tells_places = tells_places
         self._pages = pages
         #: The operator's own templates; exchanged when they are read again.
         self.own = own if own is not None else OwnPages(None)
@@ -97,6 +101,8 @@ class WaitingRoom:
 
     def answer(self, request: Request, notice: Notice) -> None:
         """Answer 503 in the form that this client understands."""
+        if not self._tells_places:
+            notice = replace(notice, wait=replace(notice.wait, place=None, estimate=None))
         soon_s = self._hurry(request)
         if soon_s is not None and soon_s < notice.wait.retry_after_s:
             notice = replace(notice, wait=replace(notice.wait, retry_after_s=soon_s))

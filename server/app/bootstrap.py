@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from server.admin.revisions import Configured, usable
+from server.admission.number_allocator import BLOCK
 from server.admission.own_pages import BadTemplate, OwnPages
 from server.app.config import CannotStart, LoadedConfig, without_password
 from server.app.settings import ServerConfig
@@ -27,7 +28,7 @@ from server.http.log_outlets import BackgroundWriter, LineWriter, open_outlet
 from server.mirror.durable import write_whole
 from server.store.cluster import Fenced
 from server.store.database import Database, StoreUnavailable, sqlite_url
-from server.store.journal import JournalState, read_journal
+from server.store.journal import JournalState, read_journal, reserve_numbers
 from server.store.queries import add_revision, read_passes, read_revisions
 from server.store.records import PassRecord, RevisionRecord
 
@@ -80,6 +81,13 @@ def open_memory(config: ServerConfig, now: float, shared: Database | None = None
             journal = read_journal(session)
             passes = read_passes(session)
             latest = read_revisions(session, 1000)
+        if shared is not None:
+            # Before the first number is given, and not beside it: were the database away by then, a
+            # leader at another machine would give the same ones.
+            first = max(journal.next_number, read_mark(config.state))
+            with database.begin() as session:
+                database.fence(session)
+                reserve_numbers(session, first + BLOCK)
         wanted = configured_revision(config, now)
         revision = revision_in_force(latest, wanted)
         if revision is None:

@@ -129,6 +129,7 @@ class NodeService:
             own=open_waiting_pages(config),
             has_mirrors=lambda path: bool(self.site.said.sources_of(path)),
             signatures=lambda path: self.site.signatures_of(path),
+            tells_places=False,
         )
         self.draining = False
         add_node_routes(self.site, self.admission, lambda: self.draining)

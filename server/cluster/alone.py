@@ -23,8 +23,6 @@ from protocol.errors import ProtocolError
 from protocol.manifest import FileDigests
 from server.admission.gate import Gate, QueueTerms, SmallTerms
 from server.admission.line import Line
-from server.admission.responses import STATUS_PREFIX
-from server.admission.wait_status import WaitStatus
 from server.cluster.leader import Leader, Nodes
 from server.cluster.line import FleetLine
 from server.cluster.link import Link, Peer
@@ -97,8 +95,6 @@ class _Home:
 
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
-        parts = gate.parts
-        self._status = WaitStatus(gate, lambda: parts.keys, parts.wall)
 
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
@@ -108,10 +104,7 @@ class _Home:
 
     def route(self, request: Request) -> None:
         """See `leader.Home`."""
-        if request.path.startswith(STATUS_PREFIX.encode()):
-            self._status.answer(request)
-        else:
-            no_leader(request)
+        no_leader(request)
 
     def administer(self, request: Request) -> None:
         """See `leader.Home`."""
