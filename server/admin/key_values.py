@@ -12,11 +12,12 @@ import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
 
 from server.admin.accounts import AccountRows, ApiToken, Role, Scope, Session, User
+from server.store.accounts import OperatorTables
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESSIV
@@ -26,18 +27,10 @@ _TABLES = {User: ("users", "name"), ApiToken: ("tokens", "serial"), Session: ("s
 log = Logger()
 
 
-class Tables(Protocol):
-    """Rows as dictionaries (`server.store.accounts.OperatorTables`)."""
-
-    def read(self, table: str) -> list[dict[str, Any]]: ...
-    def put(self, table: str, values: dict[str, Any]) -> None: ...
-    def drop(self, table: str, key: str) -> None: ...
-
-
 class Papers:
     """Named documents."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: OperatorTables) -> None:
         self._tables = tables
         self._bodies = {row["name"]: dict(row["body"]) for row in tables.read("state")}
 
@@ -104,7 +97,7 @@ class Sealer:
 class StoredAccounts:
     """An `AccountStore` on the database."""
 
-    def __init__(self, tables: Tables, key: bytes) -> None:
+    def __init__(self, tables: OperatorTables, key: bytes) -> None:
         self._tables = tables
         self._sealer = Sealer(key)
 

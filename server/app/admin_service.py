@@ -24,7 +24,7 @@ from server.admin.doors import Doors
 from server.admin.events import EventLog, FaultCount
 from server.admin.file_index import FileIndex
 from server.admin.history import Arrivals, History
-from server.admin.key_values import Papers, StoredAccounts, Tables
+from server.admin.key_values import Papers, StoredAccounts
 from server.admin.revisions import Revisions
 from server.admin.rule_keeper import RuleKeeper
 from server.admin.server import Server
@@ -42,6 +42,7 @@ from server.http.front import Front
 from server.http.proxies import TrustedProxies
 from server.http.request import Request
 from server.http.tls import TlsServer
+from server.store.accounts import OperatorTables
 from server.store.records import RevisionRecord
 from server.store.store import Store
 
@@ -74,7 +75,7 @@ class AdminService:
         gate: Gate,
         site: Site,
         store: Store,
-        tables: Tables,
+        tables: OperatorTables,
         papers: Papers,
         revision: RevisionRecord,
         arrivals: Arrivals,
