@@ -863,7 +863,7 @@ class HookedAdmission:
     def _sane(self, told: Forecast) -> Forecast:
         longest_s = LONGEST * self.settings.retry_max_s
         wait_s = told.wait_s if told.wait_s < longest_s else longest_s
-        return Forecast(wait_s, min(told.at_least_s, wait_s))
+        return Forecast(wait_s, min(told.at_least_s, wait_s), told.soonest_s)
 
     def _overtaking(self, row: int, now: float) -> float:
         """The part of the server's time that goes to newcomers of better rank."""
@@ -890,7 +890,8 @@ class HookedAdmission:
         told = self._forecast(row, now)
         slot_s = self._slot_s(told)
         new = not table.polls[row]
-        retry = advice.retry_s(slot_s, new and self.estimator.no_shows.doubtful)
+        look_s = min(slot_s, told.soonest_s)
+        retry = advice.retry_s(look_s, new and self.estimator.no_shows.doubtful)
         away = self._away_s(row, slot_s, retry)
         stated = self._state(told.wait_s, away)
         if table.raw[row] == 0.0:

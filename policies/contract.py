@@ -230,10 +230,14 @@ class Ranked(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """When a ticket starts, seconds from now, before calibration; and what is sure of it."""
+    """When a ticket starts, seconds from now, before calibration; and what is sure of it.
+
+    `soonest_s`: its turn if a rush that others make ends now; who polls should ask by then.
+    """
 
     wait_s: float
     at_least_s: float = 0.0
+    soonest_s: float = math.inf
 
 
 class PolicyView(Protocol):

@@ -316,8 +316,9 @@ class FairPolicy(Policy):
             return None
         self._virtual_now(now)
         slack_s = self._ticket_slack_s(row)
-        turn_s = min(self._until_turn_s(row), max(0.0, slack_s))
-        return self._backfill.forecast(row, turn_s, now)
+        turn_s, soonest_s = self._until_turn_s(row)
+        told = self._backfill.forecast(row, min(turn_s, max(0.0, slack_s)), now)
+        return told._replace(soonest_s=soonest_s)
 
     def next_forecast(self, now: float) -> Forecast | None:
         """The same for a newcomer that ranks last."""
@@ -330,10 +331,10 @@ class FairPolicy(Policy):
         in_turn_s = before / self._capacity.rate_bytes_s
         return Forecast(min(in_turn_s, self._backfill.until_place_s(len(self._queue), now)))
 
-    def _until_turn_s(self, row: int) -> float:
+    def _until_turn_s(self, row: int) -> tuple[float, float]:
         """Bytes before this one at the speed of the link, stretched by those that overtake.
 
-        No longer than until its slack is used up.
+        And the same if hardly anybody more comes.
         """
         queue, table = self._queue, self._queue.table
         link = self._capacity.rate_bytes_s
@@ -345,8 +346,7 @@ class FairPolicy(Policy):
         shows = 1.0 - self.admission.estimator.no_show_fraction
         if table.state[row] == WAITING:
             before += int(shows * queue.line.bytes_before(key, number))
-        overtaking = self._shorter.rate_below(table.remaining[row]) / link
-        return before / link / (1.0 - min(0.9, overtaking))
+        return self._shorter.wait_s(before, table.remaining[row], link, self._now)
 
     # -- what has happened -------------------------------------------------------------------------
 
@@ -355,6 +355,7 @@ class FairPolicy(Policy):
         table = self._queue.table
         if not table.polls[row]:
             heappush(self._looks, (now, table.number[row]))
+            self._shorter.note(table.remaining[row], now)
         self._backfill.waits(row, now)
 
     def comes_back(self, row: int, now: float) -> None:
@@ -383,7 +384,9 @@ class FairPolicy(Policy):
             self._order.append(lease)
             self._sorted = False
         self._last = self._before = None
-        self._shorter.note(lease.rank_bytes, now)
+        if row is None or self._queue.table.raw[row] == 0.0:
+            # Who was told a time was noted as it came.
+            self._shorter.note(lease.rank_bytes, now)
         self._preemption.probe(lease, now)
 
     def _in_turn_lease(self, lease: Lease) -> bool:

@@ -4,30 +4,56 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.estimate.shorter_load import _MEMORY_S, ShorterLoad
+from policies.estimate.shorter_load import ShorterLoad
+
+LINE = 1e6
+
+
+def steady(seconds: int) -> ShorterLoad:
+    """Half of the line asked for in small pieces, for so long."""
+    load = ShorterLoad()
+    for second in range(seconds):
+        load.note(500_000, float(second))
+    return load
 
 
 def test_only_shorter_downloads_overtake() -> None:
-    overtaking = ShorterLoad()
-    for size in (1_000, 1_000_000, 50_000_000):
-        overtaking.note(size, 0.0)
-    assert overtaking.rate_below(900) == 0.0
-    assert overtaking.rate_below(10_000) == pytest.approx(1_000 / _MEMORY_S)
-    assert overtaking.rate_below(10_000_000) == pytest.approx(1_001_000 / _MEMORY_S)
+    load = steady(100)
+    assert load.wait_s(5e6, 400_000, LINE, 100.0)[0] == 5.0
+    assert load.wait_s(5e6, 10_000_000, LINE, 100.0)[0] > 8.0
 
 
-def test_a_steady_stream_counts_at_its_rate_and_an_old_one_no_more() -> None:
-    overtaking = ShorterLoad()
-    for second in range(1_000):
-        overtaking.note(500, float(second))
-    assert overtaking.rate_below(10_000) == pytest.approx(500.0, rel=0.02)
-    overtaking.note(1, 1_000.0 + 20 * _MEMORY_S)
-    assert overtaking.rate_below(10_000) < 0.1
+def test_a_steady_load_stretches_a_wait_by_its_part() -> None:
+    wait, soonest = steady(5_000).wait_s(20e6, 10_000_000, LINE, 5_000.0)
+    assert wait == pytest.approx(40.0, rel=0.05)
+    assert soonest == pytest.approx(40.0, rel=0.05)
 
 
-@given(st.lists(st.integers(0, 1 << 60), max_size=50), st.integers(0, 1 << 60))
-def test_any_sizes_are_counted_once(sizes: list[int], probe: int) -> None:
-    overtaking = ShorterLoad()
-    for size in sizes:
-        overtaking.note(size, 0.0)
-    assert 0.0 <= overtaking.rate_below(probe) * _MEMORY_S <= sum(sizes) * (1 + 1e-9)
+def test_a_crowd_of_a_moment_is_not_taken_to_go_on_for_minutes() -> None:
+    """It was told twice what it had to wait, and the line idled while those who poll stayed away."""
+    load = steady(10)
+    wait, soonest = load.wait_s(100e6, 10_000_000, LINE, 10.0)
+    assert 100.0 < wait < 115.0
+    assert soonest < 102.0
+    assert load.wait_s(5e6, 10_000_000, LINE, 10.0)[0] > 7.0
+
+
+def test_an_old_load_counts_no_more() -> None:
+    assert steady(10).wait_s(10e6, 10_000_000, LINE, 10_000.0)[0] == pytest.approx(10.0, rel=0.01)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1 << 60), st.floats(0.0, 100.0)), max_size=50),
+    st.integers(0, 1 << 60),
+    st.floats(0.0, 1e12),
+)
+def test_no_wait_is_shorter_than_what_is_before_it_or_without_end(
+    came: list[tuple[int, float]], probe: int, before: float
+) -> None:
+    load, now = ShorterLoad(), 0.0
+    for size, after in came:
+        now += after
+        load.note(size, now)
+    alone = before / LINE
+    for wait in load.wait_s(before, probe, LINE, now):
+        assert alone <= wait <= 10.0 * alone + 1e-9

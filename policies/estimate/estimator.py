@@ -102,8 +102,11 @@ class Estimator:
         if waited_s > 10.0:
             self._errors.add(abs(waited_s - stated.expected_s) / waited_s)
         if away_s > 0.0:
-            self._away.learn(away_s, waited_s)
-            self._slot.learn(raw_s, needed_s)
+            # Who looked sooner and found a slot is known before all that find none: that would
+            # shorten what is told to the others.
+            self._away.learn(away_s, max(waited_s, away_s))
+            if waited_s >= away_s:
+                self._slot.learn(raw_s, needed_s)
         else:
             self._here.learn(raw_s, waited_s)
 

@@ -1,31 +1,83 @@
-"""How much of the link shorter downloads take that came lately: what a longer one waits for."""
+"""How much will be asked for that is shorter than a waiting download: what it waits for besides.
+
+As much is taken to come in the next so many seconds as came in the last so many. So a steady load is
+counted as such, and a crowd that began ten seconds ago is not taken to go on for minutes: of
+something that has lasted so long and no longer, as much again is the middle of what may be expected.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 #: Bins of log2(size).
 _BINS = 41
-_MEMORY_S = 60.0
+#: Memories in which what was asked for decays, seconds: each stands for spans of about that length.
+_SPANS_S = (2.0, 8.0, 32.0, 128.0, 512.0)
+#: No more than this part of the line is taken to go to those that come: beyond, a wait has no end.
+_MOST = 0.9
+#: Rounds in which a wait and what comes during it are made to agree.
+_ROUNDS = 12
+_FAR_LONGER = 8.0
 
 
 class ShorterLoad:
     """Bytes that were asked for lately, by size, decaying."""
 
-    __slots__ = ("_load", "_noted_s")
+    __slots__ = ("_loads", "_noted_s")
 
     def __init__(self) -> None:
-        self._load = [0.0] * _BINS
+        self._loads = [[0.0] * _BINS for _ in _SPANS_S]
+        #: Loads are as of then.
         self._noted_s = 0.0
 
     def note(self, remaining_bytes: int, now: float) -> None:
-        """A download of that many bytes starts."""
-        decay = math.exp(-max(0.0, now - self._noted_s) / _MEMORY_S)
+        """Somebody has come who wants so many bytes."""
+        passed = max(0.0, now - self._noted_s)
         self._noted_s = now
-        self._load = [load * decay for load in self._load]
-        self._load[min(_BINS - 1, remaining_bytes.bit_length())] += remaining_bytes
+        at = min(_BINS - 1, remaining_bytes.bit_length())
+        for number, span_s in enumerate(_SPANS_S):
+            if passed > 0.0:
+                decay = math.exp(-passed / span_s)
+                self._loads[number] = [load * decay for load in self._loads[number]]
+            self._loads[number][at] += remaining_bytes
 
-    def rate_below(self, remaining_bytes: int) -> float:
-        """What all downloads shorter than this ask for, bytes a second."""
+    def wait_s(
+        self, before_bytes: float, remaining_bytes: int, line_bytes_s: float, now: float
+    ) -> tuple[float, float]:
+        """When the line is free for a download with so many bytes before it, and those that come.
+
+        And when it is if only those still come who have come for far longer: a rush may end.
+        """
         bins = min(_BINS - 1, remaining_bytes.bit_length())
-        return sum(self._load[:bins]) / _MEMORY_S
+        passed = max(0.0, now - self._noted_s)
+        rates = [
+            sum(loads[:bins]) * math.exp(-passed / span_s) / span_s
+            for loads, span_s in zip(self._loads, _SPANS_S, strict=True)
+        ]
+        alone_s = before_bytes / line_bytes_s
+        parts = [min(_MOST, rate / line_bytes_s) for rate in rates]
+        return _agreed_s(alone_s, parts, 1.0), _agreed_s(alone_s, parts, _FAR_LONGER)
+
+
+def _agreed_s(alone_s: float, parts: list[float], times: float) -> float:
+    """A wait stretched by the part of the line that others took for so many times as long."""
+    wait_s = alone_s
+    for _ in range(_ROUNDS):
+        longer_s = alone_s + _at(parts, times * wait_s) * wait_s
+        if longer_s <= 1.01 * wait_s:
+            break
+        wait_s = longer_s
+    return wait_s
+
+
+def _at(rates: list[float], span_s: float) -> float:
+    """The rate over a span between those that are remembered."""
+    above = bisect_left(_SPANS_S, span_s)
+    if above == 0:
+        return rates[0]
+    if above == len(_SPANS_S):
+        return rates[-1]
+    low, high = _SPANS_S[above - 1], _SPANS_S[above]
+    part = math.log(span_s / low) / math.log(high / low)
+    return rates[above - 1] + part * (rates[above] - rates[above - 1])
