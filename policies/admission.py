@@ -407,7 +407,9 @@ class HookedAdmission:
             # A slot that stood empty until its owner came back would have been there sooner.
             idle_since = now if self._idle_since_s is None else self._idle_since_s
             needed = waited - (now - idle_since)
-            self.estimator.started(table.raw[row], table.away[row], stated, waited, needed)
+            self.estimator.started(
+                table.raw[row], table.away[row], stated, waited, needed, small=self._is_small(row)
+            )
         self.crowds.remove(table.number[row])
         self.queue.start(row, now)
         return self._start(job, now, row)
@@ -557,6 +559,8 @@ class HookedAdmission:
                     self.estimator.no_shows.learn(True)
             self.policy.ends(lease, now, done)
             self.capacity.learn(lease)
+        elif done:
+            self.estimator.small_ended(now - lease.started_s)
         if lease.ticket is not None:
             row = self.queue.table.rows[lease.ticket]
             if idled and lease.untouched and self._may_come_back(row):
@@ -846,6 +850,9 @@ class HookedAdmission:
 
     def _forecast(self, row: int, now: float) -> Forecast:
         """The scheduled wait of a ticket, before calibration."""
+        if self._is_small(row):
+            slots = self.policy.slots() - self.pool.large_used
+            return self._sane(Forecast(self.estimator.small_s(self.queue.place(row) - 1, slots)))
         told = self.policy.forecast(row, now)
         if told is None:
             self._lay_out(now, _OLD_S)
@@ -879,26 +886,27 @@ class HookedAdmission:
             lambda size: self.estimator.service_s(size) / slots,
         )
 
-    def _state(self, wait_s: float, away_s: float = 0.0) -> Estimate:
+    def _state(self, wait_s: float, away_s: float = 0.0, *, small: bool = False) -> Estimate:
         longest_s = LONGEST * self.settings.retry_max_s
-        stated = self.estimator.state(wait_s, away_s)
+        stated = self.estimator.state(wait_s, away_s, small=small)
         return Estimate(min(stated.expected_s, longest_s), min(stated.p90_s, longest_s))
 
     def _wait(self, row: int, now: float) -> Wait:
         """Promise a return, and remember it."""
         queue, table, advice = self.queue, self.queue.table, self.advice
         told = self._forecast(row, now)
-        slot_s = self._slot_s(told)
+        small = self._is_small(row)
+        slot_s = self._slot_s(told, small)
         new = not table.polls[row]
         look_s = min(slot_s, told.soonest_s)
         retry = advice.retry_s(look_s, new and self.estimator.no_shows.doubtful)
         away = self._away_s(row, slot_s, retry)
-        stated = self._state(told.wait_s, away)
+        stated = self._state(told.wait_s, away, small=small)
         if table.raw[row] == 0.0:
             table.raw[row], table.away[row] = max(told.wait_s, 0.25), away
             table.expected[row], table.bound[row] = stated.expected_s, stated.p90_s
         elif 0.0 <= table.bound[row] < now - table.issued_s[row]:
-            self.estimator.broken(table.away[row])
+            self.estimator.broken(table.away[row], small=small)
             table.bound[row] = -1.0
         if not table.present[row]:
             retry += advice.penalty_s(table.early[row])
@@ -907,13 +915,13 @@ class HookedAdmission:
             self.estimator.no_shows.told(table.number[row], table.promise_s[row])
         if table.state[row] == READY:
             queue.keep_until(row, table.promise_s[row] + self.settings.ticket_ttl_s)
-        if not self._is_small(row):
+        if not small:
             self.policy.waits(row, now)
         return self._answer(row, retry, stated)
 
-    def _slot_s(self, told: Forecast) -> float:
+    def _slot_s(self, told: Forecast, small: bool) -> float:
         """When a slot is likely to be there for a client that waits elsewhere."""
-        return max(self.estimator.slot_s(told.wait_s), told.at_least_s)
+        return max(self.estimator.slot_s(told.wait_s, small=small), told.at_least_s)
 
     def _away_s(self, row: int, slot_s: float, retry: float) -> float:
         """When an absent owner should be back if no longest come-back time cut its wait."""
@@ -937,8 +945,10 @@ class HookedAdmission:
     def _stated(self, row: int, now: float) -> Estimate:
         """The estimate for a ticket whose promise stands."""
         told = self._forecast(row, now)
+        small = self._is_small(row)
         promised_s = self.queue.table.promise_s[row] - now
-        return self._state(told.wait_s, self._away_s(row, self._slot_s(told), promised_s))
+        away = self._away_s(row, self._slot_s(told, small), promised_s)
+        return self._state(told.wait_s, away, small=small)
 
     # -- the queue laid out ------------------------------------------------------------------------
 

@@ -4,11 +4,14 @@ import math
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from loadtest.sim.metrics import measure, session_times
 from loadtest.sim.scenario import Scenario
 from loadtest.workloads import MB, File, Visitor, Workload
 from policies.estimate.estimator import Estimator
+from policies.estimate.paces import Paces
 
 
 def lay_out(estimator: Estimator, tickets: int, line_bytes_s: float = math.inf) -> None:
@@ -64,3 +67,51 @@ def test_a_cold_flash_crowd_that_polls_keeps_the_line_busy_and_is_told_true_time
         within.append(measure(workload, scenario.conditions(workload), tally)["eta_within_p90"])
     assert max(ratios) < 1.3
     assert sum(within) / 3 > 0.75
+
+
+def test_what_a_byte_costs_is_told_by_those_that_came_not_by_those_that_linger() -> None:
+    """Of slow and fast ones alike, the slow hold nearly all slots and the fast carry nearly all."""
+    paces = Paces()
+    for number in range(50):
+        paces.end(2 * number, 1e-8)
+        paces.look([(slow, 8e-6) for slow in range(1, 2 * number + 2, 2)])
+    assert paces.mean == pytest.approx(4e-6, rel=0.01)
+
+
+def test_paces_of_the_past_follow_a_change_that_all_who_run_show() -> None:
+    paces = Paces()
+    for number in range(40):
+        paces.end(number, 1e-6)
+    paces.look([(number, 1e-6) for number in range(40, 60)])
+    paces.look([(number, 3e-6) for number in range(40, 60)])
+    assert paces.mean == pytest.approx(3e-6)
+
+
+@given(st.lists(st.tuples(st.integers(0, 300), st.floats(1e-9, 1.0), st.booleans())))
+def test_a_lease_that_was_forgotten_is_not_taken_up_again(
+    seen: list[tuple[int, float, bool]],
+) -> None:
+    paces = Paces()
+    for lease, pace, over in seen:
+        if over:
+            paces.end(lease, pace)
+        else:
+            paces.look([(lease, pace)])
+        paces.keep(1)
+    if seen:
+        assert min(pace for _, pace, _ in seen) <= paces.mean * (1.0 + 1e-9)
+        assert paces.mean <= max(pace for _, pace, _ in seen) * (1.0 + 1e-9)
+
+
+def test_small_files_before_large_ones_do_not_shorten_what_those_are_told() -> None:
+    """With two slots large ones were told a thirtieth, as small ones had hardly waited."""
+    rng = random.Random("two slots")
+    visitors = tuple(
+        Visitor(f"c{number}", 0.5 * number, 2.0 * MB, (File(f"f{number}", size),))
+        for number, size in enumerate(rng.choice((20_000, 10_000_000)) for _ in range(240))
+    )
+    workload = Workload("two slots", 1, visitors, 25.0 * MB)
+    scenario = Scenario("ticket", slots=2, reserve_small=1, hold=True)
+    told = measure(workload, scenario.conditions(workload), scenario.simulate(workload, 1))
+    assert told["eta_within_p90"] > 0.85
+    assert told["eta_median_error"] < 0.15

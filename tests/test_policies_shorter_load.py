@@ -30,7 +30,7 @@ def test_a_steady_load_stretches_a_wait_by_its_part() -> None:
 
 
 def test_a_crowd_of_a_moment_is_not_taken_to_go_on_for_minutes() -> None:
-    """It was told twice what it had to wait, and the line idled while those who poll stayed away."""
+    """It was told twice what it had to wait, and the line idled as those who poll stayed away."""
     load = steady(10)
     wait, soonest = load.wait_s(100e6, 10_000_000, LINE, 10.0)
     assert 100.0 < wait < 115.0

@@ -27,6 +27,7 @@ from itertools import islice
 from policies.contract import Estimate
 from policies.estimate.calibrator import PUNCTUAL, Calibrator
 from policies.estimate.no_shows import NoShows
+from policies.estimate.paces import Paces
 from policies.leases import Lease
 
 #: Turns laid out one by one; beyond, the mean step is used.
@@ -39,23 +40,39 @@ _FIRST_S_PER_BYTE = 1e-6
 #: What it needs besides its bytes, seconds: learnt from downloads that are shorter than the second.
 _FIRST_OVERHEAD_S, _MOST_OVERHEAD_S, _SHORT_S = 0.1, 5.0, 2.0
 _MEMORY = 0.03
-#: The pace of full slots follows the link within this time; so many of them must be taken.
+#: How long a small job is taken to hold its slot before one was seen.
+_FIRST_SMALL_S = 0.2
+#: The pace of full slots is that of the latest downloads, as many for each slot as the first; it
+#: follows them within this time; so many of the slots must be taken.
+_STARTED = 2
 _PACE_MEMORY_S, _FULL_PART = 5.0, 0.8
 #: Who waits leaves at some rate, known once this many seconds were waited for each that left.
 _FIRST_WAITED_S = 300.0
+
+
+class _Ratios:
+    """What came of told times."""
+
+    __slots__ = ("away", "here", "slot")
+
+    def __init__(self) -> None:
+        #: Starts of those at the door, starts of those away (to their promised return), and slots
+        #: that were there.
+        self.here, self.away, self.slot = Calibrator(), Calibrator(PUNCTUAL), Calibrator()
 
 
 class Estimator:
     """Learns from what happens; lays out the queue when asked."""
 
     def __init__(self) -> None:
-        #: Starts of those at the door, starts of those away (to their promised return), and slots
-        #: that were there.
-        self._here, self._away, self._slot = Calibrator(), Calibrator(PUNCTUAL), Calibrator()
+        #: Small jobs wait for any slot, and a moment: what came of that says nothing of large ones.
+        self._large, self._small = _Ratios(), _Ratios()
+        self._small_s = _FIRST_SMALL_S
         self._s_per_byte = _FIRST_S_PER_BYTE
         self._overhead_s = _FIRST_OVERHEAD_S
         self._ended = 0
         self._full_s_per_byte: float | None = None
+        self._paces = Paces()
         self._claimed = 0.0
         self._unclaimed = 0.0
         self.no_shows = NoShows()
@@ -85,9 +102,25 @@ class Estimator:
             self._overhead_s += weight * (besides - self._overhead_s)
         pace = min(max(0.0, took - self._overhead_s) / moved, 1.0 / max(1.0, least_bytes_s))
         self._s_per_byte += weight * (pace - self._s_per_byte)
+        self._paces.end(lease.id, pace)
+
+    def small_ended(self, took_s: float) -> None:
+        """A small job held its slot for so long."""
+        self._small_s += _MEMORY * (took_s - self._small_s)
+
+    def small_s(self, before: int, slots: int) -> float:
+        """The scheduled wait of a small job after so many others, on so many slots."""
+        return (before + 0.5) * self._small_s / max(1, slots)
 
     def started(
-        self, raw_s: float, away_s: float, stated: Estimate, waited_s: float, needed_s: float
+        self,
+        raw_s: float,
+        away_s: float,
+        stated: Estimate,
+        waited_s: float,
+        needed_s: float,
+        *,
+        small: bool = False,
     ) -> None:
         """A waiting ticket starts: what was said at first against what came.
 
@@ -97,27 +130,28 @@ class Estimator:
         """
         if raw_s <= 0.0:
             return
+        ratios = self._small if small else self._large
         if stated.p90_s >= 0.0:
-            self._judge(away_s, waited_s <= stated.p90_s)
+            self._judge(ratios, away_s, waited_s <= stated.p90_s)
         if waited_s > 10.0:
             self._errors.add(abs(waited_s - stated.expected_s) / waited_s)
         if away_s > 0.0:
             # Who looked sooner and found a slot is known before all that find none: that would
             # shorten what is told to the others.
-            self._away.learn(away_s, max(waited_s, away_s))
+            ratios.away.learn(away_s, max(waited_s, away_s))
             if waited_s >= away_s:
-                self._slot.learn(raw_s, needed_s)
+                ratios.slot.learn(raw_s, needed_s)
         else:
-            self._here.learn(raw_s, waited_s)
+            ratios.here.learn(raw_s, waited_s)
 
-    def broken(self, away_s: float) -> None:
+    def broken(self, away_s: float, *, small: bool = False) -> None:
         """A ticket still waits beyond its stated bound: sooner known than when it starts."""
-        self._judge(away_s, False)
+        self._judge(self._small if small else self._large, away_s, False)
 
-    def _judge(self, away_s: float, held: bool) -> None:
+    def _judge(self, ratios: _Ratios, away_s: float, held: bool) -> None:
         self._promised += 1
         self._within += held
-        (self._away if away_s > 0.0 else self._here).held(held)
+        (ratios.away if away_s > 0.0 else ratios.here).held(held)
 
     def claimed(self, came: bool) -> None:
         """The owner of a ready ticket that did not wait at the door came, or never did."""
@@ -229,14 +263,16 @@ class Estimator:
         self._laid_s = now
 
     def _measure_pace(self, now: float, slots: int, leases: list[Lease], least: float) -> None:
-        """What a byte costs a slot while all are taken: their seconds by what they all carry."""
-        rates = [lease.rate_bytes_s for lease in leases if lease.rate_bytes_s >= least]
-        if len(rates) < _FULL_PART * slots:
-            if len(leases) >= max(_FULL_PART * slots, 2 * len(rates)):
+        """What a byte costs a slot while all are taken: the mean of those that started lately."""
+        seen = [lease for lease in leases if lease.rate_bytes_s >= least]
+        self._paces.look((lease.id, 1.0 / lease.rate_bytes_s) for lease in seen)
+        self._paces.keep(_STARTED * slots)
+        if len(seen) < _FULL_PART * slots:
+            if len(leases) >= max(_FULL_PART * slots, 2 * len(seen)):
                 # Who stands still now was slow on the way there: that must not be kept.
                 self._full_s_per_byte = None
             return
-        pace = len(rates) / sum(rates)
+        pace = self._paces.mean
         if self._full_s_per_byte is None:
             self._full_s_per_byte = pace
         else:
@@ -253,16 +289,17 @@ class Estimator:
             wait = turns[-1] + (index - len(turns) + 1) * self._step_s
         return max(0.0, wait - (now - self._laid_s))
 
-    def state(self, raw_s: float, away_s: float = 0.0) -> Estimate:
+    def state(self, raw_s: float, away_s: float = 0.0, *, small: bool = False) -> Estimate:
         """The calibrated estimate for a scheduled wait, or for a promised return."""
         base = max(away_s or raw_s, 0.25)
-        ratios = self._away if away_s > 0.0 else self._here
-        centre, bound = ratios.tell(base)
+        ratios = self._small if small else self._large
+        centre, bound = (ratios.away if away_s > 0.0 else ratios.here).tell(base)
         return Estimate(base * centre, base * bound)
 
-    def slot_s(self, raw_s: float) -> float:
+    def slot_s(self, raw_s: float, *, small: bool = False) -> float:
         """When a slot is likely to be there for a client that waits elsewhere."""
-        return max(raw_s, 0.25) * self._slot.centre(raw_s)
+        ratios = self._small if small else self._large
+        return max(raw_s, 0.25) * ratios.slot.centre(raw_s)
 
 
 class _Median:

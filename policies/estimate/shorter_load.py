@@ -1,8 +1,8 @@
 """How much will be asked for that is shorter than a waiting download: what it waits for besides.
 
-As much is taken to come in the next so many seconds as came in the last so many. So a steady load is
-counted as such, and a crowd that began ten seconds ago is not taken to go on for minutes: of
-something that has lasted so long and no longer, as much again is the middle of what may be expected.
+As much is taken to come in the next so many seconds as came in the last so many. So a steady load
+is counted as such, and a crowd that began ten seconds ago is not taken to go on for minutes: of
+what has lasted so long and no longer, as much again is the middle of what may be expected.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ _SPANS_S = (2.0, 8.0, 32.0, 128.0, 512.0)
 _MOST = 0.9
 #: Rounds in which a wait and what comes during it are made to agree.
 _ROUNDS = 12
+#: Who polls looks when its turn would be if only so much came as did for so many times as long.
 _FAR_LONGER = 8.0
 
 
