@@ -78,6 +78,8 @@ _MOST_LATE = 1_000
 _FRESH_S, _OLD_S = 0.5, 2.0
 #: How often the use that leases make of their slots is looked at, seconds.
 _USE_S = 10.0
+#: One that has not taken its part since it started shows that in this time, seconds.
+_FIRST_USE_S = 3.0
 #: How long a download without a slot pauses at a stretch, seconds.
 _MOST_PAUSE_S = 10.0
 #: Slower than any modem: a reader that takes less stands still, bytes a second.
@@ -150,6 +152,8 @@ class HookedAdmission:
         #: Since when a slot for large jobs has been free although tickets wait.
         self._idle_since_s: float | None = None
         self._used_s = -math.inf
+        #: Large leases that were not looked at since they started, in that order.
+        self._unseen: dict[int, Lease] = {}
         self._inherited = [lease for lease in self.pool.leases.values() if lease.paused]
         self._to_pause: list[Lease] = []
         self.policy = kind.build(self)
@@ -384,6 +388,7 @@ class HookedAdmission:
         lease = self.pool.open(job, now, number, large)
         if large:
             self._tally.admitted_large += 1
+            self._unseen[lease.id] = lease
             lease.network = stranger_network(job)
             self.crowds.takes_slot(lease.network)
             lease.believed_bytes = self._believed_bytes(job)
@@ -547,6 +552,7 @@ class HookedAdmission:
         else:
             self.crowds.leaves_slot(lease.network)
         self.pool.close(lease)
+        self._unseen.pop(lease.id, None)
         self._tally.completed += done
         if done:
             self.state.reputation.used(lease.client)
@@ -607,6 +613,7 @@ class HookedAdmission:
 
         Once it takes its share again, it gets the next slot that is free.
         """
+        self._look_at_first_use(now)
         passed_s = now - self._used_s
         if passed_s < _USE_S:
             return
@@ -619,15 +626,38 @@ class HookedAdmission:
             if not looked_at or lease.started_s > self._used_s:
                 continue
             if not lease.slotless:
-                if waited_for and taken < least and len(pool.slotless) < self.settings.slots_max:
-                    pool.take_slot(lease)
-                    self.crowds.loses_slot(lease.network)
+                if waited_for and taken < least:
+                    self._take_slot(lease)
             elif taken >= least:
                 if self.large_free() > 0:
                     self._give_slot(lease)
                 elif not self.policy.link_bound:
                     self._to_pause.append(lease)
         self._used_s = now
+
+    def _look_at_first_use(self, now: float) -> None:
+        """The same, sooner, for those that never took their part: nothing was lost on the way.
+
+        Where the link decides, downloads are paused soon after they start.
+        """
+        if not self._unseen or not len(self.queue) or self.policy.link_bound:
+            return
+        least_bytes_s = self._least_rate_bytes_s()
+        while self._unseen:
+            lease = next(iter(self._unseen.values()))
+            passed_s = now - lease.started_s
+            if passed_s < _FIRST_USE_S:
+                return
+            del self._unseen[lease.id]
+            taken = lease.started_bytes - lease.remaining_bytes
+            looked_at = lease.connections and not lease.paused and not lease.slotless
+            if looked_at and taken < least_bytes_s * passed_s:
+                self._take_slot(lease)
+
+    def _take_slot(self, lease: Lease) -> None:
+        if len(self.pool.slotless) < self.settings.slots_max:
+            self.pool.take_slot(lease)
+            self.crowds.loses_slot(lease.network)
 
     def _give_slot(self, lease: Lease) -> None:
         self.pool.give_slot(lease)
@@ -723,6 +753,8 @@ class HookedAdmission:
             wakes.append(self._grown_s + self.settings.ready_grow_s)
         if queue.here and self.pool.leases:
             wakes.append(self._used_s + _USE_S)
+            if self._unseen and not self.policy.link_bound:
+                wakes.append(next(iter(self._unseen.values())).started_s + _FIRST_USE_S)
         if not len(queue) or self.large_free() <= 0 or not self.policy.has_place(now):
             self._idle_since_s = None
         elif self._idle_since_s is None:
