@@ -152,8 +152,8 @@ class HookedAdmission:
         #: Since when a slot for large jobs has been free although tickets wait.
         self._idle_since_s: float | None = None
         self._used_s = -math.inf
-        #: Large leases that were not looked at since they started, in that order.
-        self._unseen: dict[int, Lease] = {}
+        #: Large leases whose use was not looked at since they started.
+        self._unseen: set[int] = set()
         self._inherited = [lease for lease in self.pool.leases.values() if lease.paused]
         self._to_pause: list[Lease] = []
         self.policy = kind.build(self)
@@ -350,6 +350,8 @@ class HookedAdmission:
         if free <= 0:
             return False
         table = self.queue.table
+        if self._has_wasted(table.number[row], now):
+            return False
         makes_way = self._makes_way(row)
         if makes_way and self._wastes(table.number[row], now):
             return False
@@ -388,7 +390,7 @@ class HookedAdmission:
         lease = self.pool.open(job, now, number, large)
         if large:
             self._tally.admitted_large += 1
-            self._unseen[lease.id] = lease
+            self._unseen.add(lease.id)
             lease.network = stranger_network(job)
             self.crowds.takes_slot(lease.network)
             lease.believed_bytes = self._believed_bytes(job)
@@ -461,6 +463,15 @@ class HookedAdmission:
         """Whether slots are better kept from this ticket's crowd: never while nothing runs."""
         return self.pool.large_active > 0 and self.crowds.wastes(number, now)
 
+    def _has_wasted(self, number: int, now: float) -> bool:
+        """Whether this ticket's crowd holds all the slots that those it does not use leave it.
+
+        Also while nobody else waits: who comes then would find all slots in such hands.
+        """
+        return self.crowds.holds_too_many(
+            number, self.policy.large_slots(), self._network_shares, now
+        )
+
     def _turn(self, row: int, now: float) -> int:
         """How many start before this ticket, plus one: its place, and crowds at their own pace.
 
@@ -474,7 +485,7 @@ class HookedAdmission:
         slots = self.policy.large_slots()
         part = crowds.most_in_front(slots, self._network_shares)
         if not queue.stands_back(row):
-            rest = max(1, slots - part * crowds.backed)
+            rest = max(1, slots - part * crowds.that_start(now))
             return place + min(queue.back_before(row), place * (slots - rest) // rest)
         number = queue.table.number[row]
         in_front, before = crowds.before(number)
@@ -516,6 +527,8 @@ class HookedAdmission:
         if held.large:
             self.capacity.measured(held, rate_bytes_s, held_back)
             self.policy.changes(held)
+            if lease in self._unseen:
+                self._look_at_first_use(held, now)
 
     def detach(self, lease: int, now: float, remaining_bytes: int) -> None:
         """See `AdmissionPolicy.detach`."""
@@ -552,7 +565,7 @@ class HookedAdmission:
         else:
             self.crowds.leaves_slot(lease.network)
         self.pool.close(lease)
-        self._unseen.pop(lease.id, None)
+        self._unseen.discard(lease.id)
         self._tally.completed += done
         if done:
             self.state.reputation.used(lease.client)
@@ -613,7 +626,6 @@ class HookedAdmission:
 
         Once it takes its share again, it gets the next slot that is free.
         """
-        self._look_at_first_use(now)
         passed_s = now - self._used_s
         if passed_s < _USE_S:
             return
@@ -635,24 +647,19 @@ class HookedAdmission:
                     self._to_pause.append(lease)
         self._used_s = now
 
-    def _look_at_first_use(self, now: float) -> None:
-        """The same, sooner, for those that never took their part: nothing was lost on the way.
+    def _look_at_first_use(self, lease: Lease, now: float) -> None:
+        """The same, sooner, for one that never took its part: nothing was lost on the way.
 
         Where the link decides, downloads are paused soon after they start.
         """
-        if not self._unseen or not len(self.queue) or self.policy.link_bound:
+        passed_s = now - lease.started_s
+        if passed_s < _FIRST_USE_S or not len(self.queue) or self.policy.link_bound:
             return
-        least_bytes_s = self._least_rate_bytes_s()
-        while self._unseen:
-            lease = next(iter(self._unseen.values()))
-            passed_s = now - lease.started_s
-            if passed_s < _FIRST_USE_S:
-                return
-            del self._unseen[lease.id]
-            taken = lease.started_bytes - lease.remaining_bytes
-            looked_at = lease.connections and not lease.paused and not lease.slotless
-            if looked_at and taken < least_bytes_s * passed_s:
-                self._take_slot(lease)
+        self._unseen.discard(lease.id)
+        taken = lease.started_bytes - lease.remaining_bytes
+        looked_at = lease.connections and not lease.paused and not lease.slotless
+        if looked_at and taken < self._least_rate_bytes_s() * passed_s:
+            self._take_slot(lease)
 
     def _take_slot(self, lease: Lease) -> None:
         if len(self.pool.slotless) < self.settings.slots_max:
@@ -753,8 +760,6 @@ class HookedAdmission:
             wakes.append(self._grown_s + self.settings.ready_grow_s)
         if queue.here and self.pool.leases:
             wakes.append(self._used_s + _USE_S)
-            if self._unseen and not self.policy.link_bound:
-                wakes.append(next(iter(self._unseen.values())).started_s + _FIRST_USE_S)
         if not len(queue) or self.large_free() <= 0 or not self.policy.has_place(now):
             self._idle_since_s = None
         elif self._idle_since_s is None:
@@ -854,6 +859,8 @@ class HookedAdmission:
                 continue
             if len(call) + self._due_before(entry, now, free - len(call)) >= free:
                 return tuple(call), True
+            if self._has_wasted(entry[1], now):
+                continue
             if self._makes_way(table.rows[entry[1]]):
                 if self._wastes(entry[1], now):
                     continue
@@ -1004,12 +1011,13 @@ class HookedAdmission:
     def _ahead(self, now: float) -> Iterator[tuple[float, float]]:
         """Bytes of all tickets in the order of turn, and how likely their owners still come."""
         queue, table, reputation = self.queue, self.queue.table, self.state.reputation
+        crowds = self.crowds
         shows = self.estimator.no_shows.shows
         late_s = now - self.advice.unpunctual_s()
         for number in queue.in_order():
             row = table.rows[number]
             there = 1.0
-            if reputation.times(table.client[row]):
+            if reputation.times(table.client[row]) or crowds.wastes(number, now):
                 # It will hardly use the slot.
                 there = 0.0
             elif not table.present[row]:

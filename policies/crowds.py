@@ -53,6 +53,15 @@ class Crowds:
         """How many crowds have tickets that stand back."""
         return len(self._back)
 
+    def that_start(self, now: float) -> int:
+        """How many of them have no slots that they do not use, and so do start beside the others.
+
+        As many are looked at as are looked at in one go.
+        """
+        looked_at = list(islice(self._back, _LOOKED_AT))
+        start = sum(self._unused(network, now) == 0 for network in looked_at)
+        return start * len(self._back) // max(1, len(looked_at))
+
     def most_in_front(self, slots: int, shares: int) -> int:
         """What one crowd may have in front of so many slots; `shares` 0: all."""
         if not shares:
@@ -179,8 +188,18 @@ class Crowds:
                 self._wasted.popitem(last=False)
 
     def wastes(self, number: int, now: float) -> bool:
-        """Whether the crowd of a stranger's ticket has slots that it does not use."""
-        return self._unused(self._of[number], now) > 0
+        """Whether a ticket is of a crowd that has slots which it does not use."""
+        network = self._of.get(number)
+        return network is not None and self._unused(network, now) > 0
+
+    def holds_too_many(self, number: int, slots: int, shares: int, now: float) -> bool:
+        """Whether the crowd of a ticket has slots that it does not use, and all others it may."""
+        network = self._of.get(number)
+        if network is None or not shares:
+            return False
+        unused = self._unused(network, now)
+        held = self._in_front[network] - self._tickets[network]
+        return unused > 0 and held >= max(1, self.most_in_front(slots, shares) - unused)
 
     def _unused(self, network: str, now: float) -> int:
         return self._without_slot[network] + int(self._wasted_lately(network, now))

@@ -229,3 +229,13 @@ def test_a_crowd_that_wasted_slots_leaves_them_to_others_only(
         policy.release(lease.lease, 3.0, True)
     called = [number for at in (3.0, 3.2, 4.0, 5.0, 6.0) for number in policy.advance(at).call]
     assert bool(called) == starts
+
+
+def test_a_crowd_that_does_not_use_its_slots_gets_no_more_though_nobody_else_waits() -> None:
+    """Else whoever came next found all slots in its hands: 10 % for one /48 that stands still."""
+    policy = server()
+    fill(policy, 1, 0.0, crowd=True)
+    for _ in range(4):
+        policy.crowds.wastes_slot(CROWD[1], 0.0)
+    assert isinstance(policy.offer(job(1, crowd=True), 0.0), Wait)
+    assert isinstance(policy.offer(job(2, crowd=False), 0.0), Admit)

@@ -65,8 +65,8 @@ def test_stalled_readers_spoil_nobodys_told_time(bandwidth: float | None) -> Non
         assert isinstance(answer, Admit)
         stalled[answer.lease] = 1e6
     for second in range(1, 19):
-        # What is smoothed falls by seven eighths in a second.
-        stalled = dict.fromkeys(stalled, max(1e-9, 1e6 * 0.125**second))
+        # Then what is smoothed falls by seven eighths in a second.
+        stalled = dict.fromkeys(stalled, max(1e-9, 1e6 * 0.125 ** max(0, second - 3)))
         run(policy, stalled, float(second), second + 1.0)
         told = policy.offer(job(f"new{second}", 8 * BIG), second + 1.0)
         if isinstance(told, Admit):
@@ -90,7 +90,8 @@ def test_slots_of_stalled_readers_that_left_go_to_the_first_that_knock(knocks: i
         stalled[answer.lease] = 1e-9
     waiting = {}
     for second in range(1, 10):
-        run(policy, stalled, float(second), second + 1.0)
+        rates = dict.fromkeys(stalled, 1e6) if second <= 3 else stalled
+        run(policy, rates, float(second), second + 1.0)
         told = policy.offer(job(f"new{second}"), second + 1.0)
         assert isinstance(told, Wait)
         waiting[f"new{second}"] = told.ticket
