@@ -43,7 +43,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 BIG_BYTES = 256 << 20
 
 NGINX = """
-worker_processes 1; worker_rlimit_nofile {most}; daemon off; pid {scratch}/nginx.pid;
+worker_processes 1; worker_rlimit_nofile 20000; daemon off; pid {scratch}/nginx.pid;
 error_log {scratch}/nginx.log warn;
 events {{ worker_connections {most}; }}
 http {{

@@ -1,0 +1,138 @@
+"""What one request costs the gate: polls, new tickets, starts; processor time in one process.
+
+A turn is 20 requests and the passing of 20 ms in which the policy settles. On a busy machine the
+quick turns tell most, the tenth part of all that is quickest. Sockets and journal are faked, all
+else is what a server runs: 100 downloads run and 400 tickets wait under `fair`, on a known line.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Collection
+from itertools import count
+from typing import Any
+
+import click
+
+from bench.shared import markdown
+from server.admission.downloads import LeasedDownload
+from server.files.transfer import Transfer
+from tests.fakes import House
+
+TURNS, REQUESTS = 100, 20
+LINE_BYTES_S = 12.5e6
+BROWSER: dict[str, Any] = {
+    "agent": "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
+    "accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8",
+    "accept_language": "de,en-US;q=0.7,en;q=0.3",
+}
+PROGRAM: dict[str, Any] = {"agent": "tidegate/1"}
+
+
+class KnownLine:
+    """A line that carries what it carries, and is full."""
+
+    line_bytes_s = LINE_BYTES_S
+    busy = True
+
+    def goodput_bytes_s(self) -> float:
+        """All of it."""
+        return LINE_BYTES_S
+
+    def set_ceiling(self, bandwidth_bytes_s: float | None) -> None:
+        """It is known already."""
+
+    def held_back(self, download: LeasedDownload) -> bool | None:
+        """Nobody is."""
+        return False
+
+    def ended(self, transfer: Transfer, now: float) -> None:
+        """Nothing is under way."""
+
+    def tick(self, now: float, downloads: Collection[LeasedDownload], asleep_bytes: int) -> None:
+        """There is nothing to find out."""
+
+
+def address(number: int) -> str:
+    """One of many networks."""
+    return f"10.{number >> 8 & 255}.{number & 255}.1"
+
+
+def crowd(fields: dict[str, Any], running: int, waiting: int) -> tuple[House, dict[str, str]]:
+    """A house with so many downloads and tickets; the tokens by address."""
+    house = House("fair", slots=50, slots_max=max(1, running), bandwidth_bytes_s=LINE_BYTES_S)
+    house.gate.parts.line = KnownLine()
+    house.wait(2)
+    tokens: dict[str, str] = {}
+    for number in count():
+        if len(tokens) >= waiting:
+            break
+        asked = house.ask(address(number), **fields)
+        if not asked.started:
+            tokens[address(number)] = asked.token
+        house.clock.advance(0.005)
+    house.wait(1)
+    return house, tokens
+
+
+def turns(house: House, one: Callable[[], object]) -> tuple[float, float]:
+    """The cost of a request, µs: a tenth of the turns is quicker, and half of them."""
+    costs = []
+    for _ in range(TURNS):
+        began = time.thread_time_ns()
+        for _ in range(REQUESTS):
+            one()
+        house.clock.advance(0.02)
+        costs.append((time.thread_time_ns() - began) / 1e3 / REQUESTS)
+        # Journal and counts of a fake grow for ever.
+        house.arrivals.clear()
+    return statistics.quantiles(costs, n=10)[0], statistics.median(costs)
+
+
+def polls(fields: dict[str, Any]) -> tuple[float, float]:
+    """Visits with a ticket, each as it was told."""
+    house, tokens = crowd(fields, 100, 400)
+    rows = iter(list(tokens.items()) * (TURNS * REQUESTS // len(tokens) + 1))
+    table, keys = house.gate.policy.queue.table, house.keys  # type: ignore[attr-defined]
+
+    def poll() -> None:
+        who, token = next(rows)
+        now = house.clock.seconds()
+        row = table.rows.get(keys.read_ticket(token, who, "/big.iso", now).number)
+        if row is not None:
+            table.promise_s[row] = now
+        house.ask(who, token=token, **fields)
+
+    return turns(house, poll)
+
+
+def newcomers(fields: dict[str, Any]) -> tuple[float, float]:
+    """First visits that are told to wait."""
+    house, _ = crowd(fields, 100, 400)
+    numbers = count(10_000)
+    return turns(house, lambda: house.ask(address(next(numbers)), **fields))
+
+
+def starts() -> tuple[float, float]:
+    """Downloads that begin at once and end."""
+    house, _ = crowd(PROGRAM, 4000, 0)
+    numbers = count(10_000)
+    return turns(house, lambda: house.ask(address(next(numbers)), **PROGRAM).transfer.finish())
+
+
+def main() -> None:
+    """Measure and print."""
+    rows = [
+        ("poll, JSON", polls(PROGRAM)),
+        ("poll, page", polls(BROWSER)),
+        ("new ticket, JSON", newcomers(PROGRAM)),
+        ("new ticket, page", newcomers(BROWSER)),
+        ("start and end of a lease", starts()),
+    ]
+    lines = [[name, f"{quick:.0f} µs", f"{median:.0f} µs"] for name, (quick, median) in rows]
+    click.echo(markdown.table(["request", "a tenth below", "half below"], lines))
+
+
+if __name__ == "__main__":
+    main()
