@@ -478,7 +478,11 @@ class Bottleneck:
         level = _LEVEL * max((most for _, most, _, _ in evidence), default=0.0)
         if self._line == math.inf and _stood_still(evidence, level):
             return 1
-        told = [(others, gained) for _, most, others, gained in evidence if most >= level]
+        told = [
+            (others, gained)
+            for _, most, others, gained in evidence
+            if most * (1.0 - abs(others + gained)) >= level
+        ]
         weight, slope = _slope(told)
         if weight < _ENOUGH:
             return 0
@@ -616,16 +620,20 @@ def _slope(told: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _stood_still(evidence: Sequence[tuple[float, float, float, float]], level: float) -> bool:
-    """Whether the goodput has stood still lately although enough came and went."""
+    """Whether the goodput has stood still up to now, for a while, although enough came and went."""
     told: list[tuple[float, float]] = []
+    moved = 0.0
     for _, most, others, gained in reversed(evidence):
         if most * (1.0 - abs(others + gained)) < level:
             break
         told.append((others, gained))
-    weight, slope = _slope(told)
-    moved = sum((others + gained) ** 2 for others, gained in told)
-    enough = len(told) >= _LOOKS and weight >= max(_LITTLE, _STILLER * moved)
-    return enough and slope >= _SLOPE_FULL
+        moved += (others + gained) ** 2
+        weight, slope = _slope(told)
+        if len(told) < _LOOKS or slope < _SLOPE_FULL:
+            continue
+        if weight >= max(_LITTLE, _STILLER * moved):
+            return True
+    return False
 
 
 def _telling(samples: Sequence[Sample], rates: Mapping[int, float]) -> list[Sample]:
