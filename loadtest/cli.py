@@ -45,8 +45,11 @@ def read_profile(path: Path) -> Mapping[str, str]:
     }
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("profile", type=click.Choice(list(profiles())))
+@click.command(
+    context_settings={"ignore_unknown_options": True},
+    epilog=f"Profiles: {', '.join(profiles())}.",
+)
+@click.argument("profile", type=click.Choice(list(profiles())), metavar="PROFILE")
 @click.argument("locust", nargs=-1, type=click.UNPROCESSED, metavar="[-- LOCUST OPTIONS]")
 @click.option("--host", required=True, help="The server, such as http://staging:8080.")
 @click.option("--workload", type=click.Choice(list(WORKLOADS)), help="Another population.")

@@ -138,6 +138,9 @@ def test_a_plan_says_what_line_a_crowd_needs(tmp_path: Path) -> None:
     assert first.startswith("With 8.0 Mbit/s, 60 visitors within 2 min lose ")
     assert "on a plain server; below 5 s it takes " in first
     assert first in (tmp_path / "plan.html").read_text("utf-8")
-    assert "each visitor takes one of 1 large file and one of the small ones" in done.stdout
+    assert (
+        "each visitor takes the large file and one of the small ones; for all of them"
+        in done.stdout
+    )
     done = tidegate(tmp_path, *words, "release", "--weight", "*.img=2")
     assert "no file has a name like '*.img'" in done.stderr

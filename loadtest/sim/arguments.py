@@ -27,12 +27,12 @@ def read_come_back(text: str) -> float | None:
     return seconds
 
 
-def read_rate(text: str) -> float:
-    """`--rate`, in bytes a second."""
+def read_rate(text: str, option: str = "--rate") -> float:
+    """What an option says, in bytes a second."""
     try:
         return float(parse_rate(text))
     except ProtocolError as error:
-        raise click.BadParameter(str(error), param_hint="--rate") from error
+        raise click.BadParameter(str(error), param_hint=option) from error
 
 
 def read_settings(overrides: Sequence[str]) -> Mapping[str, Any]:

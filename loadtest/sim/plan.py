@@ -244,11 +244,15 @@ def spell_time(seconds: float) -> str:
     return "never" if math.isnan(seconds) else format_duration(seconds)
 
 
+def _loss(felt: Felt) -> str:
+    return "nothing" if felt.lost_s < 0.5 else f"{spell_time(felt.lost_s)} each"
+
+
 def verdict(plan: Plan) -> str:
     """What there is to decide, in one sentence."""
     ours, plain, needed = plan.ours, plan.plain, plan.needed
     text = f"With {format_rate(ours.bandwidth_bytes_s)}, {plan.crowd.visitors:,} visitors within "
-    text += f"{spell_time(plan.crowd.within_s)} lose {spell_time(ours.lost_s)} each to the crowd"
+    text += f"{spell_time(plan.crowd.within_s)} lose {_loss(ours)} to the crowd"
     if plain.lost_s > 1.2 * ours.lost_s and plain.lost_s > 1.0:
         text += f" under {ours.policy}, {spell_time(plain.lost_s)} on a plain server"
     else:
@@ -298,9 +302,10 @@ def rows(plan: Plan) -> list[tuple[str, ...]]:
 def assumptions(crowd: Crowd) -> list[str]:
     """What the crowd was taken to be; each can be told otherwise."""
     beside = " and one of the small ones" if crowd.small else ""
-    files = f"{len(crowd.large)} large file{'s' * (len(crowd.large) != 1)}"
+    one = "the large file" if len(crowd.large) == 1 else f"one of {len(crowd.large)} large files"
     found = [
-        f"each visitor takes one of {files}{beside}, {format_size(crowd.wanted_bytes)} in all "
+        f"each visitor takes {one}{beside}; for all of them that is "
+        f"{format_size(crowd.wanted_bytes)} "
         "(--weight 'PATTERN=3': three times as often as the others)",
         f"they come evenly within {spell_time(crowd.within_s)}, on lines of 8 to 80 Mbit/s",
     ]

@@ -105,7 +105,7 @@ def plan(
 
     It is played in virtual time by the server's own policies, beside a plain server.
     """
-    line = read_rate(bandwidth)
+    line = read_rate(bandwidth, "--bandwidth")
     if line <= 0 or within <= 0:
         raise click.UsageError("--bandwidth and --within must be above 0")
     try:
