@@ -51,11 +51,12 @@ def staging(
 
 
 def run(folder: Path, profile: str, *locust: str, **site: Any) -> subprocess.CompletedProcess[str]:
-    """Run one profile on a fresh site to the end.
+    """Run one profile on a fresh site to the end."""
+    return finished(staging(folder, profile, *locust, **site))
 
-    One that does not end is told to, so that it ends what it started.
-    """
-    command = staging(folder, profile, *locust, **site)
+
+def finished(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run to the end; one that does not end is told to, so that it ends what it started."""
     with subprocess.Popen(
         command,
         cwd=ROOT,
