@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -13,7 +14,7 @@ from loadtest.report import study_report
 from loadtest.sim import Scenario, run
 from loadtest.sim.cli import simulate
 from loadtest.sim.metrics import mean_and_error, net_faster
-from loadtest.sim.paper import LABELS, MEANS, NET_FASTER, findings, run_paper, same_sign
+from loadtest.sim.paper import LABELS, MEANS, NET_FASTER, Cell, findings, run_paper, same_sign
 from loadtest.sim.study import run_seeds
 from loadtest.trace import to_trace
 from loadtest.workloads import exp2
@@ -110,7 +111,14 @@ def test_a_trace_without_a_rate_is_refused(tmp_path: Path) -> None:
     assert "line 1" in invoke("run", "--trace", str(trace), "--rate", "1M", "--policy", "ps").output
 
 
-def test_paper_marks_every_cell_and_every_finding() -> None:
+def test_paper_marks_every_cell_and_every_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells: list[Cell] = []
+
+    def kept(*given: Any, **more: Any) -> list[Cell]:
+        cells.extend(run_paper(*given, **more))
+        return cells
+
+    monkeypatch.setattr("loadtest.sim.cli.run_paper", kept)
     shown = invoke("paper", "--experiment", "2", "--load", "heavy", "--seeds", "1", "--jobs", "1")
     assert shown.exit_code == 0, shown.output
     assert shown.output.count("exp2 heavy ") == 11
@@ -118,6 +126,10 @@ def test_paper_marks_every_cell_and_every_finding() -> None:
     assert (
         "reproduced      Exp 2 heavy: Reserve and Ticket with reserved slots gain" in shown.output
     )
+    assert [cell.label for cell in cells] == list(LABELS)
+    assert cells[0].paper_mean_s == 1265
+    assert cells[0].improvement == 0.0
+    assert cells[-1].paper_net_faster == 0.65
 
 
 def test_the_papers_tables_are_whole_and_cells_compare_by_sign() -> None:
@@ -128,14 +140,6 @@ def test_the_papers_tables_are_whole_and_cells_compare_by_sign() -> None:
     assert same_sign(0.04, 0.06)
     assert not same_sign(0.0, 0.2)
     assert findings([]) == []
-
-
-def test_paper_cells_know_the_papers_figures() -> None:
-    cells = run_paper(["exp2"], ["heavy"], [0], come_back_s=30.0)
-    assert [cell.label for cell in cells] == list(LABELS)
-    assert cells[0].paper_mean_s == 1265
-    assert cells[0].improvement == 0.0
-    assert cells[-1].paper_net_faster == 0.65
 
 
 def test_the_interface_for_the_admin_page_gives_figures_and_a_picture() -> None:
