@@ -356,6 +356,22 @@ def test_a_ticket_whose_start_was_lost_on_the_way_keeps_its_place() -> None:
     assert refused(policy, job("b"), 123.0, ticket) is Reason.TICKET_EXPIRED
 
 
+def test_a_restart_gives_a_ticket_back_once_more_and_no_more() -> None:
+    """The journal does not say that it was given back: a kill breaks off every start anyway."""
+    before = make(lease_idle_s=20.0, ticket_ttl_s=60.0)
+    ticket = lost_start(before, 0.0)
+    before.advance(65.0)
+    row = before.ticket(ticket)
+    assert row is not None
+    policy = make(lease_idle_s=20.0, ticket_ttl_s=60.0)
+    policy.restore([row], 70.0, 100)
+    for now, place in ((71.0, 1), (101.0, None)):
+        started = admit(policy, job("b"), now, ticket)
+        policy.detach(started.lease, now, LARGE)
+        assert policy.advance(now + 20.0).idled_out == (started.lease,)
+        assert policy.place(ticket) == place
+
+
 def test_a_ticket_given_back_runs_out_like_any_other() -> None:
     policy = make(lease_idle_s=20.0, ticket_ttl_s=60.0)
     ticket = lost_start(policy, 0.0)
