@@ -33,7 +33,7 @@ most = 100000
 """
 
 
-class Crowd:
+class RetryingClients:
     """Clients of one file; `waiting` are those whose answer has begun."""
 
     def __init__(self, port: int, body: bytes) -> None:
@@ -90,7 +90,7 @@ async def run(folder: Path, clients: int, kills: int) -> None:
     server = RunningServer(folder / "release", folder / "state", "--config", str(config))
     try:
         port = int(server.url.rpartition(":")[2])
-        crowd = Crowd(port, (folder / "release" / _FILE).read_bytes())
+        crowd = RetryingClients(port, (folder / "release" / _FILE).read_bytes())
         tasks = []
         for number in range(clients):
             tasks.append(asyncio.create_task(crowd.fetch(number)))

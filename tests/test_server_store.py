@@ -428,6 +428,7 @@ def test_a_database_file_that_is_lost_is_noticed_and_written_anew(
     assert store.state.ok
     found = sqlite3.connect(file)
     assert [row[0] for row in found.execute("SELECT number FROM tickets")] == [1, 2]
+    assert file.with_name("tidegate.db.broken").exists() == (how != "removed")
     found.close()
     store.close()
 
