@@ -110,6 +110,13 @@ def test_what_waits_in_this_host_is_no_queue_on_the_way() -> None:
     leaves = [HEADER.unpack(header)[-1] / 1e6 for header in house.socket.headers]
     assert leaves
     assert all(0.02 <= second <= 0.03 + 1e-6 for second in leaves)
+    # The line is no slower when the session is.
+    house.socket.headers.clear()
+    house.transmitter.rate_bytes_s /= 10
+    house.clock.advance(0.1)
+    later = [HEADER.unpack(header)[-1] / 1e6 for header in house.socket.headers]
+    assert later
+    assert all(second <= house.clock.seconds() + 0.02 + 1e-6 for second in later)
 
 
 def test_a_late_timer_does_not_become_a_burst() -> None:

@@ -80,6 +80,8 @@ class Transmitter:
         self._datagram_bytes = datagram_bytes
         self._wire_bytes = datagram_bytes + WIRE_OVERHEAD_BYTES + extra_overhead_bytes
         self.rate_bytes_s = rate_bytes_s
+        #: The highest rate so far: at which this host's queue leaves, as far as anybody knows.
+        self._line_bytes_s = rate_bytes_s
         self._ended: Callable[[str], None] | None = ended
         #: Why the session is over once the carousel is finished.
         self._reason = "finished"
@@ -121,6 +123,7 @@ class Transmitter:
     def _tick(self) -> None:
         now = self._reactor.seconds()
         rate = self.rate_bytes_s
+        self._line_bytes_s = max(self._line_bytes_s, rate)
         most = max(rate * _BUCKET_S, 4.0 * self._wire_bytes)
         self._credit = min(most, self._credit + (now - self._filled_at) * rate)
         self._filled_at = now
@@ -166,8 +169,10 @@ class Transmitter:
                 continue
             payloads = self._source.payloads(step.block, step.symbols, step.until)
             # Stamped with when it leaves the host: what waits in here, or was made just now, is
-            # no queue on the way.
-            leaves = self._reactor.seconds() + self._sender.waiting_bytes() / self.rate_bytes_s
+            # no queue on the way. Nor must it seem later than it is: what came sooner would be
+            # the way without a queue, and any other way one with.
+            waits_s = self._sender.waiting_bytes() / self._line_bytes_s
+            leaves = self._reactor.seconds() + waits_s
             self._unsent = (self._frames.frame(step, payloads, leaves), 0)
         return max(_TICK_S, -self._credit / self.rate_bytes_s)
 
