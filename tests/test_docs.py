@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
+from client.cli.completion import manual_page
 from server.admin.charts import SERIES
+from tidegate import cli
 
 ROOT = Path(__file__).parent.parent
 TRACKED = subprocess.run(
@@ -141,3 +143,24 @@ def test_every_fault_of_the_operators_table_names_the_test_that_injects_it() -> 
     rows = table.splitlines()
     assert len(rows) > 20
     assert [row for row in rows if not re.search(r"`tests/\w+\.py::test_\w+` \|$", row)] == []
+
+
+#: What readers of technical English stumble over; CONTRIBUTING.md has the rule.
+STUMBLED_OVER = re.compile(r"\b(?:whoever|as\s+ever|for\s+want\s+of)\b", re.IGNORECASE)
+#: "Who comes late waits." A question, a heading and a quotation are no such sentence.
+WHO_FIRST = re.compile(r"(?:^|[.:;!?]\s|[|>*-] ?)(Who\s[^.:;!?<|]*[.:;|])", re.MULTILINE)
+
+
+def _stumbles(text: str) -> list[str]:
+    return STUMBLED_OVER.findall(text) + WHO_FIRST.findall(text)
+
+
+def test_documents_pages_and_help_are_in_plain_english() -> None:
+    assert len(_stumbles("On as\never. Who asks\nlate waits. - **Who floods:** x |Who is up|")) == 4
+    assert not _stumbles('## Who waits\n\nAs everybody. Who is it? It was ever (see "Who waits").')
+    pages = re.compile(r"templates/(?!vendor|static).*\.(html|xml)|docs/(?!pictures).*\.html")
+    names = [n for n in TRACKED if pages.fullmatch(n) and (ROOT / n).exists()] + DOCUMENTS
+    names.remove("CHANGELOG.md")  # What was published stays as it was.
+    texts = {name: (ROOT / name).read_text("utf-8") for name in names}
+    texts["--help"] = manual_page(cli, "tidegate")
+    assert {name: bad for name, text in texts.items() if (bad := _stumbles(text))} == {}

@@ -77,7 +77,7 @@ def _weights(given: Sequence[str]) -> list[tuple[str, float]]:
     help="What each may lose to the crowd, in the mean; the line for that is looked for.",
 )
 @click.option("--policy", type=click.Choice(list(POLICIES)), default="fair", show_default=True)
-@click.option("--patience", type=_Duration(), help="Who has no first byte by then leaves.")
+@click.option("--patience", type=_Duration(), help="Longest wait for a first byte.")
 @click.option(
     "--weight",
     "weights",

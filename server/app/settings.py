@@ -156,8 +156,7 @@ class ServerConfig(_Section):
     )
     policy: PolicyName = Field(
         "fair",
-        description="Who may start when: fcfs, reserve, ticket, fair, adaptive, or an installed "
-        "one.",
+        description="Admission policy: fcfs, reserve, ticket, fair, adaptive, or an installed one.",
     )
     bandwidth: float | None = Field(
         None,

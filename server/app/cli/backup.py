@@ -90,7 +90,7 @@ def _pack(archive: tarfile.TarFile, state: Path) -> None:
 def restore(source: Path, file: Path | None, state: str | None) -> None:
     """Make a state folder from a backup; the folder must be empty or absent.
 
-    Who was given a ticket after the backup keeps its token, and with it a place.
+    Tickets issued after the backup stay valid, and keep their places.
     """
     config = _load(file, state)
     folder = config.state

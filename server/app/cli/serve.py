@@ -63,7 +63,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
 )
 @click.option(
     "--policy",
-    help="Who may start when: fcfs, reserve, ticket, fair, adaptive, or an installed one.",
+    help="Admission policy: fcfs, reserve, ticket, fair, adaptive, or an installed one.",
 )
 @click.option("--slots", help="Downloads that may run at once, reserved ones included.")
 @click.option("--reserve-small", help="Slots that large downloads never take.")
