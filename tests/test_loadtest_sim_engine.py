@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from operator import truediv
+from statistics import fmean
 
 import pytest
 
@@ -192,9 +194,10 @@ def test_two_clients_of_one_key_that_are_held_with_one_ticket_are_both_served() 
 
 @pytest.mark.parametrize("trace", [mixed, small_and_huge, slow_clients])
 def test_a_bound_above_the_line_costs_no_more_than_none(trace: Callable[[int], Workload]) -> None:
-    workload = trace(1)
-    none_s = simulated("fair", workload, None, 3)
-    # In one population a hundredth either way is chance.
-    for times in (1.06, 1.12, 2.0, 4.0):
-        assert simulated("fair", workload, times * LINE_BYTES_S, 3) <= 1.04 * none_s
-    assert none_s <= 1.15 * simulated("fair", workload, 0.98 * LINE_BYTES_S, 3)
+    # In one population three hundredths either way are chance, so the mean of some counts.
+    crowds = [trace(seed) for seed in (1, 2, 3)]
+    none_s = [simulated("fair", crowd, None, 3) for crowd in crowds]
+    for times in (1.06, 4.0):
+        bound_s = [simulated("fair", crowd, times * LINE_BYTES_S, 3) for crowd in crowds]
+        assert fmean(map(truediv, bound_s, none_s)) <= 1.03
+    assert none_s[0] <= 1.15 * simulated("fair", crowds[0], 0.98 * LINE_BYTES_S, 3)
