@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import sqlite3
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -106,19 +107,28 @@ def test_a_state_disk_that_fails_stops_no_download_and_loses_no_place(
     release, state = tmp_path / "release", tmp_path / "state"
     make_release(release, big_iso=1)
     os.truncate(release / "big.iso", 100_000_000)
+    to = tmp_path / "got"
     with serving(release, state, *ONE_SLOT, **disk.environ) as server:
-        with urllib.request.urlopen(f"{server.url}/big.iso", timeout=60) as running:
+        # It reads all the time: a download that takes nothing would lose its slot.
+        running = subprocess.Popen(["curl", "-sS", "-o", to, f"{server.url}/big.iso"])
+        try:
+            wait_for(to.exists)
             assert ask(server, "early") == 503
             wait_for(lambda: "waiting" in "".join(journal(state).values()))
             disk.set(f"{fault} 0 {state}/tidegate.db")
             assert ask(server, "late") == 503
             wait_for(lambda: b"takes no writes" in fetch(f"{server.url}/-/ready")[1], 60)
             assert b"takes no writes" in fetch(f"{server.url}/-/ready")[1]
-            assert len(running.read(100_000)) == 100_000
+            had = to.stat().st_size
+            wait_for(lambda: to.stat().st_size >= had + 100_000)
+            assert to.stat().st_size >= had + 100_000
             disk.heal()
             wait_for(lambda: fetch(f"{server.url}/-/ready")[1] == b"ready\n", 60)
             assert fetch(f"{server.url}/-/ready")[1] == b"ready\n"
             assert len(journal(state)) >= 2
+        finally:
+            running.kill()
+            running.wait()
         no_traceback(server)
     with sqlite3.connect(state / "tidegate.db") as found:
         assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)

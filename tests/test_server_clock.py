@@ -65,7 +65,7 @@ class SetClock:
 def test_a_ticket_and_its_journal_row_have_wall_time_and_the_policy_has_not() -> None:
     house = House()
     wall = SetClock(house)
-    house.ask("192.0.2.1")
+    house.ask("192.0.2.1").transfer.send(5_000_000)
     early = house.ask("192.0.2.2")
     wall.ahead_s = -3600.0
     late = house.ask("192.0.2.3")

@@ -279,6 +279,7 @@ def test_a_program_that_nobody_measured_is_held_unless_it_reads_answers() -> Non
     told = house.ask("192.0.2.3", agent="NewTool/1", accept="application/json").connection
     assert told.status == 503
     assert int(told.fields["retry-after"]) >= 1
+    first.transfer.send(5_000_000)
     house.wait(9)
     assert held.connection.drips, "many programs give up after 10 s of silence"
     first.transfer.finish()
@@ -898,7 +899,7 @@ def test_a_page_that_watches_hears_of_its_turn_at_once_and_finds_its_slot(policy
 
 def test_a_page_that_watches_and_goes_keeps_the_return_that_it_was_told() -> None:
     house = House("ticket", slots=1, ticket_ttl_s=5.0, come_back_s=60.0)
-    house.ask("192.0.2.1")
+    house.ask("192.0.2.1").transfer.send(5_000_000)
     others = [house.ask(f"192.0.3.{n}") for n in range(4)]
     page = house.ask("192.0.2.2", **BROWSER)
     watch = house.watch("192.0.2.2", page.token, 4)
