@@ -14,6 +14,7 @@ FILE.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -189,28 +190,51 @@ def start_all(
         commands = {name: commands[name] for name in ports if name in commands}
     log: IO[bytes] = (scratch / "peers.log").open("wb")
     peers: dict[str, BenchedServer] = {}
-    for name, command in commands.items():
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, cwd=HERE.parent, start_new_session=True
-        )
-        peers[name] = BenchedServer(name, host, {**ports, **others}[name], process)
-    for peer in peers.values():
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection((host, peer.port), 1).close()
-                break
-            except OSError as error:
-                if peer.process.poll() is not None or time.monotonic() > deadline:
-                    raise SystemExit(
-                        f"{peer.name} did not start; see {scratch / 'peers.log'}:\n"
-                        + (scratch / "peers.log").read_text()[-2000:]
-                    ) from error
-                time.sleep(0.1)
+    try:
+        for name, command in commands.items():
+            process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=HERE.parent, start_new_session=True
+            )
+            peers[name] = BenchedServer(name, host, {**ports, **others}[name], process)
+        for peer in peers.values():
+            await_answer(peer, scratch / "peers.log")
+    except BaseException:
+        stop_all(list(peers.values()))
+        raise
     master = peers["nginx"]
     master.tls = BenchedServer("nginx-tls", host, ports["nginx-tls"], master.process)
     peers["tidegate"].tls = peers.pop("tidegate-tls")
     return list(peers.values())
+
+
+def await_answer(peer: BenchedServer, log: Path) -> None:
+    """Wait until it takes connections; raises SystemExit with the end of `log` if it does not."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection((peer.host, peer.port), 1).close()
+            return
+        except OSError as error:
+            if peer.process.poll() is not None or time.monotonic() > deadline:
+                raise SystemExit(
+                    f"{peer.name} did not start; see {log}:\n{log.read_text()[-2000:]}"
+                ) from error
+            time.sleep(0.1)
+
+
+def stop_all(peers: Sequence[BenchedServer]) -> None:
+    """End all their processes, also where some have ended by themselves."""
+    running = {peer.process for peer in peers}
+    running |= {peer.tls.process for peer in peers if peer.tls is not None}
+    for process in running:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+    for process in running:
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 WRK_NUMBER = re.compile(r"([0-9]+) requests in [0-9.]+\w+, ([0-9.]+)(B|KB|MB|GB|TB) read")
@@ -525,16 +549,7 @@ def measure(
                 peer.results["stalled core"] = [(100.0 * cost.core, 0.0)]
                 peer.results["stalled p99"] = [(1000.0 * cost.small_p99_s, 0.0)]
     finally:
-        running = {peer.process for peer in peers}
-        running |= {peer.tls.process for peer in peers if peer.tls is not None}
-        for process in running:
-            os.killpg(process.pid, signal.SIGTERM)
-        for process in running:
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        stop_all(peers)
     return peers
 
 
