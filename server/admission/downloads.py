@@ -7,7 +7,6 @@ connection finds its lease open.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from policies.contract import Admit, Job
@@ -21,6 +20,8 @@ _SMOOTHING_S, LOOK_S = 0.5, 0.2
 #: A download that took nothing for the first of these is looked at after as long again, but
 #: at least so often, seconds.
 STILL_S, RARELY_S = 2.0, 10.0
+#: Those that are due within so long are looked at in the same round, seconds.
+_SPAN_S = 0.25
 #: What may lie unsent in the kernel, in seconds of the download's rate, and at least in bytes: a
 #: pause, or a trial of the line, is felt only when it has left.
 _UNSENT_S, _UNSENT_BYTES = 0.25, 32 * 1024
@@ -344,9 +345,10 @@ class Rounds:
 
     def __init__(self) -> None:
         self._awake: dict[int, LeasedDownload] = {}
-        #: The others, with what was under way to them at the last look, and by when they are due.
+        #: The others, with what was under way to them at the last look.
         self._asleep: dict[int, tuple[LeasedDownload, int]] = {}
-        self._due: list[tuple[float, int]] = []
+        #: Who is due in which span of time. As many leases as you like are taken out in one go.
+        self._due: dict[int, list[int]] = {}
         #: What is under way to all that stand still.
         self.asleep_bytes = 0
 
@@ -375,18 +377,29 @@ class Rounds:
         if download is not None:
             self._awake[lease] = download
 
+    def begin(self, now: float) -> list[int]:
+        """The leases of a new round: those awake, and the others whose time may have come.
+
+        Each is to be asked for with `take` when it is its turn.
+        """
+        past = [span for span in self._due if span * _SPAN_S <= now]
+        return [*self._awake, *(lease for span in past for lease in self._due.pop(span))]
+
+    def take(self, lease: int, now: float) -> LeasedDownload | None:
+        """The download, awake, if it is to be measured now; `measured` follows."""
+        known = self._asleep.get(lease)
+        if known is not None:
+            if known[0].look_at_s > now:
+                # It moved and stands still again since: a later span has it as well.
+                return None
+            self.wake(lease)
+        download = self._awake.get(lease)
+        return download if download is not None and not download.still else None
+
     def measured(self, download: LeasedDownload) -> None:
         """It was measured, which tells when it is worth looking again."""
         lease = download.lease
         if download.look_at_s and self._awake.pop(lease, None) is not None:
             self._asleep[lease] = download, download.flying_bytes
             self.asleep_bytes += download.flying_bytes
-            heapq.heappush(self._due, (download.look_at_s, lease))
-
-    def wake_due(self, now: float) -> None:
-        """Those whose time has come are looked at again."""
-        while self._due and self._due[0][0] <= now:
-            due_s, lease = heapq.heappop(self._due)
-            known = self._asleep.get(lease)
-            if known is not None and known[0].look_at_s <= due_s:
-                self.wake(lease)
+            self._due.setdefault(int(download.look_at_s / _SPAN_S) + 1, []).append(lease)

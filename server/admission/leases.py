@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Protocol
 
 from policies.contract import Admit, Decision, Job, PolicyView, TicketRow, TicketState
@@ -23,8 +24,9 @@ from server.http.clock import cancel
 TICK_S = 0.25
 #: How long a decision may take that nobody waits for.
 _MOMENT_S = 0.01
-#: So many downloads are measured in one go, so that requests are answered in between.
-_AT_ONCE = 100
+#: So many downloads are measured in one go (a quarter of a millisecond), so that requests are
+#: answered in between.
+_AT_ONCE = 25
 _OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN})
 
 
@@ -93,7 +95,7 @@ class LeaseManager:
         self._wake_call: Any = None
         self._tick_call: Any = None
         #: What is still to be measured before the next tick.
-        self._to_measure: list[LeasedDownload] = []
+        self._to_measure: Iterator[int] = iter(())
         self._measure_call: Any = None
 
     @property
@@ -336,31 +338,35 @@ class LeaseManager:
         now = self.now()
         line = self._parts.line
         rounds = self._rounds
-        rounds.wake_due(now)
         line.tick(now, rounds.awake, rounds.asleep_bytes)
         if self._measure_call is None:
-            self._to_measure = [one for one in rounds.awake if not one.still]
-            pieces = -(-len(self._to_measure) // _AT_ONCE)
-            self._measure(TICK_S / max(1, pieces))
+            leases = rounds.begin(now)
+            self._to_measure = iter(leases)
+            self._measure(now, TICK_S / max(1, -(-len(leases) // _AT_ONCE)))
         self._driver.observe(line.goodput_bytes_s(), line.busy, now, line.line_bytes_s)
         self._seat(now)
         self._pass_time()
         self._parked.check()
 
-    def _measure(self, pause_s: float) -> None:
-        """Look how far downloads are: a few now, the others in pieces before the next tick."""
-        now = self.now()
-        some, self._to_measure = self._to_measure[:_AT_ONCE], self._to_measure[_AT_ONCE:]
-        for download in some:
-            if download.lease in self.downloads and not download.still:
+    def _measure(self, due_s: float, pause_s: float) -> None:
+        """Look how far downloads are: a few now, the others in pieces before the next tick.
+
+        This piece was due at `due_s`; one that comes late does not put off those after it.
+        """
+        now, rounds, line = self.now(), self._rounds, self._parts.line
+        leases = list(islice(self._to_measure, _AT_ONCE))
+        for lease in leases:
+            download = rounds.take(lease, now)
+            if download is not None:
                 left = download.measure(now)
-                self._rounds.measured(download)
-                held_back = self._parts.line.held_back(download)
+                rounds.measured(download)
                 rate = download.rate_bytes_s
-                self._driver.progress(download.lease, now, left, rate, held_back)
+                self._driver.progress(lease, now, left, rate, line.held_back(download))
         self._measure_call = (
-            self._parts.reactor.callLater(pause_s, self._measure, pause_s)
-            if self._to_measure
+            self._parts.reactor.callLater(
+                max(0.0, due_s + pause_s - now), self._measure, due_s + pause_s, pause_s
+            )
+            if len(leases) == _AT_ONCE
             else None
         )
 
