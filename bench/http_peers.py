@@ -32,7 +32,6 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
 import click
 
@@ -188,14 +187,14 @@ def start_all(
     }
     if pair:
         commands = {name: commands[name] for name in ports if name in commands}
-    log: IO[bytes] = (scratch / "peers.log").open("wb")
     peers: dict[str, BenchedServer] = {}
     try:
-        for name, command in commands.items():
-            process = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=HERE.parent, start_new_session=True
-            )
-            peers[name] = BenchedServer(name, host, {**ports, **others}[name], process)
+        with (scratch / "peers.log").open("wb") as log:
+            for name, command in commands.items():
+                process = subprocess.Popen(
+                    command, stdout=log, stderr=log, cwd=HERE.parent, start_new_session=True
+                )
+                peers[name] = BenchedServer(name, host, {**ports, **others}[name], process)
         for peer in peers.values():
             await_answer(peer, scratch / "peers.log")
     except BaseException:
