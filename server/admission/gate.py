@@ -32,7 +32,7 @@ from policies.contract import (
 )
 from policies.settings import PolicySettings
 from protocol.ticket import Ticket
-from server.admission.client_keys import TICKET_FIELD, proves_something, visitor_cookie
+from server.admission.client_keys import TICKET_FIELD, visitor_cookie
 from server.admission.client_programs import ToolRule
 from server.admission.credentials import write_proof
 from server.admission.downloads import Delivery, LeasedDownload
@@ -42,6 +42,7 @@ from server.admission.leases import LeaseManager, moved
 from server.admission.parked import ParkedFor, ParkedRequest, ParkedRequests
 from server.admission.responses import Notice, clear_cookie
 from server.admission.rules import NOTHING
+from server.admission.small_files import admit_small
 from server.files.transfer import BodyPlan, Representation, StartBody
 from server.http.answers import Header
 from server.http.cookies import read_cookie
@@ -198,21 +199,14 @@ class Gate:
 
     def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`."""
-        if not self.is_plain(rep) or self.reception.is_blocked(request):
-            return False
-        if rep.size_bytes >= self._small_below and proves_something(request):
-            return False
-        if not self.admit_again(rep, body_bytes):
-            return False
-        self.count_again(rep, body_bytes, 1)
-        return True
+        blocked = self.reception.blocked
+        return admit_small(self, blocked, self._small_below, request, rep, body_bytes)
 
     def is_plain(self, rep: Representation) -> bool:
         """See `transfer.Admission`."""
         if self.draining:
             return False
-        rules = self.parts.rules
-        return not rules or rules.verdict(rep.url_path) is NOTHING
+        return self.parts.rules.verdict(rep.url_path) is NOTHING
 
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`."""

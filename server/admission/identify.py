@@ -20,7 +20,6 @@ from server.admission.rules import Verdict
 from server.files.transfer import BodyPlan, Representation, StartBody
 from server.http.answers import prefers_html
 from server.http.denylist import BlockList
-from server.http.proxies import block_of
 from server.http.request import Request
 
 
@@ -132,7 +131,7 @@ class Identifier:
         opens_s = verdict.hidden_until_s
         if opens_s is None or not verdict.registers(now):
             return False
-        if self.is_blocked(request):
+        if self.blocked.blocks(request.client_address):
             return False
         rule = parts.tools.rule_for(request.header(b"user-agent"))
         browser = self._is_browser(rule, request.headers)
@@ -153,12 +152,8 @@ class Identifier:
         parts.waiting.answer(request, notice)
         return True
 
-    def is_blocked(self, request: Request) -> bool:
-        """Whether the operator has blocked who asks."""
-        return bool(self.blocked) and block_of(request.client_address) in self.blocked
-
     def _refuses_blocked(self, request: Request) -> bool:
-        if not self.is_blocked(request):
+        if not self.blocked.blocks(request.client_address):
             return False
         request.refuse(403, "blocked", "The operator has blocked this address.")
         return True

@@ -55,10 +55,10 @@ from protocol.cluster import (
 )
 from protocol.errors import ProtocolError
 from protocol.manifest import FileDigests
-from server.admission.client_keys import proves_something
 from server.admission.downloads import unsent_most
 from server.admission.line import LingeringBodies, Outlet
 from server.admission.rules import NOTHING, Rule, RuleBook
+from server.admission.small_files import admit_small
 from server.cluster.alone import RETRY_S, MakeGate, OwnQueue, no_leader
 from server.cluster.link import Link, Peer
 from server.cluster.wire import file_digests, wire_file, wire_plan, wire_request
@@ -66,7 +66,7 @@ from server.files.pacer import Share
 from server.files.transfer import BodyPlan, FileKey, Representation, StartBody, Transfer
 from server.http.clock import Clock, cancel
 from server.http.denylist import BlockList
-from server.http.proxies import TrustedProxies, block_of
+from server.http.proxies import TrustedProxies
 from server.http.request import Request
 
 _log = Logger()
@@ -245,20 +245,13 @@ class RemoteAdmission:
 
     def admit_small(self, request: Request, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`: on the leader's last terms."""
-        if not self.is_plain(rep) or self._is_blocked(request):
-            return False
-        if rep.size_bytes >= self._small_below and proves_something(request):
-            return False
-        if not self.admit_again(rep, body_bytes):
-            return False
-        self.count_again(rep, body_bytes, 1)
-        return True
+        return admit_small(self, self.blocked, self._small_below, request, rep, body_bytes)
 
     def is_plain(self, rep: Representation) -> bool:
         """See `transfer.Admission`."""
         if self._judge_all:
             return False
-        return not self.rules or self.rules.verdict(rep.url_path) is NOTHING
+        return self.rules.verdict(rep.url_path) is NOTHING
 
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`; whether a part may go, only the leader knows."""
@@ -305,16 +298,13 @@ class RemoteAdmission:
 
     def turned_away(self, request: Request, url_path: str) -> bool:
         """See `transfer.Visibility`: have the leader judge it; it begins anew if it may."""
-        judged = self._judge_all or self._is_blocked(request)
+        judged = self._judge_all or self.blocked.blocks(request.client_address)
         if not judged and not self.secret(url_path):
             return False
         if url_path in self._allowed.get(request, ()):
             return False
         self._put(request, judged=url_path)
         return True
-
-    def _is_blocked(self, request: Request) -> bool:
-        return bool(self.blocked) and block_of(request.client_address) in self.blocked
 
     def find_digests(self, rep: Representation) -> Deferred[FileDigests | None]:
         """What the leader knows, or has computed; None without one."""

@@ -1,7 +1,7 @@
 """Addresses and networks that the operator has blocked.
 
-Clients are known by the block of their address (IPv4 whole, IPv6 by its /64, see `callers`), so
-blocking one IPv6 address blocks its /64.
+Clients are known by the block of their address (IPv4 whole, IPv6 by its /64, see
+`proxies.block_of`), so blocking one IPv6 address blocks its /64.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+
+from server.http.proxies import block_of
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -39,6 +41,10 @@ class BlockList:
             elif _covers(network, wanted):
                 return True
         return False
+
+    def blocks(self, address: str) -> bool:
+        """Whether requests from this address are refused now; cheap while none is blocked."""
+        return bool(self._until) and block_of(address) in self
 
     def add(self, network: str, until_s: float | None = None) -> None:
         """Block from now on. Raises ValueError for what is not a network."""

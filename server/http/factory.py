@@ -164,7 +164,7 @@ class HttpFactory:
 
     def ready_table(self, peer_address: str, *, is_tls: bool) -> ReadyTable | None:
         """The answers that are ready for peers like this one; None for one that is blocked."""
-        if self._denylist and block_of(peer_address) in self._denylist:
+        if self._denylist is not None and self._denylist.blocks(peer_address):
             return None
         kind = is_tls, self.proxies.trusts(peer_address)
         table = self._ready.get(kind)

@@ -1,0 +1,28 @@
+"""What goes at once, by the gate here or by a node on its leader's last terms: one judgement."""
+
+from __future__ import annotations
+
+from server.admission.client_keys import proves_something
+from server.files.transfer import Admission, Representation
+from server.http.denylist import BlockList
+from server.http.request import Request
+
+
+def admit_small(
+    desk: Admission,
+    blocked: BlockList,
+    small_below_bytes: int,
+    request: Request,
+    rep: Representation,
+    body_bytes: int,
+) -> bool:
+    """`transfer.Admission.admit_small` from the other answers of `desk`; counts what may go."""
+    if not desk.is_plain(rep) or blocked.blocks(request.client_address):
+        return False
+    # A ticket or a pass is judged by the policy; a small file needs neither.
+    if rep.size_bytes >= small_below_bytes and proves_something(request):
+        return False
+    if not desk.admit_again(rep, body_bytes):
+        return False
+    desk.count_again(rep, body_bytes, 1)
+    return True
