@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -164,7 +165,8 @@ def test_the_command_line_prepares_a_release(tidegate: Any) -> None:
     assert "crawler" in tidegate("blocks")
     tidegate("unblock", "203.0.113.9")
     assert "are open" in tidegate("doors")
-    assert "New disks" in tidegate("doors", "close", "--text", "New disks", "--until", "2h")
+    closed = tidegate("doors", "close", "--text", "New disks\nThen soup", "--until", "2h")
+    assert re.search(r"^text +New disks\n +Then soup$", closed, re.MULTILINE)
     assert "Doors closed" in tidegate("status")
     assert "are open" in tidegate("doors", "open")
     tidegate("settings", "set", "slots=17")

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from twisted.internet.defer import fail
 
-from policies.contract import Estimate, Snapshot
+from policies.contract import Estimate, Snapshot, Wait
 from policies.settings import PolicySettings
 from protocol.units import format_duration
 from server.admin import forms
 from server.admin.charts import CHARTS, SERIES, Series, from_first_value, show
 from server.admin.status_text import state_of
 from server.admin.vitals import Health
+from server.admission.responses import Notice
 from server.http.phrases import Phrases
 from server.store.store import StoreState
 from tests.admin_site import NOW, Browser, Site, make_site, operator, stop
@@ -321,12 +322,16 @@ def test_blocking_an_address_cuts_it_and_lifting_lets_it_in(site: Site, browser:
 
 def test_closed_doors_queue_everybody_and_open_in_order(site: Site, browser: Browser) -> None:
     site.download("192.0.2.1")
-    form = {"closed": "yes", "text": "New disks.", "opens_s": "2031-01-31T12:00"}
+    form = {"closed": "yes", "text": "New disks.\r\n\r\nThen soup.", "opens_s": "2031-01-31T12:00"}
     assert browser.post("/queue/doors", form).status == 303
     late = site.download("192.0.2.2", accept="text/html", user_agent="Mozilla/5.0 Firefox/140.0")
     assert late.status == 503
-    assert b"New disks." in late.body
-    assert b"2031-01-31 12:00 UTC" in late.body
+    assert b"<p>New disks.</p>" in late.body
+    assert b"<p>Then soup.</p>" in late.body
+    resumes = "<p>Downloads are expected to start again at 31 Jan 2031, 12:00 UTC.</p>"
+    assert resumes in late.body.decode().replace("\N{NO-BREAK SPACE}", " ")
+    german = site.service.waiting.page(Notice("/a", 5, Wait(5.0), None), Phrases("de")).decode()
+    assert "geht es weiter: 31.01.2031, 12:00 UTC" in german.replace("\N{NO-BREAK SPACE}", " ")
     assert site.download("192.0.2.1").status == 0, "what runs may take another connection"
     site.transfers[0].finish()
     site.transfers[1].finish()
@@ -343,6 +348,11 @@ def test_closed_doors_queue_everybody_and_open_in_order(site: Site, browser: Bro
     api(browser, "PUT", "/doors", closed=False)
     assert site.download("192.0.2.2").status == 0, "it starts"
     assert "New disks." not in site.service.waiting.text
+    assert site.service.waiting.resumes_s is None
+    bell = browser.post("/queue/doors", {"closed": "yes", "text": "New\a disks."})
+    assert bell.status == 422
+    assert b"Control characters other than line breaks and tabs cannot be shown." in bell.body
+    assert b">\nNew" in bell.body, "what was typed stands there again"
     assert site.kinds().count("doors") == 2
 
 

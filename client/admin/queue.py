@@ -163,7 +163,8 @@ def _doors(s: Steering, found: dict[str, Any]) -> None:
         click.echo("The doors are open.")
         return
     click.echo(f"The doors are closed since {show.moment(found['since_s'])}, by {found['who']}.")
-    show.facts((("text", found["text"]), ("expected to open", show.moment(found["opens_s"]))))
+    opens = show.moment(found["opens_s"])
+    show.facts((*show.lines("text", found["text"]), ("expected to open", opens)))
 
 
 @doors.command("close")

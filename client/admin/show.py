@@ -65,6 +65,11 @@ def facts(pairs: Iterable[tuple[str, object]]) -> None:
         click.echo(f"{name.ljust(width)}  {value}")
 
 
+def lines(name: str, text: str) -> list[tuple[str, object]]:
+    """A text of several lines as `facts`."""
+    return [(name if at == 0 else "", line) for at, line in enumerate(text.split("\n"))]
+
+
 def measure(value: float | None, unit: str) -> str:
     """A figure of a preview."""
     if value is None:

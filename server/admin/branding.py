@@ -61,9 +61,10 @@ class Branding:
         self._papers.write(_PAPER, body)
         self._apply()
 
-    def announce(self, text: str) -> None:
-        """Say this above the operator's own text; empty says nothing."""
+    def announce(self, text: str, resumes_s: float | None) -> None:
+        """Say this above the operator's own text, and when downloads start again (wall time)."""
         self._announcement = text
+        self._waiting.resumes_s = resumes_s
         self._apply()
 
     def _apply(self) -> None:

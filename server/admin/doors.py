@@ -7,7 +7,6 @@ and until when. It outlives a restart and a change of policy.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 
 from server.admin.branding import Branding
 from server.admin.key_values import Papers
@@ -46,9 +45,6 @@ class Doors:
     def put_in_force(self) -> None:
         """Tell the gate and the waiting page."""
         state = self.state
-        lines = [state.text] if state.closed and state.text else []
-        if state.closed and state.opens_s is not None:
-            moment = datetime.fromtimestamp(state.opens_s, UTC)
-            lines.append(f"Downloads are expected to start again at {moment:%Y-%m-%d %H:%M} UTC.")
-        self._branding.announce("\n\n".join(lines))
+        said = (state.text, state.opens_s) if state.closed else ("", None)
+        self._branding.announce(*said)
         self._gate.close_doors(state.closed)

@@ -15,7 +15,7 @@ from server.admin.blocks import BlockedNetwork, network_of
 from server.admin.doors import TEXT_MAX, DoorState
 from server.admin.problems import Problem
 from server.admin.router import Operations, PageRoutes
-from server.admin.shapes import AsSpan, Hour, ListQuery, NumberPath, Shape, Text
+from server.admin.shapes import AsSpan, Hour, Lines, ListQuery, NumberPath, Shape, Text
 from server.admin.web import Answer
 from server.admission.client_keys import address_of
 from server.store.journal import search_tickets
@@ -86,7 +86,7 @@ class DoorsIn(Shape):
     """Close the doors, or open them; text and time are told to those who wait."""
 
     closed: bool
-    text: Text = Field("", max_length=TEXT_MAX)
+    text: Lines = Field("", max_length=TEXT_MAX)
     opens_s: Annotated[Hour, Field(description="When they are expected to open; no timer.")] = None
 
 
@@ -327,6 +327,8 @@ async def put_doors(ask: HandlerCall, body: DoorsIn) -> DoorState:
     since_s = old.since_s if old.closed and body.closed else ask.now
     text, opens_s = (body.text, body.opens_s) if body.closed else ("", None)
     doors.change(DoorState(body.closed, text, opens_s, since_s, ask.who))
-    told = f"closed the doors: {text}".rstrip(": ") if body.closed else "opened the doors"
+    # The log has one line for it.
+    said = " ".join(text.split())
+    told = f"closed the doors: {said}".rstrip(": ") if body.closed else "opened the doors"
     ask.log("doors", told)
     return doors.state

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
-    StringConstraints,
     ValidationInfo,
 )
 
@@ -19,9 +20,39 @@ from server.admin.render import read_time
 
 T = TypeVar("T")
 _BIG = 2**53 - 1
-#: Free text as people write it, without the control characters that no page should show.
-Text = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]*$")]
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 
+
+def _one_line(text: str) -> str:
+    if _CONTROLS.search(text):
+        raise ValueError("Write one line, without control characters.")
+    return text
+
+
+def _line_ends(text: Any) -> Any:
+    """Browsers end lines with CR LF."""
+    return text.replace("\r\n", "\n") if isinstance(text, str) else text
+
+
+def _several_lines(text: str) -> str:
+    if _CONTROLS.search(text.translate({ord("\n"): None, ord("\t"): None})):
+        raise ValueError("Control characters other than line breaks and tabs cannot be shown.")
+    return text
+
+
+#: Free text as people write it, without the control characters that no page should show.
+Text = Annotated[
+    str,
+    AfterValidator(_one_line),
+    Field(json_schema_extra={"pattern": r"^[^\x00-\x1f\x7f]*$"}),
+]
+#: The same on as many lines as one likes.
+Lines = Annotated[
+    str,
+    BeforeValidator(_line_ends),
+    AfterValidator(_several_lines),
+    Field(json_schema_extra={"pattern": r"^[^\x00-\x08\x0b-\x1f\x7f]*$"}),
+]
 
 Search = Annotated[str, Field(max_length=128, description="Only entries that contain this text.")]
 Offset = Annotated[int, Field(ge=0, le=10_000_000, description="Skip this many.")]

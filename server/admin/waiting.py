@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import base64
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
 from server.admin.accounts import Scope
 from server.admin.app import HandlerCall
 from server.admin.branding import LOGO_MAX_BYTES, STATES, Look, picture_type
 from server.admin.problems import Problem, wrong
 from server.admin.router import Operations, PageRoutes
-from server.admin.shapes import Shape, Text
+from server.admin.shapes import Lines, Shape, Text
 from server.admin.web import Answer, html
 from server.http.phrases import LANGUAGES, Phrases
 
@@ -20,16 +20,11 @@ api = Operations("release", Scope.FILES)
 pages = PageRoutes(Scope.FILES)
 
 
-def _lines(text: Any) -> Any:
-    """Browsers end lines with CR LF."""
-    return text.replace("\r\n", "\n") if isinstance(text, str) else text
-
-
 class LookIn(Shape):
     """The operator's words and logo; a logo that is left out (null) stays as it is."""
 
     title: Text = Field("", max_length=120)
-    text: Annotated[str, BeforeValidator(_lines)] = Field("", max_length=2000)
+    text: Lines = Field("", max_length=2000)
     logo_base64: str | None = Field(
         None,
         max_length=LOGO_MAX_BYTES * 4 // 3 + 4,

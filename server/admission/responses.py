@@ -67,6 +67,8 @@ class Notice:
 class WaitingRoom:
     """Renders waiting pages and refusals. `heading` and `logo_url` are the operator's own.
 
+    `resumes_s` is the wall time at which closed doors are expected to open.
+
     `elsewhere` tells mirrors that would start a download of a URL path at once, `hurry` how soon
     a client should ask again, whatever the queue says (multicast). `has_torrent` says
     whether the file of a URL path and size has a torrent, `has_mirrors` whether one of a URL path
@@ -97,6 +99,7 @@ class WaitingRoom:
         self._hurry = hurry
         self.heading = ""
         self.text = ""
+        self.resumes_s: float | None = None
         self.logo_url = ""
 
     def answer(self, request: Request, notice: Notice) -> None:
@@ -163,7 +166,7 @@ class WaitingRoom:
         }
         looks: dict[str, Any] = {
             "heading": self.heading,
-            "paragraphs": paragraphs_of(self.text) if self.text else [],
+            "paragraphs": self._paragraphs(phrases),
             "logo_url": self.logo_url,
         }
         elsewhere = [{"url": m.url, "host": urlsplit(m.url).hostname or m.url} for m in free]
@@ -206,7 +209,7 @@ class WaitingRoom:
             bool(notice.token),
             None if live is None else live["signed"] == "",
             tuple([value is None for value in values.values()]),
-            *(self.heading, self.text, self.logo_url),
+            *(self.heading, self.text, self.resumes_s, self.logo_url),
         )
 
         def fixed() -> dict[str, Any]:
@@ -227,6 +230,13 @@ class WaitingRoom:
         return self._pages.fill(
             "waiting.html", shape, fixed, values if live is None else values | live
         )
+
+    def _paragraphs(self, phrases: Phrases) -> list[list[dict[str, str]]]:
+        found = paragraphs_of(self.text) if self.text else []
+        if self.resumes_s is not None:
+            told = phrases("resumes", time=phrases.moment(self.resumes_s))
+            found.insert(0, [{"text": told}])
+        return found
 
     def _browser_fields(self, request: Request, notice: Notice) -> list[Header]:
         target = request.path
@@ -368,7 +378,7 @@ def sentence(notice: Notice) -> str:
             f"order is drawn at random then. Come back in {notice.retry_after_s} s."
         )
     if notice.closed:
-        return f"The server is about to stop; come back in {notice.retry_after_s} s."
+        return f"Downloads are paused; come back in {notice.retry_after_s} s."
     if wait.place is None:
         return f"Every slot is taken; come back in {notice.retry_after_s} s."
     when = f" in about {format_duration(wait.estimate.expected_s)}" if wait.estimate else ""

@@ -31,6 +31,7 @@ ENGLISH: Mapping[str, str] = {
     "lead": "{file} ({size}) starts downloading by itself, on this page, when it is your turn.",
     "lead_busy": "{file} ({size}): this page asks again by itself.",
     "lead_closed": "Your place is kept. This page asks again by itself.",
+    "resumes": "Downloads are expected to start again at {time}.",
     "lead_prequeue": "You are registered for {file} ({size}). When it opens, the order is drawn at "
     "random; coming earlier gives no advantage.",
     "lead_undrawn": "The draw for {file} ({size}) has as many entries of your network as it takes. "
@@ -200,6 +201,11 @@ class Phrases:
             if self.language == "en"
             else format_date(day, "medium", _locale(self.language))
         )
+
+    def moment(self, unix_s: float) -> str:
+        """A day and time of day, UTC, as this language writes it: 22 Nov 2026, 14:05 UTC."""
+        moment = datetime.datetime.fromtimestamp(unix_s, datetime.UTC)
+        return _keep_together(f"{self.date(unix_s)}, {moment:%H:%M} UTC")
 
     def time(self, duration_s: float) -> str:
         """A duration as this language writes it: 45 s, 14 min, 2 h 5 min."""
