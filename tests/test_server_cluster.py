@@ -501,6 +501,16 @@ def test_each_machine_brings_its_slots_and_takes_them_along() -> None:
     assert house.gate.settings.slots == 2
 
 
+def test_to_a_new_leader_belong_the_machines_of_the_one_before_it() -> None:
+    house = FleetHouse(machines=True)
+    house.lead(join_all=False)
+    assert house.nodes.machines() == set()
+    assert house.nodes.counted_machines(house.clock.seconds()) == {"m0", "m1"}
+    # Whoever has not come back by then does not count.
+    house.wait(31)
+    assert house.nodes.counted_machines(house.clock.seconds()) == set()
+
+
 def test_workers_of_one_machine_share_its_slots() -> None:
     house = FleetHouse(slots=2, count=4)
     assert [house.ask(f"192.0.2.{n}").started for n in range(3)] == [True, True, False]

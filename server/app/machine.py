@@ -189,12 +189,13 @@ class Machine:
 
     # -- the election --------------------------------------------------------------------------
 
-    def _company(self) -> int:
-        if self._service is None:
-            return 1
-        nodes = self._service.nodes
-        here = nodes.machines() if nodes is not None else set()
-        return len(here | {self.name})
+    def _company(self) -> tuple[int, int] | None:
+        """How many machines are here and how many belong here, once this one leads."""
+        nodes = self._service.nodes if self._service is not None else None
+        if nodes is None:
+            return None
+        counted = nodes.counted_machines(self._reactor.seconds())
+        return len(nodes.machines() | {self.name}), len(counted | {self.name})
 
     def _misses_leader(self) -> bool:
         """Asked on the candidate's thread."""

@@ -28,9 +28,10 @@ class Candidate:
     """A machine's part in the election.
 
     `changed` hears on the reactor's thread of each new standing and each new leader. One that does
-    not `campaign` only follows. `company` is how many machines are connected with this one, itself
-    included; `misses` says whether this one has lost the leader. Two witnesses, it and the
-    database, need not wait until the lease has run out; were both wrong, the fence would hold.
+    not `campaign` only follows. `company` is how many machines are connected with this one and how
+    many belong to it, itself included, once it can tell; `misses` says whether this one has lost
+    the leader. Two witnesses, it and the database, need not wait until the lease has run out; were
+    both wrong, the fence would hold.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Candidate:
         changed: Callable[[Candidacy], None],
         *,
         campaigns: bool = True,
-        company: Callable[[], int] = lambda: 1,
+        company: Callable[[], tuple[int, int] | None] = lambda: (1, 1),
         misses: Callable[[], bool] = lambda: False,
     ) -> None:
         self._reactor = reactor
@@ -53,9 +54,9 @@ class Candidate:
         self._lease_s = lease_s
         self._changed = changed
         self._campaigns = campaigns
-        self.company = company
+        self._company = company
         self._misses = misses
-        self._here = 1
+        self._belong: int | None = None
         self._guard = threading.Lock()
         self._stopped = threading.Event()
         self._state = Candidacy()
@@ -123,17 +124,17 @@ class Candidate:
     def _hear(self, seen: Seat, asked_s: float) -> None:
         with self._guard:
             state = self._state
-            self._state = answered(state, self._name, seen, asked_s, self._lease_s, self._here)
+            self._state = answered(state, self._name, seen, asked_s, self._lease_s, self._belong)
             new = self._state
         self._tell(state, new)
 
     # -- the reactor ---------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        self._here = self.company()
+        here, self._belong = self._company() or (1, None)
         with self._guard:
             state = self._state
-            new = self._state = passed(state, time.monotonic(), self._here)
+            new = self._state = passed(state, time.monotonic(), here)
         self._tell(state, new)
 
     def _tell(self, before: Candidacy, after: Candidacy) -> None:

@@ -4,7 +4,8 @@ The database alone says who leads (`store.cluster`); here stands what a machine 
 answers, and of its silence. A leader whose lease cannot be renewed does not know whether the
 database is away for everybody, who then can elect nobody, or only for itself. It asks its company:
 had another been elected, the nodes of the others would have gone there. So it goes on while it has
-more than half of the machines that it had when the lease was renewed last, and retires else.
+more than half of the machines that belonged to it when the lease was renewed last, and retires
+else. To a new leader belong those of the one before it, which are still on their way.
 Retiring is for good: the process ends, and begins anew as one that follows.
 """
 
@@ -35,18 +36,23 @@ class Candidacy:
     """One machine's standing.
 
     `leader` is who leads as far as it knows (epoch 0: nobody has yet), `sure_until_s` until
-    when, on its own clock, nobody can have taken a leader's lease, and `company` how many machines
-    were there when it was renewed last, itself included.
+    when, on its own clock, nobody can have taken a leader's lease, and `belong` how many machines
+    belonged to it when it was renewed last, itself included; None before they were counted.
     """
 
     standing: Standing = Standing.FOLLOWS
     leader: Seat = NOBODY
     sure_until_s: float = 0.0
-    company: int = 1
+    belong: int | None = None
 
 
 def answered(
-    state: Candidacy, me: str, seen: Seat, asked_s: float, lease_s: float, company: int = 1
+    state: Candidacy,
+    me: str,
+    seen: Seat,
+    asked_s: float,
+    lease_s: float,
+    belong: int | None = None,
 ) -> Candidacy:
     """The database said who leads; it was asked at `asked_s`, so no lease began earlier."""
     if state.standing is Standing.RETIRED:
@@ -54,19 +60,19 @@ def answered(
     if state.standing is Standing.LEADS:
         if seen.epoch != state.leader.epoch:
             return replace(state, standing=Standing.RETIRED, leader=seen)
-        return replace(state, sure_until_s=asked_s + lease_s * MISSED, company=company)
+        return replace(state, sure_until_s=asked_s + lease_s * MISSED, belong=belong)
     if seen.epoch < state.leader.epoch:
         return state
     if seen.holder == me and seen.epoch > state.leader.epoch:
-        return Candidacy(Standing.LEADS, seen, asked_s + lease_s * MISSED, 1)
+        return Candidacy(Standing.LEADS, seen, asked_s + lease_s * MISSED)
     return replace(state, leader=seen)
 
 
-def passed(state: Candidacy, now: float, company: int) -> Candidacy:
-    """Time has passed; `company` is how many machines are connected, itself included."""
+def passed(state: Candidacy, now: float, here: int) -> Candidacy:
+    """Time has passed; `here` is how many machines are connected, itself included."""
     if state.standing is not Standing.LEADS or now < state.sure_until_s:
         return state
-    if 2 * company > state.company:
+    if state.belong is not None and 2 * here > state.belong:
         return state
     return replace(state, standing=Standing.RETIRED)
 

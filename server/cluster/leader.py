@@ -387,11 +387,11 @@ class Nodes:
         """The machines that were heard a moment ago."""
         return {node.machine for node in self if node.silent_s < _QUIET_S}
 
-    def counted_machines(self, now: float) -> int:
+    def counted_machines(self, now: float) -> set[str]:
         """The machines that are here, or were a moment ago and did not say that they leave."""
         here = {node.machine for node in self}
         missed = (name for name, since_s in self.away.items() if since_s > now - _MISSED_S)
-        return max(1, len(here | {machine_of(name) for name in missed}))
+        return here | {machine_of(name) for name in missed}
 
     @property
     def link_busy(self) -> bool:
@@ -525,12 +525,16 @@ class Leader:
         if not node.serves:
             return node
         self.nodes.add(node)
-        self._home.serve_with(self.nodes.counted_machines(self._reactor.seconds()))
+        self._serve_with_machines()
         self._tell_node(node)
         if self._awaited <= self.nodes.by_name.keys():
             # What it runs follows in the same frame or is there already.
             self._reactor.callLater(0, self._open)
         return node
+
+    def _serve_with_machines(self) -> None:
+        counted = self.nodes.counted_machines(self._reactor.seconds())
+        self._home.serve_with(max(1, len(counted)))
 
     def _open(self) -> None:
         """All nodes are here, or were waited for long enough: new requests are let in."""
@@ -649,7 +653,7 @@ class Leader:
             if node.silent_s >= SILENT_S:
                 _log.error("Node {name} says nothing; its connection is cut.", name=node.name)
                 node.link.drop()
-        self._home.serve_with(self.nodes.counted_machines(self._reactor.seconds()))
+        self._serve_with_machines()
         for node in self.nodes:
             self._tell_node(node)
 
