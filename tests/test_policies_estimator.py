@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from loadtest.sim.metrics import measure, session_times
 from loadtest.sim.scenario import Scenario
 from loadtest.workloads import MB, File, Visitor, Workload
+from policies.contract import Estimate
 from policies.estimate.estimator import Estimator
 from policies.estimate.paces import Paces
 
@@ -38,6 +39,14 @@ def test_a_queue_that_has_grown_is_laid_out_anew() -> None:
     assert not estimator.stale(0.1, 2.0, 110)
     assert estimator.stale(0.1, 2.0, 200)
     assert estimator.stale(3.0, 2.0, 100)
+
+
+def test_told_times_of_a_few_who_came_late_are_not_judged() -> None:
+    estimator = Estimator()
+    for count in range(1, 21):
+        estimator.started(1.0, 0.0, Estimate(10.0, 20.0), 80.0, 80.0)
+        judged = estimator.within_p90, estimator.median_error
+        assert judged == ((None, None) if count < 20 else (0.0, pytest.approx(0.875)))
 
 
 def flash(seed: int) -> Workload:

@@ -108,7 +108,12 @@ def status(s: Steering) -> None:
                 "multicast",
                 f"{found['multicast_cohorts']} groups, {found['multicast_receivers']} receivers",
             ),
-            ("started in time", show.share(found["eta_within_p90"])),
+            (
+                "started in time",
+                "too few to say"
+                if found["eta_within_p90"] is None
+                else show.share(found["eta_within_p90"]),
+            ),
             ("faults", found["totals"]["errors_total"]),
             ("up", show.span(found["now_s"] - found["started_s"])),
             ("version", found["version"]),

@@ -39,6 +39,8 @@ _GROWN, _FEW = 1.25, 4
 _FIRST_S_PER_BYTE = 1e-6
 #: What it needs besides its bytes, seconds: learnt from downloads that are shorter than the second.
 _FIRST_OVERHEAD_S, _MOST_OVERHEAD_S, _SHORT_S = 0.1, 5.0, 2.0
+#: The told times of fewer waits are not judged: three who came back late would look like a fault.
+_LEAST_JUDGED = 20
 _MEMORY = 0.03
 #: How long a small job is taken to hold its slot before one was seen.
 _FIRST_SMALL_S = 0.2
@@ -182,13 +184,13 @@ class Estimator:
 
     @property
     def within_p90(self) -> float | None:
-        """The part of waits that ended before their stated bound; None before the first."""
-        return self._within / self._promised if self._promised else None
+        """The part of waits that ended before their stated bound; None of too few."""
+        return self._within / self._promised if self._promised >= _LEAST_JUDGED else None
 
     @property
     def median_error(self) -> float | None:
-        """Median of |actual - stated| / actual over waits above 10 s."""
-        return self._errors.value
+        """Median of |actual - stated| / actual over waits above 10 s; None of too few."""
+        return self._errors.value if self._errors.count >= _LEAST_JUDGED else None
 
     def service_s(self, remaining_bytes: float) -> float:
         """How long a download of that size is likely to hold its slot."""
@@ -305,23 +307,23 @@ class Estimator:
 class _Median:
     """A running median of relative errors, in a fixed set of bins (1 % wide up to 200 %)."""
 
-    __slots__ = ("_bins", "_count")
+    __slots__ = ("_bins", "count")
 
     def __init__(self) -> None:
         self._bins = array("L", [0] * 201)
-        self._count = 0
+        self.count = 0
 
     def add(self, value: float) -> None:
         self._bins[min(200, int(value * 100.0))] += 1
-        self._count += 1
+        self.count += 1
 
     @property
     def value(self) -> float | None:
-        if not self._count:
+        if not self.count:
             return None
         seen = 0
         for at, count in enumerate(self._bins):
             seen += count
-            if 2 * seen >= self._count:
+            if 2 * seen >= self.count:
                 return (at + 0.5) / 100.0
         return None
