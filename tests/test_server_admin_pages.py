@@ -326,11 +326,14 @@ def test_closed_doors_queue_everybody_and_open_in_order(site: Site, browser: Bro
     assert browser.post("/queue/doors", form).status == 303
     late = site.download("192.0.2.2", accept="text/html", user_agent="Mozilla/5.0 Firefox/140.0")
     assert late.status == 503
-    assert b"<p>New disks.</p>" in late.body
-    assert b"<p>Then soup.</p>" in late.body
-    resumes = "<p>Downloads are expected to start again at 31 Jan 2031, 12:00 UTC.</p>"
+    assert b'<p dir="auto">New disks.</p>' in late.body
+    assert b'<p dir="auto">Then soup.</p>' in late.body
+    resumes = '<p dir="auto">Downloads are expected to start again at 31 Jan 2031, 12:00 UTC.</p>'
     assert resumes in late.body.decode().replace("\N{NO-BREAK SPACE}", " ")
-    german = site.service.waiting.page(Notice("/a", 5, Wait(5.0), None), Phrases("de")).decode()
+    wait = Wait(5.0, 1, 1, estimate=Estimate(840.0, 1020.0))
+    notice = Notice("/a", 5, wait, "t", closed=True)
+    german = site.service.waiting.page(notice, Phrases("de")).decode()
+    assert "14" not in german.partition("<h1")[2], "no wait is told while nobody starts"
     assert "geht es weiter: 31.01.2031, 12:00 UTC" in german.replace("\N{NO-BREAK SPACE}", " ")
     assert site.download("192.0.2.1").status == 0, "what runs may take another connection"
     site.transfers[0].finish()

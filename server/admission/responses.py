@@ -152,6 +152,9 @@ class WaitingRoom:
         self, notice: Notice, phrases: Phrases, origin: str = "", free: Sequence[Source] = ()
     ) -> bytes:
         """The waiting page as HTML; `free` are mirrors that would start at once."""
+        if notice.closed:
+            # How long the queue would take says nothing of when the doors open.
+            notice = replace(notice, wait=replace(notice.wait, estimate=None))
         wait = notice.wait
         estimate = wait.estimate
         name = unquote(notice.file.rpartition("/")[2])
