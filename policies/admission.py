@@ -650,7 +650,8 @@ class HookedAdmission:
     def _look_at_first_use(self, lease: Lease, now: float) -> None:
         """The same, sooner, for one that never took its part: nothing was lost on the way.
 
-        Where the link decides, downloads are paused soon after they start.
+        Who takes it by now only started slowly, over a long path. Where the link decides, downloads
+        are paused soon after they start.
         """
         passed_s = now - lease.started_s
         if passed_s < _FIRST_USE_S or not len(self.queue) or self.policy.link_bound:
@@ -658,7 +659,8 @@ class HookedAdmission:
         self._unseen.discard(lease.id)
         taken = lease.started_bytes - lease.remaining_bytes
         looked_at = lease.connections and not lease.paused and not lease.slotless
-        if looked_at and taken < self._least_rate_bytes_s() * passed_s:
+        least_bytes_s = self._least_rate_bytes_s()
+        if looked_at and taken < least_bytes_s * passed_s and lease.rate_bytes_s < least_bytes_s:
             self._take_slot(lease)
 
     def _take_slot(self, lease: Lease) -> None:

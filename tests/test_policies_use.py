@@ -6,6 +6,8 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policies.contract import AdmissionPolicy, Admit, Job, Wait
 from policies.registry import make_policy
@@ -115,6 +117,68 @@ def test_a_download_that_takes_its_share_keeps_its_slot() -> None:
     assert isinstance(policy.offer(job("next", present=True), 1.0), Wait)
     assert run(policy, used, 1.0, 60.0) == []
     assert policy.snapshot(60.0).slotless == 0
+
+
+@settings(max_examples=30)
+@given(round_trip_s=st.floats(0.01, 0.6), asks_s=st.floats(0.0, 10.0))
+def test_who_starts_slowly_over_a_long_path_keeps_the_slot(
+    round_trip_s: float, asks_s: float
+) -> None:
+    """TCP begins with ten packets and doubles them at each round trip; others come meanwhile."""
+    policy = make(bandwidth_bytes_s=5e6)
+    slow = []
+    for client in "abc":
+        answer = policy.offer(job(client), 0.0)
+        assert isinstance(answer, Admit)
+        slow.append(answer.lease)
+    policy.advance(0.0)
+    left, window, due_s, rate, now = BIG, 14_480.0, round_trip_s, 0.0, 0.0
+    asked = False
+    while now < asks_s + 4.0:
+        now += 0.25
+        taken = 0.0
+        while due_s <= now:
+            taken += window
+            window, due_s = min(2.0 * window, 400_000.0 * round_trip_s), due_s + round_trip_s
+        left = max(BIG // 2, left - int(taken))
+        rate += (4.0 * taken - rate) * 0.5
+        for lease in slow:
+            policy.progress(lease, now, left, rate)
+        policy.observe(3.0 * rate, False, now)
+        if not asked and now >= asks_s:
+            asked = isinstance(policy.offer(job("next", present=True), now), Wait)
+        policy.advance(now)
+    assert asked
+    assert policy.snapshot(now).slotless == 0
+
+
+@settings(max_examples=20)
+@given(count=st.integers(1, 5), quiet_s=st.integers(4, 9))
+def test_who_lost_the_slot_at_the_start_gets_the_next_in_order(count: int, quiet_s: int) -> None:
+    policy = make(slots=count, bandwidth_bytes_s=3e6)
+    early = [policy.offer(job(f"early{number}"), 0.0) for number in range(count)]
+    late = [policy.offer(job(f"late{number}", present=True), 1.0) for number in range(2 * count)]
+    lost = [answer.lease for answer in early if isinstance(answer, Admit)]
+    called = run(policy, dict.fromkeys(lost, 0.0), 1.0, float(quiet_s))
+    assert set(called) == {told.ticket for told in late[:count] if isinstance(told, Wait)}
+    held = []
+    for number in range(count):
+        told = late[number]
+        assert isinstance(told, Wait)
+        started = policy.offer(job(f"late{number}", present=True), float(quiet_s), told.ticket)
+        assert isinstance(started, Admit)
+        held.append(started.lease)
+    now = float(quiet_s)
+    while sum(view.paused for view in policy.leases()) < count and now < 40.0:
+        assert run(policy, dict.fromkeys(lost + held, 600_000.0), now, now + 0.25) == []
+        now += 0.25
+    resumed: list[int] = []
+    for lease in held:
+        policy.release(lease, now, True)
+        step = policy.advance(now)
+        assert step.call == (), "who waits comes after those that lost their slots"
+        resumed += step.resume
+    assert resumed == lost
 
 
 def test_a_lease_without_slot_that_wakes_up_waits_for_the_next_free_one() -> None:
