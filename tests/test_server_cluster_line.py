@@ -120,7 +120,7 @@ def test_each_machines_line_is_found_for_itself() -> None:
 def test_clients_that_are_slow_by_themselves_are_no_full_line() -> None:
     lines, machines = build(("a", 100e6, [(n % 2, 1e6) for n in range(10)]))
     run(lines, machines, 30.0)
-    assert lines.cap_of("a") is None
+    assert lines.cap_of("a") is lines.capacity_bytes_s is None
     assert lines.line_bytes_s == float("inf")
 
 
@@ -129,8 +129,9 @@ def test_a_configured_bandwidth_is_each_machines_own_and_the_fleet_has_the_sum()
     lines, machines = build(("a", 100e6, crowd), ("b", 100e6, crowd))
     lines.set_ceiling(3e6)
     assert (lines.cap_of("a"), lines.cap_of("c")) == (3e6, 3e6)
+    assert lines.capacity_bytes_s == 3e6, "as nobody has told anything so far"
     run(lines, machines, 5.0)
-    assert lines.line_bytes_s == 6e6
+    assert (lines.line_bytes_s, lines.capacity_bytes_s) == (6e6, 6e6)
     assert lines.busy
 
 

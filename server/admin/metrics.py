@@ -42,7 +42,7 @@ _FIGURES = (
     ("tidegate_tickets_expired", "Tickets that expired.", "tickets_expired_total"),
     ("tidegate_early_polls", "Visits before the promised time.", "early_polls_total"),
     ("tidegate_goodput_bytes_per_second", "Bytes that leave, measured.", "goodput_bytes_s"),
-    ("tidegate_capacity_bytes_per_second", "The configured cap.", "capacity_bytes_s"),
+    ("tidegate_capacity_bytes_per_second", "What may leave at most.", "capacity_bytes_s"),
     ("tidegate_connections", "Open connections.", "connections"),
     ("tidegate_held_requests", "Clients that wait inside their request.", "held"),
     ("tidegate_multicast_cohorts", "Multicast sessions that send.", "multicast_cohorts"),

@@ -32,8 +32,9 @@ class NodeFigures:
 class Totals:
     """What all that serve have in common at this moment, be it this process or several.
 
-    `urls` are where files are served, `goodput_bytes_s` is measured; `epoch` counts the leaders (0
-    where nobody can follow this one), `fault` says what is wrong among processes and machines.
+    `urls` are where files are served, `goodput_bytes_s` is measured, `capacity_bytes_s` what may
+    leave (None: as much as can); `epoch` counts the leaders (0 where nobody can follow this one),
+    `fault` says what is wrong among processes and machines.
     """
 
     urls: tuple[str, ...]
@@ -41,6 +42,7 @@ class Totals:
     connections_total: int
     sent_bytes_total: int
     goodput_bytes_s: float
+    capacity_bytes_s: float | None
     nodes: tuple[NodeFigures, ...] = ()
     epoch: int = 0
     fault: str = ""
@@ -93,7 +95,6 @@ class Vitals:
     started_s: float
     gate: Gate
     totals: Callable[[], Totals]
-    capacity_bytes_s: Callable[[], float | None]
     store: Store
     multicast: MulticastRoom | None
     torrents: TorrentRoom | None
@@ -138,7 +139,7 @@ class Vitals:
             store_degraded=not state.ok,
             store_fault=state.reason,
             goodput_bytes_s=totals.goodput_bytes_s,
-            capacity_bytes_s=self.capacity_bytes_s(),
+            capacity_bytes_s=totals.capacity_bytes_s,
             connections=totals.connections,
             held=len(self.gate.parked),
             held_limit=self.gate.parked.most,

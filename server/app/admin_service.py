@@ -102,7 +102,6 @@ class AdminService:
             started_s=now(),
             gate=gate,
             totals=totals,
-            capacity_bytes_s=lambda: site.pacer.bandwidth_bytes_s,
             store=store,
             multicast=multicast,
             torrents=torrents,

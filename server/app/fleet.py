@@ -18,6 +18,7 @@ from server.admission.rules import Rule, RuleBook
 from server.app.shared import Shared
 from server.cluster.common_memory import CommonCounts, CommonLine, CommonMemory
 from server.cluster.leader import Leader, Nodes, machine_of
+from server.cluster.line import FleetLine
 from server.cluster.link import LinkFactory
 from server.files.pacer import Pacer
 from server.files.site import Site
@@ -83,7 +84,9 @@ class FleetPlan:
         return max(1, len({machine_of(name) for name in self.awaited}))
 
 
-def fleet_totals(nodes: Nodes, pacer: Pacer, plan: FleetPlan, now: Callable[[], float]) -> Totals:
+def fleet_totals(
+    nodes: Nodes, lines: FleetLine, pacer: Pacer, plan: FleetPlan, now: Callable[[], float]
+) -> Totals:
     """Several processes serve; this one sends multicast only."""
     return Totals(
         urls=plan.urls,
@@ -91,6 +94,7 @@ def fleet_totals(nodes: Nodes, pacer: Pacer, plan: FleetPlan, now: Callable[[], 
         connections_total=nodes.connections_total,
         sent_bytes_total=nodes.sent_bytes_total + pacer.sent_bytes_total,
         goodput_bytes_s=nodes.goodput_bytes_s(),
+        capacity_bytes_s=lines.capacity_bytes_s,
         nodes=tuple(
             NodeFigures(
                 node.name,

@@ -261,7 +261,9 @@ class Service:
             from server.app.fleet import LeaderHome, fleet_totals
             from server.cluster.leader import Leader
 
-            self._totals = partial(fleet_totals, self.nodes, self.pacer, fleet, reactor.seconds)
+            self._totals = partial(
+                fleet_totals, self.nodes, lines, self.pacer, fleet, reactor.seconds
+            )
             self.leader = Leader(
                 reactor,
                 LeaderHome(site, gate, lambda request: self.admin.answer(request)),
@@ -410,6 +412,9 @@ class Service:
             self.keys.read()
         if new.bandwidth != old.bandwidth:
             self.line.set_ceiling(new.bandwidth)
+            if self.nodes is not None:
+                # What this process sends itself, by multicast, is under the cap of its machine.
+                self.pacer.set_bandwidth(new.bandwidth)
         if configured_policy(old) != configured_policy(new):
             operated.revisions.configured = configured_policy(new)
             operated.revisions.apply(
@@ -493,6 +498,7 @@ class Service:
             connections_total=self.factory.accepted_total,
             sent_bytes_total=self.pacer.sent_bytes_total,
             goodput_bytes_s=self.pacer.goodput_bytes_s(),
+            capacity_bytes_s=self.pacer.bandwidth_bytes_s,
         )
 
     def use_keys(self, keys: KeyRing) -> None:

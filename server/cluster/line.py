@@ -97,6 +97,13 @@ class FleetLine:
         found = self._lines.get(machine)
         return found[0].cap_bytes_s if found is not None else self._ceiling_bytes_s
 
+    @property
+    def capacity_bytes_s(self) -> float | None:
+        """What all machines together may send; None while one may send as much as it can."""
+        caps = [machine.cap_bytes_s for machine, _ in self._lines.values()]
+        known = [one for one in caps or [self._ceiling_bytes_s] if one is not None]
+        return sum(known) if len(known) == max(1, len(caps)) else None
+
     def set_ceiling(self, bandwidth_bytes_s: float | None) -> None:
         """See `Line`; for each machine."""
         self._ceiling_bytes_s = bandwidth_bytes_s
