@@ -92,6 +92,9 @@ def run(
         if shared is not None:
             shared.step(now, mirrors[0].rtt_s)
         for block in board.stopped():
+            # Whatever else was asked for on that connection goes with it.
+            board.leave(block.lane, now)
+            mirrors[block.lane].joined = False
             _break(mirrors[block.lane], now)
         now += STEP_S
     return now

@@ -274,6 +274,17 @@ def test_a_narrow_line_of_the_client_is_not_filled_with_what_nobody_wants(
     assert took <= 1.05 * size / line.rate + 0.3
 
 
+def test_a_dozen_connections_over_one_thin_line_end_without_much_waste() -> None:
+    size, line = 2 << 20, Line(512 * 125)
+    them = mirrors(*[10.0] * 12, rtt_s=0.1)
+    for number, one in enumerate(them):
+        one.connected_s = 0.1 if number < 4 else 0.2
+        one.opening = (number << 17, number + 1 << 17) if number < 4 else None
+    took = run(AdaptiveBlocks([(0, size)]), them, 300.0, 30.0, line)
+    assert line.passed_bytes + line.queued_bytes <= 1.03 * size
+    assert took <= 1.06 * size / line.rate
+
+
 @pytest.mark.parametrize("rates", [(80, 5, 5, 5), (40, 20, 10, 5), (100, 1)])
 @pytest.mark.parametrize("at_s", [0.5, 1.0, 1.5])
 def test_a_fast_mirror_that_turns_slow_late_is_relieved(
