@@ -191,6 +191,28 @@ def test_systemd_takes_what_we_install(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+def test_systemd_finds_no_fault_in_our_units(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    theirs = Path("/usr/lib/systemd/system")
+    units = tmp_path / "usr" / "lib" / "systemd" / "system"
+    # With the targets that ours name, and what they call.
+    shutil.copytree(theirs, units, symlinks=True)
+    for program in ("usr/bin/tidegate", "bin/kill"):
+        place = tmp_path / program
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy("/bin/true", place)
+    ours = [shutil.copy(unit, units) for unit in (ROOT / "deploy" / "systemd").iterdir()]
+    verify = ["systemd-analyze", "verify", f"--root={tmp_path}", "--man=no"]
+    names = [Path(unit).name for unit in ours]
+    done = subprocess.run([*verify, *names], capture_output=True, text=True, check=False)
+    faults = [
+        line for line in done.stderr.splitlines() if "tidegate" in line.replace(str(tmp_path), "")
+    ]
+    assert (done.returncode, faults) == (0, [])
+
+
+@pytest.mark.e2e
 def test_the_walk_to_a_mirror_as_the_manual_has_it(tmp_path: Path) -> None:
     document = "docs/mirrors.md"
     www = tmp_path / "www"
@@ -283,3 +305,9 @@ def test_what_an_operator_looks_at_before_the_start(tmp_path: Path) -> None:
 def test_a_simulation_as_the_manual_has_it(tmp_path: Path) -> None:
     line = shown("docs/simulator.md", "tidegate simulate run")
     assert json.loads(run(line, tmp_path, **{"--seeds 20": "--seeds 1"}))
+
+
+@pytest.mark.e2e
+def test_a_comparison_as_the_readme_has_it(tmp_path: Path) -> None:
+    told = run(shown("README.md", "tidegate simulate compare") + " --seeds 1", tmp_path)
+    assert {"http", "ticket", "fair"} <= set(told.split())
