@@ -12,12 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import requests
 
+from tests.admin_browser import AdminVisit
 from tests.faulty_disk import FaultyDisk
 from tests.running import RunningServer, journal, make_release, serving, sha256, wait_for
 
 pytestmark = pytest.mark.e2e
 
+#: Where what operators set up is kept.
+TABLES = ("operator_state", "admin_users", "revisions")
 #: One slot for large files, and so slow a line that everybody else waits.
 ONE_SLOT = ("--policy", "ticket", "--slots", "2", "--reserve-small", "1", "--bandwidth", "4Mbit")
 
@@ -151,8 +155,43 @@ def test_a_state_disk_that_hangs_holds_up_no_answer_for_good(
         assert len(running.read(100_000)) == 100_000
         wait_for(lambda: b"takes no writes" in fetch(f"{server.url}/-/ready")[1], 60)
         assert b"takes no writes" in fetch(f"{server.url}/-/ready")[1]
+        wait_for(lambda: any("no answer in 20 s" in line for line in server.errors))
+        assert any("no answer in 20 s" in line for line in server.errors)
         no_traceback(server)
         server.kill()
+
+
+def test_an_operators_change_is_stored_when_it_is_answered(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    release, state = tmp_path / "release", tmp_path / "state"
+    make_release(release, big_iso=1_000)
+    admin = ("--admin", "127.0.0.1:0")
+    with serving(release, state, *admin, **disk.environ) as server:
+        visit = AdminVisit(server)
+        header = {"Authorization": f"Bearer {visit.api_token()}"}
+        header["If-Match"] = visit.get("/api/v1/settings").headers["etag"]
+
+        def change(method: str, path: str, **body: object) -> requests.Response:
+            url = f"{visit.url}/api/v1{path}"
+            return requests.request(method, url, json=body, headers=header, timeout=20)
+
+        disk.set(f"write delay 30 {state}/tidegate.db", f"sync delay 30 {state}/tidegate.db")
+        assert change("POST", "/users", name="second", password="none of the usual").ok
+        assert change("PATCH", "/settings", settings={"slots": 77}).ok
+        assert change("PUT", "/doors", closed=True, text="moving house").ok
+        assert change("POST", "/blocks", network="192.0.2.1").ok
+        disk.set(f"write enospc 0 {state}/tidegate.db")
+        refused = change("POST", "/blocks", network="198.51.100.0/24")
+        assert refused.status_code == 503
+        assert "not stored yet" in refused.json()["detail"]
+        server.kill()
+        no_traceback(server)
+    disk.heal()
+    with sqlite3.connect(state / "tidegate.db") as found:
+        kept = str([found.execute(f"SELECT * FROM {name}").fetchall() for name in TABLES])
+    for word in ("second", '"slots": 77', "moving house", "192.0.2.1"):
+        assert word in kept, word
 
 
 def test_a_state_that_cannot_be_read_stops_the_start_in_one_sentence(

@@ -42,6 +42,7 @@ from server.store.store import (
     LATE_S,
     LOOK_S,
     RETRY_FIRST_S,
+    STORED_S,
     Store,
 )
 from server.store.usage import add_usage, forget_usage, read_hours, read_usage
@@ -489,6 +490,43 @@ def test_many_notes_do_not_keep_an_answer_waiting(
         threads.run()
     assert safe[0] < 10
     assert written == list(range(50))
+
+
+def test_what_must_be_stored_is_said_to_be_when_it_is_and_not_before(
+    store: Store, clock: Clock, threads: Threads, database: Database
+) -> None:
+    told: list[tuple[float, bool]] = []
+
+    def ask() -> None:
+        store.stored().addCallback(lambda stored: told.append((clock.seconds(), stored)))
+
+    ask()
+    assert told.pop()[1], "nothing was given"
+    store.must(lambda session: write_tickets(session, [ticket(1)]))
+    ask()
+    clock.advance(BATCH_S)
+    # Its batch is under way, and another one waits for it.
+    store.must(lambda session: write_tickets(session, [ticket(2)]))
+    ask()
+    assert not told
+    for _ in range(3):
+        threads.run()
+        clock.advance(BATCH_S)
+    assert [stored for _, stored in told] == [True, True]
+    assert live(database) == [1, 2]
+    told.clear()
+    threads.broken = OperationalError("INSERT", {}, Exception("disk full"))
+    began_s = clock.seconds()
+    store.must(lambda session: write_tickets(session, [ticket(3)]))
+    ask()
+    for _ in range(40):
+        clock.advance(0.1)
+        threads.run()
+    ((told_s, stored),) = told
+    assert not stored
+    assert told_s - began_s == pytest.approx(STORED_S, abs=0.2)
+    ask()
+    assert told.pop() == (clock.seconds(), False), "it is known by now"
 
 
 def test_close_writes_what_is_pending(

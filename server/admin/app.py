@@ -22,6 +22,7 @@ from twisted.logger import Logger
 
 from protocol.errors import ProtocolError
 from server.admin.accounts import Accounts, Scope
+from server.admin.events import NotStored
 from server.admin.password_reset import take_reset
 from server.admin.previews import Previews
 from server.admin.problems import Problem
@@ -164,9 +165,16 @@ class Admin:
                 if route.operation is not None:
                     raise Problem(403, "Choose your own password first.", code="password-change")
                 return redirect("/account")
-        if call.method not in _SAFE:
-            self._check_form(call)
-        return await route(ask)
+        if call.method in _SAFE:
+            return await route(ask)
+        self._check_form(call)
+        store = self.server.store
+        before = store.musts_total
+        found = await route(ask)
+        # Who logs in to see what ails the server must not fail by what ails it.
+        if store.musts_total != before and not route.public and not await store.stored():
+            raise NotStored([pair for pair in found.headers if pair[0] == "set-cookie"])
+        return found
 
     def _identified(self, call: Call) -> Call:
         bearer = call.headers.get("authorization", "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from twisted.logger import ILogObserver, LogLevel
@@ -22,6 +22,18 @@ class StoreSilent(Problem):
     def __init__(self) -> None:
         text = "The database does not answer. Downloads and the queue go on; try again later."
         super().__init__(503, text, code="store-silent", headers=(("retry-after", "10"),))
+
+
+class NotStored(Problem):
+    """A change holds, but the database has not taken it; `headers` are its answer's cookies."""
+
+    def __init__(self, headers: Sequence[tuple[str, str]]) -> None:
+        text = (
+            "Done, but not stored yet: the database does not take writes. It holds until the next "
+            "start, and is stored as soon as the database takes writes again. A pass or API token "
+            "that this made is shown to nobody now: revoke it and make another."
+        )
+        super().__init__(503, text, code="not-stored", headers=headers)
 
 
 async def ask(store: Store, work: Callable[[Any], T]) -> T:

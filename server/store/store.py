@@ -32,6 +32,8 @@ BATCH_S = 0.002
 #: Who waits for a commit waits no longer than this, whatever the database does; in a cluster for
 #: the second time: there a place must survive its leader, not only the next start.
 LATE_S, CLUSTER_LATE_S = 0.5, 5.0
+#: An operator's change waits so long for its commit until it is answered as not stored yet.
+STORED_S = 2.0
 RETRY_FIRST_S = 0.5
 RETRY_MOST_S = 15.0
 MOST_NOTES = 20_000
@@ -87,6 +89,8 @@ class Store:
         self._musts: list[Work[None]] = []
         self._notes: deque[Work[None]] = deque(maxlen=MOST_NOTES)
         self._waiters: list[Callable[[], None]] = []
+        #: Those who must know whether it is stored, and are not told that it is before it is.
+        self._askers: list[Callable[[], None]] = []
         self._flying_waiters: list[Callable[[], None]] = []
         self._call: DelayedCall | None = None
         self._look_call: DelayedCall | None = None
@@ -103,6 +107,8 @@ class Store:
         self._reason = ""
         self._since_s = 0.0
         self.failures_total = 0
+        #: How many writes were given that must be done, ever.
+        self.musts_total = 0
 
     @property
     def state(self) -> StoreState:
@@ -119,6 +125,7 @@ class Store:
     def must(self, work: Work[None]) -> None:
         """Do a write with the next batch, and again until it succeeds."""
         self._musts.append(work)
+        self.musts_total += 1
         self._schedule()
 
     def note(self, work: Work[None]) -> None:
@@ -135,6 +142,30 @@ class Store:
             self._waiters.append(callback)
             if self._late_call is None:
                 self._late_call = self._reactor.callLater(self._late_s, self._go_without)
+
+    def stored(self) -> Deferred[bool]:
+        """True once all that was given so far is committed; False when that takes `STORED_S`.
+
+        While the database has been ill for that long already, False comes at once.
+        """
+        done: Deferred[bool] = Deferred()
+        if self._call is None and self._flying is None:
+            done.callback(True)
+            return done
+        ill_s = self._now() - self._since_s if self._reason else 0.0
+        if ill_s >= STORED_S:
+            done.callback(False)
+            return done
+
+        def settle(stored: bool) -> None:
+            if not done.called:
+                done.callback(stored)
+            if limit.active():
+                limit.cancel()
+
+        limit = self._reactor.callLater(STORED_S, settle, False)
+        self._askers.append(lambda: settle(True))
+        return done
 
     def _go_without(self) -> None:
         self._late_call = None
@@ -234,6 +265,7 @@ class Store:
         self._call = None
         self._flushed_s = self._reactor.seconds()
         if not (self._tickets or self._musts or self._notes):
+            self._tell(self._askers)
             self._tell(self._waiters)
             self._in_time()
             return
@@ -244,6 +276,7 @@ class Store:
         most = len(self._notes) if self._closed else _NOTES_AT_ONCE
         notes = [self._notes.popleft() for _ in range(min(most, len(self._notes)))]
         self._flying_waiters, self._waiters = self._waiters, []
+        askers, self._askers = self._askers, []
 
         renew, self._renew = self._renew, False
 
@@ -277,9 +310,10 @@ class Store:
             if self._reason:
                 self.log.info("The database works again.")
                 self._reason = ""
+            self._tell(askers)
             self._tell(self._flying_waiters)
             self._in_time()
-            if self._tickets or self._musts or self._notes or self._waiters:
+            if self._tickets or self._musts or self._notes or self._waiters or self._askers:
                 self._schedule()
 
         def failed(failure: Failure) -> None:
@@ -295,6 +329,7 @@ class Store:
             reason = (failure.getErrorMessage() or "unknown fault").splitlines()[0][:300]
             self._fell_ill(reason)
             self._flying_waiters, self._waiters = [], self._flying_waiters + self._waiters
+            self._askers = askers + self._askers
             self._schedule(self._retry_s)
             self._retry_s = min(RETRY_MOST_S, self._retry_s * 2)
 
