@@ -195,6 +195,49 @@ def test_a_file_that_drips_is_left_and_gone_on_with_later(tmp_path: Path) -> Non
     assert brought(tmp_path, lambda h: answer(h, body=content), len(content), content)
 
 
+@pytest.mark.parametrize("sent", [0, 300], ids=["at once", "under way"])
+def test_an_origin_that_is_gone_is_left_and_gone_on_with_later(tmp_path: Path, sent: int) -> None:
+    """Its packets are dropped: connections stand or are tried, and nothing comes."""
+    content = bytes(range(256)) * 500
+    ended = threading.Event()
+    asked: list[str] = []
+
+    def swallow(handler: BaseHTTPRequestHandler) -> None:
+        asked.append(handler.path)
+        if sent and len(asked) == 1:
+            answer(handler, body=content[: sent * 256], length=len(content))
+        ended.wait(30)
+        handler.close_connection = True
+
+    digest = hashlib.sha256(content).hexdigest()
+    with server(swallow) as url:
+        transport = HttpTransport(tmp_path / "data", gone_s=0.5)
+        try:
+            with pytest.raises(MirrorProblem, match="nothing came from it") as told, named():
+                transport.download(url + "file", tmp_path / "got", len(content), digest)
+        finally:
+            ended.set()
+    assert (told.value.code, told.value.passing) == ("unreachable", True)
+    assert brought(tmp_path, lambda h: answer(h, body=content), len(content), content)
+
+
+def test_an_origin_that_says_wait_is_not_gone(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def queue(handler: BaseHTTPRequestHandler) -> None:
+        asked.append(handler.path)
+        if len(asked) == 1:
+            answer(handler, 503, Retry_After="1")
+        else:
+            answer(handler, body=b"content")
+
+    digest = hashlib.sha256(b"content").hexdigest()
+    with server(queue) as url:
+        transport = HttpTransport(tmp_path / "data", gone_s=0.3)
+        transport.download(url + "file", tmp_path / "got", 7, digest)
+    assert (tmp_path / "got").read_bytes() == b"content"
+
+
 def test_a_slow_origin_has_a_name() -> None:
     with pytest.raises(MirrorProblem) as told, named():
         raise TooSlow("it brought 3 bytes")

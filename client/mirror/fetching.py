@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _LONGEST_WAIT_S = 3600.0
 #: An origin that brings something, but less than this a second over so long, is given up for now.
 _LEAST_BYTES_S, _PACE_WINDOW_S = 1_000.0, 120.0
+#: One that gives no sign of life for so long is gone.
+_GONE_S = 90.0
 
 
 class HttpTransport:
@@ -31,7 +33,8 @@ class HttpTransport:
     `data_folder` is where the downloader keeps what it learns of servers; `multicast` lets it join
     a transmission the server offers, `pass_token` is a priority pass. `sleep` waits, `clock`
     never jumps, `agent` is the User-Agent. A server that queues is waited for as it says, for an
-    hour at most. A login may stand in the URL.
+    hour at most; one that gives no sign of life for `gone_s` seconds is given up. A login may stand
+    in the URL.
     """
 
     def __init__(
@@ -45,8 +48,10 @@ class HttpTransport:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         pace_window_s: float = _PACE_WINDOW_S,
+        gone_s: float = _GONE_S,
     ) -> None:
         self._pace_window_s = pace_window_s
+        self._gone_s = gone_s
         self._data_folder = data_folder
         self._multicast = multicast
         self._multicast_interface = multicast_interface
@@ -99,10 +104,27 @@ class HttpTransport:
 
         async def bring() -> None:
             network = open_network(options)
+            told_until_s = 0.0
+
+            def hear(event: str, data: Mapping[str, object]) -> None:
+                nonlocal told_until_s
+                if event == "wait":
+                    told_until_s = network.now() + float(str(data["seconds"]))
+
+            def came() -> int:
+                joining = download.joining
+                aside = joining.received_bytes if joining is not None else 0
+                return download.state.received_bytes() + aside
+
+            def gone() -> bool:
+                board = download.board
+                return network.now() >= told_until_s and not (board is not None and board.done)
+
             try:
-                download = build(network, read_urls([url]), path, options, metalink=signed)
+                download = build(network, read_urls([url]), path, options, hear, signed)
                 work = asyncio.ensure_future(finish(download))
-                await self._at_a_pace(work, download.state.received_bytes)
+                pace = asyncio.ensure_future(self._at_a_pace(work, download.state.received_bytes))
+                await self._while_alive(pace, came, gone)
             finally:
                 await network.close()
 
@@ -119,6 +141,30 @@ class HttpTransport:
             raise DownloadError(str(fault)) from fault
         except failures.DownloadFailed as fault:
             raise DownloadError(str(fault)) from fault
+
+    async def _while_alive(
+        self, work: asyncio.Future[None], came: Callable[[], int], may_be_gone: Callable[[], bool]
+    ) -> None:
+        """Wait for a download; raise DownloadError when its server is gone: neither bytes nor word.
+
+        Who is told to wait in a queue, and whose file is being checked, may not expect any.
+        """
+        before = silent_s = 0.0
+        step_s = self._gone_s / 10
+        try:
+            while not (await asyncio.wait([work], timeout=step_s))[0]:
+                now = came()
+                silent_s = silent_s + step_s if now == before and may_be_gone() else 0.0
+                before = now
+                if silent_s >= self._gone_s - step_s / 2:
+                    raise DownloadError(
+                        f"nothing came from it for {self._gone_s:.0f} s, and what came is kept"
+                    )
+        finally:
+            if not work.done():
+                work.cancel()
+                await asyncio.wait([work])
+        await work
 
     async def _at_a_pace(
         self, work: asyncio.Future[Result], received_bytes: Callable[[], int]
