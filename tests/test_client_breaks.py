@@ -10,8 +10,9 @@ import pytest
 from faulty_mirrors import Behaviour, running
 from test_client_download import DATA, RATE, SHA, WRONG, Run, one
 
-from client.api import Options, build, finish, open_network, read_urls
+from client.api import Options, build, fetch_blocking, finish, open_network, read_urls
 from client.fetch.breaks import Again, Break, Fault, judge
+from client.net.errors import LocalProblem
 from client.net.retry import Failed, GiveUp, Granted, Manners, Visit, WaitUntil
 
 __all__ = ["one"]
@@ -45,6 +46,26 @@ def test_how_a_connection_ends_says_what_to_do(
     one: Break, single: bool, cut: int | None, verdict: Again | Fault
 ) -> None:
     assert judge(one, single=single, cut_before=cut) == verdict
+
+
+def test_a_fault_in_the_timer_ends_the_download_in_one_sentence(
+    one: Run, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without its timer it would go on with no watch, no peers and no time-outs."""
+
+    def emit(event: str, data: object) -> None:
+        if event == "progress":
+            raise ValueError("nothing to draw on")
+
+    with (
+        running(Behaviour(DATA, rate=RATE / 10)) as mirrors,
+        pytest.raises(LocalProblem, match="ValueError: nothing to draw on"),
+    ):
+        fetch_blocking(
+            [mirrors[0].url], one.path, Options(data_folder=one.folder / "data", environ={}), emit
+        )
+    assert not one.path.exists()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_where_no_mirror_has_ranges_the_fastest_answer_is_kept(one: Run) -> None:

@@ -61,7 +61,7 @@ from client.fetch.report import make_result, remember
 from client.fetch.sharing import make_board
 from client.fetch.state import DownloadPhase, State
 from client.fetch.workers import Worker
-from client.net.errors import Corrupt, DownloadFailed, Interrupted, UsageProblem
+from client.net.errors import Corrupt, DownloadFailed, Interrupted, LocalProblem, UsageProblem
 from client.net.identity import client_secret, data_folder
 from client.net.network import Network
 from client.net.request_builder import Asking
@@ -185,12 +185,14 @@ class Download:
         self.state.phase = DownloadPhase.OVER
         if self.result is None:
             self.failure = problem
-        self._leave_others()
-        for worker in self._workers.values():
-            worker.hang_up()
-        if self.result is None:
-            self.target.close(discard=isinstance(problem, Corrupt))
-        self.when_over()
+        try:
+            self._leave_others()
+            for worker in self._workers.values():
+                worker.hang_up()
+            if self.result is None:
+                self.target.close(discard=isinstance(problem, Corrupt))
+        finally:
+            self.when_over()
 
     # -- deciding and acting -------------------------------------------------------------------
 
@@ -442,10 +444,18 @@ class Download:
     def _tick(self) -> None:
         if self.over:
             return
-        if self.result is None:
-            self._look_after(self.network.now())
-        else:
-            self._part()
+        try:
+            if self.result is None:
+                self._look_after(self.network.now())
+            else:
+                self._part()
+        except DownloadFailed as problem:
+            self.fail(problem)
+        except Exception as fault:  # noqa: BLE001 - without its timer nothing looks after it
+            what = f"{type(fault).__name__}: {fault}"
+            local = LocalProblem(f"a fault while it ran ({what}); what arrived is kept")
+            local.__cause__ = fault
+            self.fail(local)
         if not self.over:
             self.network.call_later(TICK_S, self._tick)
 
