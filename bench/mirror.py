@@ -15,6 +15,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -47,17 +48,44 @@ class RunCost:
     peak_bytes: int
 
 
-def timed(command: Sequence[object]) -> RunCost:
-    """Run a command and count the CPU of it and its children."""
+class NotDone(SystemExit):
+    """A command that was ended because it took too long."""
+
+
+#: No round of any program here takes near so long.
+_LIMIT_S = 1200.0
+
+
+def timed(command: Sequence[object], limit_s: float = _LIMIT_S) -> RunCost:
+    """Run a command and count the CPU of it and its children.
+
+    Raises SystemExit with what it said when it fails, NotDone when it has not ended in `limit_s`.
+    """
     started = time.monotonic()
     with tempfile.TemporaryFile("w+") as out:
         words = [str(word) for word in command]
-        process = subprocess.Popen(words, stdout=out, stderr=out, env=ENVIRONMENT)
+        process = subprocess.Popen(
+            words, stdout=out, stderr=out, env=ENVIRONMENT, start_new_session=True
+        )
+        overdue = threading.Event()
+
+        def end() -> None:
+            overdue.set()
+            os.killpg(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(limit_s, end)
+        timer.start()
+        # Its status is taken only once the timer cannot hit another process any more.
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        timer.cancel()
+        timer.join()
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         wall_s = time.monotonic() - started
         out.seek(0)
         output = out.read()
+    if overdue.is_set():
+        raise NotDone(f"{words[0]} was not done in {limit_s:.0f} s")
     if process.returncode:
         raise SystemExit(f"{' '.join(words)}:\n{output}")
     return RunCost(used.ru_utime + used.ru_stime, wall_s, output, used.ru_maxrss * 1024)

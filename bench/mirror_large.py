@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.mirror import TIDEGATE, Origin, RunCost, copy, row, same, timed
+from bench.mirror import TIDEGATE, NotDone, Origin, RunCost, copy, row, same, timed
 
 #: How a round is called, and whether the tree was edited before it.
 ROUNDS = ("first", "update", "nothing changed")
@@ -223,7 +223,10 @@ def main() -> None:
         }
         for name, (needs, run) in runs.items():
             if shutil.which(needs) and (not given.only or name.startswith(tuple(given.only))):
-                verdicts[name] = run()
+                try:
+                    verdicts[name] = run()
+                except NotDone as late:
+                    verdicts[name] = str(late)
         sys.stdout.write(
             f"\n{', '.join(f'{name}: {verdict}' for name, verdict in verdicts.items())}\n"
         )
