@@ -334,13 +334,15 @@ def test_downloads_start_while_nobody_leads_for_long(tmp_path: Path, asking: Ask
                 return len(found) >= 3
 
             wait_for(started, 60)
+            with urllib.request.urlopen(f"{server.url}/-/ready", timeout=30) as said:
+                assert b"Nobody leads the queue at present: this process starts" in said.read()
         finally:
             os.kill(leader, signal.SIGCONT)
         assert found == [digests["big.iso"]] * 3
 
         def led() -> bool:
             with urllib.request.urlopen(f"{server.url}/-/ready", timeout=30) as answer:
-                return b"nobody leads" not in answer.read()
+                return b"Nobody leads" not in answer.read()
 
         wait_for(led, 30)
         assert led()

@@ -174,6 +174,15 @@ def _led_by_nobody(house: FleetHouse) -> None:
     house.wait(PATIENCE_S + 1)
 
 
+def test_a_probe_does_not_wait_for_a_leader_that_stands_still() -> None:
+    house = FleetHouse(slots=2)
+    house.wait(10)
+    assert house.fleet[0].fault == ""
+    house.leader.stop()
+    house.wait(2.25)
+    assert house.fleet[0].fault.startswith("The leader says nothing")
+
+
 def test_a_node_without_a_leader_for_long_starts_downloads_on_its_share_of_the_slots() -> None:
     house = FleetHouse(slots=9, reserve_small=1)
     parked = [house.ask_at(0, f"192.0.2.{n}") for n in range(1, 9)]
@@ -189,7 +198,9 @@ def test_a_node_without_a_leader_for_long_starts_downloads_on_its_share_of_the_s
     early = house.ask_at(0, "198.51.100.1")
     house.wait(PATIENCE_S - 1)
     assert (early.started, early.connection.status) == (False, 0)
+    assert house.fleet[0].fault.endswith("large downloads wait for a leader.")
     house.wait(2)
+    assert "on its own part of the slots" in house.fleet[0].fault
     # Eight slots for large ones are four at each of two nodes; three were taken.
     assert early.started
     full = house.ask_at(0, "198.51.100.2")

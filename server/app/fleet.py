@@ -118,6 +118,8 @@ def _fault(nodes: Nodes, plan: FleetPlan, now: float) -> str:
     if away:
         named = ", ".join(away[:3]) + (" and others" if len(away) > 3 else "")
         found.append(f"{named} {'is' if len(away) == 1 else 'are'} away.")
+        if plan.cluster is not None:
+            found.append("Who still runs there starts downloads on slots of its own.")
     if plan.cluster is not None and not plan.cluster.sure():
         found.append("The database does not answer: this leader goes on, and none can follow it.")
     return " ".join(found)

@@ -34,17 +34,17 @@ def add_routes(site: Site, vitals: Vitals) -> None:
 def add_node_routes(site: Site, admission: RemoteAdmission, draining: Callable[[], bool]) -> None:
     """The same at a node, which asks its leader while there is one.
 
-    Without one it is ready all the same: what runs goes on, small files are served, and large ones
-    wait a moment for the next leader, or start on this node's own slots.
+    Without one it is ready all the same, and says what is wrong: what runs goes on, small files are
+    served, and large ones wait a moment for the next leader, or start on this node's own slots.
     """
 
     def ready(request: Request) -> None:
         if draining():
             request.refuse(503, "closed", "This server is about to stop.", [(b"Retry-After", b"5")])
-        elif admission.led:
-            admission.ask(request)
+        elif admission.fault:
+            _say(request, f"ready\n{admission.fault}\n")
         else:
-            _say(request, "ready, but nobody leads the queue at present\n")
+            admission.ask(request)
 
     site.add_route(LIVE, lambda request: _say(request, "live\n"))
     site.add_route(READY, ready)

@@ -445,6 +445,8 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
         f"Policy    {name}: {POLICIES[name].summary}",
         f"          {settings.slots} slots{reserved}",
     ]
+    if service.nodes is not None:
+        lines.append(f"Nodes     {len(service.nodes)} processes serve, and one has the queue")
     lines += [f"Files     {url}/" for url in urls]
     example = _example(service)
     if example is not None:

@@ -485,16 +485,21 @@ class Leader:
         """A node will say hello."""
 
     def _closed(self, link: Link[FromNode]) -> None:
+        node = self._forget_node(link)
+        if node is not None and node.serves:
+            _log.info("Node {name} (process {pid}) has left.", name=node.name, pid=node.pid)
+
+    def _forget_node(self, link: Link[FromNode]) -> Node | None:
+        """Its connection is over; the node, if it has said hello."""
         node = self._by_link.pop(link, None)
         if node is None:
-            return
+            return None
         self.nodes.remove(node, self._reactor.seconds())
         if self._early is not None:
             self._early = [one for one in self._early if one[0] is not node]
-        if node.serves:
-            _log.info("Node {name} (process {pid}) has left.", name=node.name, pid=node.pid)
         for remote in tuple(node.remote.values()):
             remote.gone()
+        return node
 
     def _received(self, link: Link[FromNode], messages: list[FromNode]) -> None:
         node = self._by_link.get(link)
@@ -517,7 +522,10 @@ class Leader:
         if old is not None and message.serves:
             # Its connection broke and nobody has noticed here.
             old.link.drop()
-            self._closed(old.link)
+            self._forget_node(old.link)
+        elif message.serves and self._epoch:
+            # A node that leads itself is no news.
+            _log.info("Node {name} (process {pid}) is here.", name=message.name, pid=message.pid)
         node = Node(message.name, message.pid, link, message.machine, message.serves)
         node.version = message.version
         self._by_link[link] = node

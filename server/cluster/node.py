@@ -79,6 +79,8 @@ END_S = 0.5
 _SMOOTHING = 0.5
 #: A leader says something every second; one that has not for so long is looked for again.
 SILENT_S = 5.0
+#: Probes are not sent to one that has said nothing for so long, in seconds.
+_QUIET_S = 2.0
 _TICKET = b"tidegate-ticket"
 
 
@@ -240,6 +242,20 @@ class RemoteAdmission:
     def led(self) -> bool:
         """Whether a leader of all is there."""
         return self._welcomed and self._own is None
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with the lead, in a sentence; empty while a leader is heard."""
+        if self._own is not None:
+            return (
+                "Nobody leads the queue at present: this process starts downloads on its own part "
+                "of the slots, and a place is told when a leader is back."
+            )
+        if not self._welcomed:
+            return "Nobody leads the queue at present: large downloads wait for a leader."
+        if self._silent_s >= _QUIET_S:
+            return "The leader says nothing: large downloads wait for it."
+        return ""
 
     # -- Admission ---------------------------------------------------------------------------
 
