@@ -485,7 +485,7 @@ class HookedAdmission:
         slots = self.policy.large_slots()
         part = crowds.most_in_front(slots, self._network_shares)
         if not queue.stands_back(row):
-            rest = max(1, slots - part * crowds.that_start(now))
+            rest = max(1, slots - part * crowds.backed)
             return place + min(queue.back_before(row), place * (slots - rest) // rest)
         number = queue.table.number[row]
         in_front, before = crowds.before(number)

@@ -53,15 +53,6 @@ class Crowds:
         """How many crowds have tickets that stand back."""
         return len(self._back)
 
-    def that_start(self, now: float) -> int:
-        """How many of them have no slots that they do not use, and so do start beside the others.
-
-        As many are looked at as are looked at in one go.
-        """
-        looked_at = list(islice(self._back, _LOOKED_AT))
-        start = sum(self._unused(network, now) == 0 for network in looked_at)
-        return start * len(self._back) // max(1, len(looked_at))
-
     def most_in_front(self, slots: int, shares: int) -> int:
         """What one crowd may have in front of so many slots; `shares` 0: all."""
         if not shares:
