@@ -14,11 +14,12 @@ from pathlib import Path
 from random import Random
 
 from client.mirror.place import Place
-from client.mirror.stage import LiveDisk, attributes_of, stamp_of
+from client.mirror.stage import LiveDisk, attributes_of
+from protocol.disk.scan import read_cache, stamp_of
 from protocol.errors import BadManifest
 from protocol.tree import KEPT_MODE, Entry, decode_entry
 from protocol.tree_diff import pair_up
-from protocol.tree_scan import GRAIN_NS, Cached, Seen, decode_cached, encode_cached, scan
+from protocol.tree_scan import GRAIN_NS, Cached, Seen, encode_cached, scan
 
 #: Fetching a single content costs about as much as this many bytes of a snapshot.
 REQUEST_WORTH_BYTES = 16 << 10
@@ -89,7 +90,7 @@ def find_drift(place: Place, now: float, *, paranoid: bool = False) -> Drift | N
 def _find_drift(place: Place, now: float, *, paranoid: bool) -> Drift:
     drift = Drift.none()
     seen = Seen()
-    cache = [] if paranoid else _read_cache(place.cache)
+    cache = [] if paranoid else read_cache(place.cache)
     fresh = place.home / "next.cache"
     with fresh.open("wb") as out:
         actual = scan(
@@ -148,17 +149,3 @@ def remember(place: Place, now: float) -> None:
             if known and stamp.mtime_ns < now_ns - GRAIN_NS:
                 out.write(encode_cached(Cached(entry.path, stamp, entry.sha256)))
     os.replace(fresh, place.cache)
-
-
-def _read_cache(path: Path) -> Iterator[Cached]:
-    """The cache's lines; a damaged rest is left out, which only costs reading."""
-    try:
-        lines = path.open("rb")
-    except FileNotFoundError:
-        return
-    with lines:
-        for line in lines:
-            try:
-                yield decode_cached(line)
-            except BadManifest:
-                return

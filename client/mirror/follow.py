@@ -15,13 +15,14 @@ from tuf.api.exceptions import DownloadError
 from client.mirror.bringing import Bringer
 from client.mirror.building import Builder
 from client.mirror.drift import Drift, find_drift, remember
-from client.mirror.place import Place, sync_filesystem
+from client.mirror.place import Place
 from client.mirror.problem import MirrorProblem, named
 from client.mirror.stage import ignores_case
 from client.mirror.transport import ChannelTransport
 from client.mirror.trust import Trust, Verified
 from client.net.urls import parse
 from protocol.channel import Edge, Version, route
+from protocol.disk.durable import sync_filesystem
 
 _MEMORY_PER_WINDOW = 4
 

@@ -16,7 +16,6 @@ import errno
 import fcntl
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +23,7 @@ from pathlib import Path
 
 from client.mirror.problem import MirrorProblem
 from client.mirror.stage import remove_tree
+from protocol.disk.durable import write_whole
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _AT_FDCWD = -100
@@ -50,30 +50,6 @@ class MirrorRecord:
     going_manifest: str = ""
     going_inode: int = 0
     shunned: int = 0
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a small file so that a crash leaves the old or the new one."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def sync_filesystem(path: Path) -> None:
-    """Make everything written so far on the file system of `path` durable (syncfs, Linux)."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        if _LIBC.syncfs(handle) != 0:
-            os.sync()
-    finally:
-        os.close(handle)
 
 
 def exchange(one: Path, other: Path) -> None:

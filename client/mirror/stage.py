@@ -13,6 +13,7 @@ from pathlib import Path
 
 from client.mirror.problem import MirrorProblem
 from protocol.batch_group import FilePart
+from protocol.disk.scan import found_name, found_root, stamp_of
 from protocol.errors import BadManifest
 from protocol.tree import ATTRIBUTE_PREFIX, KEPT_MODE, Attributes, Entry, leads_out
 from protocol.tree_scan import Found, Stamp
@@ -27,10 +28,6 @@ _HOLE = bytes(_HOLE_BYTES)
 _MOST_REMEMBERED = 10_000
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def stamp_of(found: os.stat_result) -> Stamp:
-    return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
 
 
 class DiskStage:
@@ -310,8 +307,7 @@ class LiveDisk:
         self._root = str(root)
 
     def root(self) -> Found:
-        found = os.stat(self._root)
-        return Found("", "d", stat.S_IMODE(found.st_mode), stamp_of(found))
+        return found_root(self._root)
 
     def list(self, path: str) -> Iterator[Found]:
         try:
@@ -321,7 +317,7 @@ class LiveDisk:
         with names:
             for name in names:
                 try:
-                    found = _found(name)
+                    found = found_name(name)
                 except FileNotFoundError:
                     # Removed under our eyes.
                     continue
@@ -335,18 +331,6 @@ class LiveDisk:
         except OSError:
             # Unreadable or gone this very moment: no content has this digest.
             return found.stamp, "0" * 64
-
-
-def _found(name: os.DirEntry[str]) -> Found:
-    seen = name.stat(follow_symlinks=False)
-    mode, stamp = stat.S_IMODE(seen.st_mode), stamp_of(seen)
-    if stat.S_ISREG(seen.st_mode):
-        return Found(name.name, "f", mode, stamp, seen.st_nlink)
-    if stat.S_ISDIR(seen.st_mode):
-        return Found(name.name, "d", mode, stamp)
-    if stat.S_ISLNK(seen.st_mode):
-        return Found(name.name, "l", mode, stamp, target=os.readlink(name.path))
-    return Found(name.name, "other", mode, stamp)
 
 
 def remove_tree(root: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from protocol.disk.durable import write_whole
 from server.admin.revisions import Configured, usable
 from server.admission.number_allocator import BLOCK
 from server.admission.own_pages import BadTemplate, OwnPages
@@ -25,7 +26,6 @@ from server.http.accesslog import AccessLog
 from server.http.clock import Reactor
 from server.http.log_format import parse_format
 from server.http.log_outlets import BackgroundWriter, LineWriter, open_outlet
-from server.mirror.durable import write_whole
 from server.store.cluster import Fenced
 from server.store.database import Database, StoreUnavailable, sqlite_url
 from server.store.journal import JournalState, read_journal, reserve_numbers

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
 
 from twisted.logger import Logger
 
+from protocol.disk.durable import write_whole
 from protocol.ticket import Key, KeyRing
 from server.app.config import CannotStart
 from server.http.clock import Clock, Repeat
@@ -108,18 +108,11 @@ def _read(path: Path) -> Entries:
 
 
 def _write(path: Path, entries: Entries) -> None:
-    # Made with its final mode and moved into place: at no moment is a key readable by others.
-    fresh = path.with_name(path.name + ".new")
-    fresh.unlink(missing_ok=True)
+    # Made with its final mode: at no moment is a key readable by others.
     text = json.dumps(
         [
             {"name": key.name, "secret": key.secret.hex(), "made_s": made_s}
             for key, made_s in entries
         ]
     )
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as stream:
-        stream.write(text + "\n")
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(fresh, path)
+    write_whole(path, (text + "\n").encode("ascii"), mode=0o600)

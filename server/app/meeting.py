@@ -16,9 +16,9 @@ from twisted.internet.defer import fail
 from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint
 from twisted.internet.error import ConnectError
 
+from protocol.disk.durable import write_whole
 from server.cluster.identity import MutualTls, NodeIdentity
 from server.http.clock import Reactor
-from server.mirror.durable import write_whole
 
 _NAME = "cluster.json"
 

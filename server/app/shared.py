@@ -10,10 +10,10 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from protocol.disk.durable import write_whole
 from protocol.ticket import Key, KeyRing
 from server.app.keys import Entries, read_keys, renewed
 from server.cluster.identity import NodeIdentity, make_identity
-from server.mirror.durable import write_whole
 from server.store.cluster import Secret, read_secrets, take_turns, write_secrets
 from server.store.database import Database
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from server.mirror.durable import write_whole
+from protocol.disk.durable import write_whole
 from server.mirror.registry import Admitted
 from server.mirror.repository import RepositoryProblem
 

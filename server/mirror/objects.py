@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from protocol.disk.scan import found_name, found_root, stamp_of
 from protocol.tree import Entry
 from protocol.tree_scan import Found, Stamp
 
@@ -29,10 +30,6 @@ _TRIES = 3
 
 class ObjectError(Exception):
     """A content that cannot be stored or is no longer right; says what to do."""
-
-
-def stamp_of(found: os.stat_result) -> Stamp:
-    return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, found.st_dev)
 
 
 class ObjectStore:
@@ -172,25 +169,12 @@ class PublishedDisk:
         self._store = store
 
     def root(self) -> Found:
-        found = self._root.stat()
-        return Found("", "d", stat.S_IMODE(found.st_mode), stamp_of(found))
+        return found_root(self._root)
 
     def list(self, path: str) -> Iterator[Found]:
         with os.scandir(f"{self._root}/{path}") as names:
             for name in names:
-                yield _found(name)
+                yield found_name(name)
 
     def digest(self, path: str, found: Found) -> tuple[Stamp, str]:
         return self._store.put(f"{self._root}/{path}")
-
-
-def _found(name: os.DirEntry[str]) -> Found:
-    seen = name.stat(follow_symlinks=False)
-    mode, stamp = stat.S_IMODE(seen.st_mode), stamp_of(seen)
-    if stat.S_ISREG(seen.st_mode):
-        return Found(name.name, "f", mode, stamp, seen.st_nlink)
-    if stat.S_ISDIR(seen.st_mode):
-        return Found(name.name, "d", mode, stamp)
-    if stat.S_ISLNK(seen.st_mode):
-        return Found(name.name, "l", mode, stamp, target=os.readlink(name.path))
-    return Found(name.name, "other", mode, stamp)

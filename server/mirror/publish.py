@@ -19,6 +19,8 @@ from pathlib import Path
 from protocol.batch import Header
 from protocol.batch_generate import GeneratedUpdate, generate
 from protocol.channel import Edge, Index, Version, check_channel, prune
+from protocol.disk.durable import replacing
+from protocol.disk.scan import read_cache
 from protocol.errors import BadManifest
 from protocol.tree import (
     ATTRIBUTE_PREFIX,
@@ -33,8 +35,7 @@ from protocol.tree import (
     leads_out,
     name_some,
 )
-from protocol.tree_scan import Cached, Seen, decode_cached, encode_cached, scan
-from server.mirror.durable import replacing
+from protocol.tree_scan import Seen, encode_cached, scan
 from server.mirror.objects import ObjectError, ObjectStore, PublishedDisk
 from server.mirror.repository import (
     Lifetimes,
@@ -240,7 +241,7 @@ class Publisher:
         with manifest.open("wb") as out, replacing(cache_path) as cache_out:
             entries = scan(
                 PublishedDisk(tree, self._store),
-                [] if self.settings.paranoid else _read_cache(cache_path),
+                [] if self.settings.paranoid else read_cache(cache_path),
                 lambda line: cache_out.write(encode_cached(line)),
                 int(now * 1e9),
                 skip=lambda path: path == inside,
@@ -390,17 +391,3 @@ class Publisher:
             yield
         finally:
             os.close(handle)
-
-
-def _read_cache(path: Path) -> Iterator[Cached]:
-    """The cache's lines; a damaged rest is left out, which only costs reading."""
-    try:
-        lines = path.open("rb")
-    except FileNotFoundError:
-        return
-    with lines:
-        for line in lines:
-            try:
-                yield decode_cached(line)
-            except BadManifest:
-                return

@@ -36,7 +36,7 @@ from tuf.api.metadata import (
 from tuf.api.serialization import DeserializationError
 
 from protocol.channel import Index, decode_index, encode_index, index_path
-from server.mirror.durable import sync_filesystem, write_whole
+from protocol.disk.durable import sync_filesystem, write_whole
 
 ONLINE_ROLES = ("targets", "snapshot", "timestamp")
 

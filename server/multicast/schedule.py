@@ -19,6 +19,7 @@ from pathlib import Path
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from protocol.disk.durable import write_whole
 from protocol.errors import ProtocolError
 from protocol.fec import BlockLayout
 from protocol.session import Capability
@@ -53,17 +54,14 @@ def write_entry(state: Path, entry: ScheduledSend) -> Path:
     """Put an entry where the server looks. Raises OSError."""
     folder = state / FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    name = f"{int(entry.at)}-{secrets.token_hex(4)}"
-    beside = folder / f".{name}.new"
     document = {
         "path": entry.path,
         "at": entry.at,
         "passes": entry.passes,
         "listens": entry.listens,
     }
-    beside.write_text(json.dumps(document))
-    final = folder / f"{name}.json"
-    os.replace(beside, final)
+    final = folder / f"{int(entry.at)}-{secrets.token_hex(4)}.json"
+    write_whole(final, json.dumps(document).encode())
     return final
 
 

@@ -23,10 +23,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
+from protocol.disk.durable import write_whole
 from server.files.openfile import OpenFile
 from server.files.transfer import FileKey
 from server.http.clock import Threads, in_pool
-from server.mirror.durable import write_whole
 
 _log = Logger()
 _FD = 3

@@ -1,0 +1,1 @@
+"""What server and client both do on a file system: durable writes, and looking at a tree."""

@@ -1,0 +1,49 @@
+"""What `protocol.tree_scan` asks of a real tree, and the cache that it keeps between two scans."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from protocol.errors import BadManifest
+from protocol.tree_scan import Cached, Found, Stamp, decode_cached
+
+
+def stamp_of(seen: os.stat_result) -> Stamp:
+    """What an inode shows without its content being read."""
+    return Stamp(seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino, seen.st_dev)
+
+
+def found_root(root: str | Path) -> Found:
+    """The tree's own directory; a symbolic link to it is followed."""
+    seen = os.stat(root)
+    return Found("", "d", stat.S_IMODE(seen.st_mode), stamp_of(seen))
+
+
+def found_name(name: os.DirEntry[str]) -> Found:
+    """One name in a directory, never followed. Raises OSError where it is gone."""
+    seen = name.stat(follow_symlinks=False)
+    mode, stamp = stat.S_IMODE(seen.st_mode), stamp_of(seen)
+    if stat.S_ISREG(seen.st_mode):
+        return Found(name.name, "f", mode, stamp, seen.st_nlink)
+    if stat.S_ISDIR(seen.st_mode):
+        return Found(name.name, "d", mode, stamp)
+    if stat.S_ISLNK(seen.st_mode):
+        return Found(name.name, "l", mode, stamp, target=os.readlink(name.path))
+    return Found(name.name, "other", mode, stamp)
+
+
+def read_cache(path: Path) -> Iterator[Cached]:
+    """The cache's lines; a damaged rest is left out, which only costs reading."""
+    try:
+        lines = path.open("rb")
+    except FileNotFoundError:
+        return
+    with lines:
+        for line in lines:
+            try:
+                yield decode_cached(line)
+            except BadManifest:
+                return
