@@ -22,6 +22,9 @@ import pytest
 from faulty_mirrors import Behaviour, Mirror, running, wait_for
 from running import RunningServer
 
+from client.net.errors import LocalProblem
+from client.storage.output import FileTarget, is_outlet
+
 ROOT = Path(__file__).parent.parent
 DATA = Random(9).randbytes(3_000_000)
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -118,6 +121,25 @@ def test_a_tar_is_unpacked_while_it_arrives_from_two_mirrors(tmp_path: Path) -> 
         assert reading.stderr is not None
         reading.stderr.close()
     assert (tmp_path / "inner.bin").read_bytes() == DATA
+
+
+def test_a_device_or_a_pipe_is_written_into_and_never_replaced(tmp_path: Path) -> None:
+    pipe, full = tmp_path / "pipe", tmp_path / "full"
+    os.mkfifo(pipe)
+    # As root, /dev/null itself was once replaced by a file, for the whole machine.
+    full.symlink_to("/dev/full")
+    with running(Behaviour(DATA)) as (mirror,):
+        process = start(tmp_path, mirror.url, "-o", str(pipe))
+        assert pipe.read_bytes() == DATA
+        assert process.wait(20) == 0
+        code, _, err = get(tmp_path, mirror.url, "-o", str(full))
+    assert pipe.is_fifo()
+    assert (code, full.is_symlink()) == (8, True)
+    assert "cannot write /dev/full: the disk is full" in err
+    with pytest.raises(LocalProblem, match="no ordinary file"):
+        FileTarget(full).resumable()
+    assert is_outlet(Path("/proc/self/status"))
+    assert not is_outlet(tmp_path / "x")
 
 
 def half(folder: Path, mirrors: list[Mirror], *words: str) -> subprocess.Popen[bytes]:

@@ -16,6 +16,7 @@ from client.fetch.metalink import Metalink
 from client.net.errors import DownloadFailed, LocalProblem, UsageProblem
 from client.net.identity import data_folder, forget
 from client.net.sockets import run_blocking
+from client.storage.output import is_outlet
 
 _META = (".meta4", ".metalink")
 #: Either ends a download so that the same command can go on.
@@ -132,9 +133,12 @@ def _one(
     urls = read_urls(words)
     place: Path | int
     named = chosen = output is not None
+    outlet = -1
     if output == "-":
         sys.stdout.flush()
         place = 1
+    elif output is not None and is_outlet(Path(output)):
+        place = outlet = _open_outlet(output)
     else:
         folder, own = Path(), metalink.name if metalink is not None else urls[0].file_name()
         if output is not None:
@@ -160,7 +164,18 @@ def _one(
             show.end()
             await network.close()
 
-    return run_blocking(fetch, STOPPED_BY)
+    try:
+        return run_blocking(fetch, STOPPED_BY)
+    finally:
+        if outlet >= 0:
+            os.close(outlet)
+
+
+def _open_outlet(name: str) -> int:
+    try:
+        return os.open(name, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    except OSError as error:
+        raise LocalProblem.of(error, name) from None
 
 
 def _already(path: Path, options: Options, metalink: Metalink | None) -> Result | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +34,24 @@ class Target(Protocol):
     def close(self, *, discard: bool) -> None: ...
 
 
+#: What stands here belongs to the system: never a place for a file of ours.
+_SYSTEM = ("/dev/", "/proc/", "/sys/")
+_ORDINARY = ("/dev/shm/",)
+
+
+def is_outlet(path: Path) -> bool:
+    """Whether bytes are written into what has that name, and its name is never given to a file:
+    a device, a pipe, or anything else of the system's (/dev/stdout may lead to a file)."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        return True
+    place = os.path.join(os.path.realpath(path.parent), path.name)
+    return place.startswith(_SYSTEM) and not place.startswith(_ORDINARY)
+
+
 #: So many numbered names are tried before the folder counts as hopeless.
 _MOST_NAMESAKES = 10_000
 
@@ -58,6 +77,9 @@ class FileTarget:
         journal_path = self._final.with_name(self._final.name + JOURNAL_SUFFIX)
         if self._final.is_dir():
             raise LocalProblem(f"cannot write {self._final}: a folder has that name")
+        if is_outlet(self._final):
+            # Its name would be given to a file, for everybody on this machine.
+            raise LocalProblem(f"cannot replace {self._final}: it is no ordinary file")
         if self._journal is None:
             if not journal_path.exists() and not self._part.exists():
                 return None
@@ -249,7 +271,7 @@ class StreamTarget:
     def _written(self, result: object, passed: int) -> None:
         self._writing = False
         if isinstance(result, OSError):
-            self._fail(LocalProblem.of(result, "standard output"))
+            self._fail(LocalProblem.of(result, _name_of(self._fd)))
             return
         if self._ring is not None:
             self._ring.passed = passed
@@ -279,6 +301,15 @@ class StreamTarget:
 
     def close(self, *, discard: bool) -> None:
         """Nothing to keep."""
+
+
+def _name_of(fd: int) -> str:
+    if fd == 1:
+        return "standard output"
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return f"descriptor {fd}"
 
 
 class _Memory:
