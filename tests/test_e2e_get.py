@@ -131,9 +131,9 @@ def test_a_device_or_a_pipe_is_written_into_and_never_replaced(tmp_path: Path) -
     with running(Behaviour(DATA)) as (mirror,):
         process = start(tmp_path, mirror.url, "-o", str(pipe))
         assert pipe.read_bytes() == DATA
-        assert process.wait(20) == 0
+        process.communicate(timeout=20)
         code, _, err = get(tmp_path, mirror.url, "-o", str(full))
-    assert pipe.is_fifo()
+    assert (process.returncode, pipe.is_fifo()) == (0, True)
     assert (code, full.is_symlink()) == (8, True)
     assert "cannot write /dev/full: the disk is full" in err
     with pytest.raises(LocalProblem, match="no ordinary file"):
