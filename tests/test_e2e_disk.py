@@ -165,9 +165,14 @@ def test_an_operators_change_is_stored_when_it_is_answered(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:
     release, state = tmp_path / "release", tmp_path / "state"
-    make_release(release, big_iso=1_000)
+    make_release(release, big_iso=1)
+    os.truncate(release / "big.iso", 100_000_000)
     admin = ("--admin", "127.0.0.1:0")
-    with serving(release, state, *admin, **disk.environ) as server:
+    with (
+        serving(release, state, *admin, *ONE_SLOT, **disk.environ) as server,
+        urllib.request.urlopen(f"{server.url}/big.iso", timeout=60),
+    ):
+        assert [ask(server, name) for name in ("first", "second")] == [503, 503]
         visit = AdminVisit(server)
         header = {"Authorization": f"Bearer {visit.api_token()}"}
         header["If-Match"] = visit.get("/api/v1/settings").headers["etag"]
@@ -177,17 +182,24 @@ def test_an_operators_change_is_stored_when_it_is_answered(
             return requests.request(method, url, json=body, headers=header, timeout=20)
 
         disk.set(f"write delay 30 {state}/tidegate.db", f"sync delay 30 {state}/tidegate.db")
+        expired, promoted = [t["number"] for t in visit.get("/api/v1/tickets").json()["tickets"]]
+        assert change("DELETE", f"/tickets/{expired}").ok
         assert change("POST", "/users", name="second", password="none of the usual").ok
         assert change("PATCH", "/settings", settings={"slots": 77}).ok
         assert change("PUT", "/doors", closed=True, text="moving house").ok
         assert change("POST", "/blocks", network="192.0.2.1").ok
         disk.set(f"write enospc 0 {state}/tidegate.db")
-        refused = change("POST", "/blocks", network="198.51.100.0/24")
-        assert refused.status_code == 503
-        assert "not stored yet" in refused.json()["detail"]
+        for refused in (
+            change("POST", "/blocks", network="198.51.100.0/24"),
+            change("POST", f"/tickets/{promoted}/promote"),
+            change("DELETE", f"/tickets/{promoted}"),
+        ):
+            assert refused.status_code == 503
+            assert "not stored yet" in refused.json()["detail"]
         server.kill()
         no_traceback(server)
     disk.heal()
+    assert journal(state)[expired] == "withdrawn"
     with sqlite3.connect(state / "tidegate.db") as found:
         kept = str([found.execute(f"SELECT * FROM {name}").fetchall() for name in TABLES])
     for word in ("second", '"slots": 77', "moving house", "192.0.2.1"):

@@ -151,6 +151,11 @@ def test_troubles_end_with_a_name_and_a_status(tmp_path: Path) -> None:
         follow = ("mirror", "follow", origin, tmp_path / "m", "--once", "--channel")
         nothing = run(*follow, "main")
         assert (nothing.returncode, nothing.stderr.split(":")[0]) == (6, "no-channel")
+        # Not otherwise for a mirror that reports.
+        secret = tmp_path / "secret"
+        secret.write_text("0" * 64)
+        reports = run(*follow, "main", "--report-as", "one", "--report-key", secret)
+        assert (reports.returncode, reports.stderr.split(":")[0]) == (6, "no-channel")
         must("mirror", "publish", tree, "--channel", "main", "--to", publish, "--keys", keys)
         must(*follow, "main")
         must("mirror", "init", publish, "--keys", keys)

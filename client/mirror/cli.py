@@ -151,12 +151,9 @@ def follow(
             version = follower.rollback()
             tell.line("rolled-back", f"Back at version {version}.", version=version)
             return
-        if once and reporting is None:
-            tell.done(follower.once())
-            return
     except MirrorProblem as problem:
         tell.failed(problem)
-        sys.exit(_PASSING if problem.passing else _LASTING)
+        sys.exit(_status(problem))
     service = MirrorService(
         follower,
         transport,
@@ -168,11 +165,15 @@ def follow(
         done=tell.done,
         failed=tell.failed,
     )
-    if once:
-        if service.round() is None:
-            sys.exit(_PASSING)
-        return
-    service.run()
+    if not once:
+        service.run()
+    ended = service.round()
+    if isinstance(ended, MirrorProblem):
+        sys.exit(_status(ended))
+
+
+def _status(problem: MirrorProblem) -> int:
+    return _PASSING if problem.passing else _LASTING
 
 
 class _Teller:

@@ -87,7 +87,7 @@ class MirrorService:
     def turn(self) -> None:
         """One round, and the pause after it."""
         followed = self.round()
-        if followed is not None and followed.latest >= self._promised:
+        if isinstance(followed, Followed) and followed.latest >= self._promised:
             self._setbacks = 0
             self._promised = self.wait_for_news()
             return
@@ -97,30 +97,30 @@ class MirrorService:
         self._setbacks += 1
         self._sleep(pause_s * (0.75 + self._rng.random() / 2))
 
-    def round(self) -> Followed | None:
-        """One round and its report; None when it failed."""
+    def round(self) -> Followed | MirrorProblem:
+        """One round and its report; why not when it failed."""
         began = self._steady()
         look = began >= self._look_at
         try:
             followed = self._follower.once(look=look)
         except MirrorProblem as problem:
-            self._failed(problem)
-            self.report(problem.code)
-            return None
+            return self._broke_off(problem)
         except Exception as fault:
             # A fault of this program must not leave a mirror unattended.
             logging.getLogger(__name__).exception("a round broke off")
-            self._failed(
-                MirrorProblem("internal", f"{type(fault).__name__}: {fault}", passing=True)
-            )
-            self.report("internal")
-            return None
+            text = f"{type(fault).__name__}: {fault}"
+            return self._broke_off(MirrorProblem("internal", text, passing=True))
         if look:
             ended = self._steady()
             self._look_at = ended + (ended - began) / _LOOKING_SHARE
         self._done(followed)
         self.report("")
         return followed
+
+    def _broke_off(self, problem: MirrorProblem) -> MirrorProblem:
+        self._failed(problem)
+        self.report(problem.code)
+        return problem
 
     def wait_for_news(self) -> int:
         """Return when the origin names a newer version (which), or after the interval (0)."""

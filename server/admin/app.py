@@ -23,7 +23,7 @@ from twisted.logger import Logger
 from protocol.errors import ProtocolError
 from server.admin.accounts import Accounts, Scope
 from server.admin.events import NotStored
-from server.admin.password_reset import take_reset
+from server.admin.password_reset import Reset, forget_reset, read_reset
 from server.admin.previews import Previews
 from server.admin.problems import Problem
 from server.admin.render import zone_of
@@ -138,6 +138,8 @@ class Admin:
     state: Path
     close: Callable[[], None]
     brake: LoginBrake = field(default_factory=LoginBrake)
+    #: The password from the host that was taken up last.
+    taken: Reset | None = None
 
     async def answer(self, call: Call) -> Answer:
         """The answer to any request whatever; never raises."""
@@ -198,14 +200,24 @@ class Admin:
         return dataclasses.replace(call, who=who)
 
     def take_reset(self) -> None:
-        """Take up a password that was given anew on the host."""
-        reset = take_reset(self.state)
+        """Take up a password that was given anew on the host; its file stays until it is stored."""
+        reset = read_reset(self.state)
         if reset is None:
             return
-        if self.accounts.reset_password(reset.name, reset.password_hash, self.server.now()):
+        # Its owner may have chosen another one since, while the database takes no writes.
+        if reset != self.taken and self.accounts.reset_password(
+            reset.name, reset.password_hash, self.server.now()
+        ):
             self.sessions.end_all(reset.name)
             text = f"the password of {reset.name} was reset on the host, one-time codes are off"
             self.server.events.add("account", text, who="host")
+        self.taken = reset
+
+        def settle(stored: bool) -> None:
+            if stored:
+                forget_reset(self.state, reset)
+
+        self.server.store.stored().addCallback(settle)
 
     def still_welcome(self, who: Principal, now: float) -> bool:
         """Whether a stream that this one opened may go on."""

@@ -1,7 +1,8 @@
 """A forgotten password, given anew on the host: no SQL, whether or not the server runs.
 
 `tidegate admin reset-password` leaves the new password's hash in the state folder, where only the
-server's own user may write; the server takes it up at its start and at the next login.
+server's own user may write; the server takes it up at its start and at the next login, and removes
+the file once its database has the password: whoever kills it in between costs nobody the reset.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def leave_reset(state: Path, name: str, password: str) -> None:
         raise
 
 
-def take_reset(state: Path) -> Reset | None:
-    """The reset that waits, and away with it; None when there is none, or none to be trusted."""
+def read_reset(state: Path) -> Reset | None:
+    """The reset that waits; None when there is none, or none to be trusted, which goes away."""
     path = state / _NAME
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
@@ -58,13 +59,26 @@ def take_reset(state: Path) -> Reset | None:
     with os.fdopen(descriptor, encoding="ascii") as stream:
         facts = os.fstat(stream.fileno())
         text = stream.read(10_000)
-    path.unlink(missing_ok=True)
     if facts.st_uid not in (0, os.geteuid()) or facts.st_mode & 0o077:
         log.error("{path} was not written by this server's user; it is ignored.", path=str(path))
-        return None
+    else:
+        try:
+            found = json.loads(text)
+            return Reset(str(found["name"]), str(found["password_hash"]))
+        except (ValueError, KeyError, TypeError):
+            log.error("{path} is damaged; run tidegate admin reset-password again.", path=str(path))
+    _remove(path)
+    return None
+
+
+def forget_reset(state: Path, reset: Reset) -> None:
+    """It is stored: away with its file, unless that holds another one by now."""
+    if read_reset(state) == reset:
+        _remove(state / _NAME)
+
+
+def _remove(path: Path) -> None:
     try:
-        found = json.loads(text)
-        return Reset(str(found["name"]), str(found["password_hash"]))
-    except (ValueError, KeyError, TypeError):
-        log.error("{path} is damaged; run tidegate admin reset-password again.", path=str(path))
-        return None
+        path.unlink(missing_ok=True)
+    except OSError as fault:
+        log.error("{path} cannot be removed: {fault}", path=str(path), fault=fault.strerror)

@@ -240,6 +240,7 @@ async def cancel_download(ask: HandlerCall, path: NumberPath) -> None:
     number, found = path.number, lease_of(ask, path.number)
     if not ask.server.desk.cancel(number, "the operator has cancelled this download"):
         raise Problem(404, f"Download {number} has ended.")
+    ask.server.store.owe()
     ask.log("cancel", f"cancelled download {number} of {found.file} by {found.client}")
 
 
@@ -273,6 +274,7 @@ async def expire_ticket(ask: HandlerCall, path: NumberPath) -> None:
     """Take a ticket out of the queue."""
     if not ask.server.desk.withdraw(path.number):
         raise _gone(path.number)
+    ask.server.store.owe()
     ask.log("expire", f"expired ticket {path.number}")
 
 
@@ -282,6 +284,7 @@ async def promote_ticket(ask: HandlerCall, path: NumberPath) -> None:
     """Move a ticket to the head of the queue."""
     if not ask.server.desk.promote(path.number):
         raise _gone(path.number)
+    ask.server.store.owe()
     ask.log("promote", f"promoted ticket {path.number}")
 
 

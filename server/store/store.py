@@ -107,7 +107,7 @@ class Store:
         self._reason = ""
         self._since_s = 0.0
         self.failures_total = 0
-        #: How many writes were given that must be done, ever.
+        #: How many writes were given that an answer waits for, ever.
         self.musts_total = 0
 
     @property
@@ -127,6 +127,10 @@ class Store:
         self._musts.append(work)
         self.musts_total += 1
         self._schedule()
+
+    def owe(self) -> None:
+        """What was given so far must be done, too: an operator has changed tickets."""
+        self.musts_total += 1
 
     def note(self, work: Work[None]) -> None:
         """Do a write with the next batch; it may be dropped while the database is ill."""
