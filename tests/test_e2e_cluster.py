@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -357,6 +358,20 @@ def test_any_machines_admin_page_is_the_leaders(tmp_path: Path, url: str) -> Non
             assert "tidegate_nodes 2.0" in found
             assert f'tidegate_node_connections{{node="{machines.id_of("two")}/node-0"}}' in found
         assert len(pages) == len(followers) == 1
+        page = followers[0].split()[1] if machines.leader == "one" else pages[0].split()[1]
+        pid = machines.leader_pid()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            # A machine that has no leader says so: at once, or after a moment.
+            with urllib.request.urlopen(f"{page}metrics", timeout=20) as answer:
+                assert "tidegate_fleet_up 0.0" in answer.read().decode()
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(page, timeout=20)
+            assert refused.value.code == 503
+            assert "has said nothing" in refused.value.read().decode()
+            refused.value.close()
+        finally:
+            os.kill(pid, signal.SIGCONT)
     finally:
         machines.close()
 

@@ -183,6 +183,49 @@ def test_a_probe_does_not_wait_for_a_leader_that_stands_still() -> None:
     assert house.fleet[0].fault.startswith("The leader says nothing")
 
 
+def test_an_admin_page_without_a_leader_is_answered_by_its_own_machine() -> None:
+    """Of a leader that stands still, of one that is gone, and not while the next one is there."""
+    house = FleetHouse(slots=2)
+    clock = house.clock
+    unled: list[Request] = []
+    relay = RemoteAdmission(
+        clock, "m/admin", 1, Outlet(), small_below_bytes=0, serves=False, unled=unled.append
+    )
+    relay.begin()
+    link = join(clock, house.leader, relay)
+
+    def ask() -> FakeConnection:
+        connection = FakeConnection()
+        relay.administer(Request(connection, b"GET", b"/queue", {}))  # type: ignore[arg-type]
+        house.wait(0.25)
+        return connection
+
+    house.wait(2)
+    assert relay.led
+    assert ask().status == 200
+    house.home.administer = lambda request: None  # type: ignore[method-assign]
+    slow = ask()
+    house.wait(3)
+    assert (unled, slow.status) == ([], 0)  # a leader that is heard may take its time
+    house.leader.stop()
+    ask()
+    house.wait(2)
+    assert len(unled) == 2
+    assert not relay.led
+    ask()
+    assert len(unled) == 3  # at once, now that it is known
+    link.drop()
+    house.wait(1)
+    ask()
+    house.wait(0.5)
+    assert len(unled) == 3
+    house.lead()
+    join(clock, house.leader, relay)
+    house.wait(3)
+    assert len(unled) == 3  # the next leader has it
+    relay.stop()
+
+
 def test_a_node_without_a_leader_for_long_starts_downloads_on_its_share_of_the_slots() -> None:
     house = FleetHouse(slots=9, reserve_small=1)
     parked = [house.ask_at(0, f"192.0.2.{n}") for n in range(1, 9)]

@@ -28,6 +28,7 @@ from server.app.meeting import Meeting, MeetingEndpoint, write_meeting
 from server.app.settings import ServerConfig, split_address
 from server.app.shared import Shared, machine_name, open_shared
 from server.app.state_lock import lock_state
+from server.app.unled import Unled, answer_unled
 from server.app.workers import RETIRED
 from server.cluster.candidate import Candidate
 from server.cluster.election import Candidacy, Standing
@@ -39,6 +40,7 @@ from server.http.clock import Reactor
 from server.http.factory import HttpFactory
 from server.http.front import Front
 from server.http.proxies import TrustedProxies
+from server.http.request import Request
 from server.store.cluster import read_nodes
 from server.store.database import Database, StoreUnavailable, address_towards
 
@@ -301,6 +303,7 @@ class Machine:
                 machine=self.name,
                 serves=False,
                 epoch=lambda: endpoint.epoch,
+                unled=self._answer_unled,
             )
             relay.begin()
             self._follower = relay
@@ -321,6 +324,13 @@ class Machine:
             self._admin = open_admin(front, config.admin, tls_server(config), self._opened_admin)
         except CannotStart as fault:
             self.log.error("This machine has no admin page: {fault}", fault=fault)
+
+    def _answer_unled(self, request: Request) -> None:
+        assert self._candidate is not None
+        seat = self._candidate.state.leader
+        unheard_s = self._follower.unheard_s if self._follower is not None else None
+        seen = Unled(self.name, seat.holder, seat.epoch, unheard_s, self._candidate.silence)
+        answer_unled(request, seen)
 
     def _stop_following(self) -> None:
         if self._admin is not None and self._admin_http is not None:

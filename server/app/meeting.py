@@ -21,6 +21,9 @@ from server.cluster.identity import MutualTls, NodeIdentity
 from server.http.clock import Reactor
 
 _NAME = "cluster.json"
+#: A leader that cannot be reached within so long, in seconds, may be the one that was lost: where
+#: the next one is stands in the file by then.
+_CONNECT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,5 +97,5 @@ class MeetingEndpoint:
             return near(self._reactor, str(self._socket)).connect(factory)
         far: Any = HostnameEndpoint
         tls = MutualTls(found.identities, self._wall())
-        endpoint = far(self._reactor, found.host, found.port, timeout=3)
+        endpoint = far(self._reactor, found.host, found.port, timeout=_CONNECT_S)
         return endpoint.connect(tls.around(factory, client=True))

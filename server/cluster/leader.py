@@ -657,6 +657,8 @@ class Leader:
             node.silent_s += TELL_S
             node.untold_s += TELL_S
             if not node.serves:
+                # A candidate hears something at every tick: silence is its witness.
+                node.untold_s = _AGAIN_S
                 self._tell_node(node)
             if node.silent_s >= SILENT_S:
                 _log.error("Node {name} says nothing; its connection is cut.", name=node.name)

@@ -81,6 +81,11 @@ _SMOOTHING = 0.5
 SILENT_S = 5.0
 #: Probes are not sent to one that has said nothing for so long, in seconds.
 _QUIET_S = 2.0
+#: A request to an admin page waits no longer than this for a leader that says nothing, in seconds.
+ADMIN_PATIENCE_S = 1.5
+#: A machine's candidate is told something at every tick of its leader: one that has heard nothing
+#: for so long, in seconds, is a witness that the leader is away.
+MISSING_S = 0.75
 _TICKET = b"tidegate-ticket"
 
 
@@ -109,6 +114,8 @@ class _Asked:
     judged: str | None = None
     #: Whether it came to an admin page.
     administers: bool = False
+    #: For how long it has waited there, by this process's own ticks.
+    waited_s: float = 0.0
     seen: tuple[int, int, bool] = (0, 0, False)
     #: Whether its body stands still because it has no slot.
     paused: bool = False
@@ -160,8 +167,11 @@ class RemoteAdmission:
         sharing: int = 1,
         make_gate: MakeGate | None = None,
         proxies: TrustedProxies | None = None,
+        unled: Callable[[Request], None] = no_leader,
     ) -> None:
         self._reactor = reactor
+        #: Answers a request to the admin page that no leader hears.
+        self._unled = unled
         self._hello = Hello(name, pid=pid, machine=machine, serves=serves)
         #: The epoch of the latest leader that this machine knows of, and of the one that is there.
         self._latest_epoch = epoch
@@ -240,8 +250,13 @@ class RemoteAdmission:
 
     @property
     def led(self) -> bool:
-        """Whether a leader of all is there."""
-        return self._welcomed and self._own is None
+        """Whether a leader of all is there, and was heard a moment ago."""
+        return self._welcomed and self._own is None and self._silent_s < MISSING_S
+
+    @property
+    def unheard_s(self) -> float | None:
+        """For how long the leader that is there has said nothing; None where none is there."""
+        return self._silent_s if self._welcomed else None
 
     @property
     def fault(self) -> str:
@@ -347,7 +362,9 @@ class RemoteAdmission:
         asked.judged, asked.administers = judged, administers
         self._asked[asked.number] = asked
         request.on_gone(lambda: self._gone(asked))
-        if self._parting and start is not None:
+        parts = self._parting and start is not None
+        unheard = self._welcomed and self._silent_s >= ADMIN_PATIENCE_S
+        if parts or (administers and unheard):
             self._send_away(asked)
         elif self._welcomed:
             self._tell(asked)
@@ -418,6 +435,7 @@ class RemoteAdmission:
             self._coming_silent_s += TICK_S
             if self._coming_silent_s >= SILENT_S:
                 self._coming.drop()
+        self._answer_unled()
         if not self._welcomed:
             return
         bodies = []
@@ -449,6 +467,15 @@ class RemoteAdmission:
                 self._reactor.seconds(),
             )
         )
+
+    def _answer_unled(self) -> None:
+        """Nobody hears those who came to the admin page of this machine: it answers them itself."""
+        heard = self._welcomed and self._silent_s < ADMIN_PATIENCE_S
+        for asked in [one for one in self._asked.values() if one.administers and not one.begun]:
+            asked.waited_s += TICK_S
+            if not heard and asked.waited_s >= ADMIN_PATIENCE_S:
+                self._send(Gone(asked.number))
+                self._send_away(asked)
 
     def _bound(self, asked: _Asked, transfer: Transfer, delivered_bytes: int) -> None:
         """Let no more lie unsent in the kernel than its client takes in a moment."""
@@ -537,7 +564,10 @@ class RemoteAdmission:
 
     def _send_away(self, asked: _Asked) -> None:
         self._drop(asked)
-        no_leader(asked.request)
+        if asked.administers:
+            self._unled(asked.request)
+        else:
+            no_leader(asked.request)
 
     def _welcome(self) -> None:
         self._welcomed = True
