@@ -4,11 +4,12 @@
     python -m bench.machines decisions
     python -m bench.machines faults
 
-`failover` puts tickets into the journal, lets the leader answer for some of them, kills it (its
-process, or all of its machine) and takes the time until another one answers for them with their
-places. `faults` kills, stops and restarts leaders, nodes, whole machines and the database at random
-under clients that write down what they saw, and judges the history beside what the database was
-written. As root each machine is a network namespace and is cut off, too: from the others, from the
+`failover` puts tickets into the journal, lets the leader answer for some of them, loses it (its
+process killed or stopped, its machine killed or, as root, cut off from everything without a closed
+connection) and takes the time until another one answers for them with their places. `faults` kills,
+stops and restarts leaders, nodes, whole machines and the database at random under clients that
+write down what they saw, and judges the history beside what the database was written.
+As root each machine is a network namespace and is cut off, too: from the others, from the
 database, from both, from everything.
 """
 
@@ -323,52 +324,79 @@ def main() -> None:
 @click.option("--tickets", default=100_000, show_default=True)
 @click.option("--rounds", default=3, show_default=True, help="Of each way to lose the leader.")
 @click.option("--lease", default=1.5, show_default=True, help="cluster_lease_s.")
-def failover(tickets: int, rounds: int, lease: float) -> None:
+@click.option("--prefix", default="tgo", show_default=True, help="Of the namespaces' names.")
+def failover(tickets: int, rounds: int, lease: float, prefix: str) -> None:
     """The time from the loss of the leader to the first answer of the next."""
-    times: dict[str, list[float]] = {"process": [], "machine": []}
+    ways = ["process killed", "process stopped", "machine killed"]
+    times: dict[str, list[float]] = {}
     kept = asked = 0
-    with tempfile.TemporaryDirectory() as folder, postgres_running(durable=True) as url:
+    with contextlib.ExitStack() as stack:
+        spaces = stack.enter_context(Spaces(3, prefix)) if Spaces.enter() else None
+        if spaces is not None:
+            ways.append("machine cut off")
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        postgres = Postgres(durable=True, address=Spaces.DATABASE if spaces is not None else "")
+        stack.callback(postgres.remove)
+        postgres.start()
         root = Path(folder)
         (root / "release").mkdir()
         (root / "release" / "big.bin").write_bytes(b"x" * 10**7)
-        database = Database(url)
+        database = Database(postgres.url)
+        stack.callback(database.close)
         _fill(database, tickets)
         args = ("--slots", "2", "--reserve-small", "0", "--policy", "ticket", "--bandwidth", "10KB")
-        with machines(root, 3, url, *args, lease_s=lease) as fleet:
-            clients = [f"probe-{n}" for n in range(20)]
-            for turn in range(2 * rounds):
-                what = ("process", "machine")[turn % 2]
-                leader = leading(database, fleet)
-                end_s = time.monotonic() + _START_S
-                while leader is None and time.monotonic() < end_s:
-                    time.sleep(0.05)
-                    leader = leading(database, fleet)
-                assert leader is not None
-                other = next(one for one in fleet if one is not leader)
-                before = asyncio.run(_places(other.url, clients))
-                began = time.monotonic()
-                if what == "process":
-                    os.kill(leader.leader_pid(), signal.SIGKILL)
-                else:
-                    leader.lose()
-                while not (first := asyncio.run(_places(other.url, clients[:1]))):
-                    time.sleep(0.01)
-                times[what].append(time.monotonic() - began)
-                click.echo(f"{what}: {times[what][-1]:.2f} s", err=True)
-                after = first | asyncio.run(_places(other.url, clients[1:]))
-                asked += len(before)
-                kept += sum(after.get(client, 10**9) <= place for client, place in before.items())
-                if what == "machine":
-                    leader.start()
-                time.sleep(1.0)
-        database.close()
-    lost = f"lost ({tickets} tickets)"
+        fleet = stack.enter_context(
+            machines(root, 3, postgres.url, *args, lease_s=lease, spaces=spaces)
+        )
+        clients = [f"probe-{n}" for n in range(20)]
+        for what in ways * rounds:
+            leader = _wait_for_leader(database, fleet)
+            other = next(one for one in fleet if one is not leader)
+            before = asyncio.run(_places(other.url, clients))
+            began = time.monotonic()
+            make_good = _lose(what, leader, fleet.index(leader), spaces)
+            while not (first := asyncio.run(_places(other.url, clients[:1]))):
+                time.sleep(0.01)
+            times.setdefault(what, []).append(time.monotonic() - began)
+            click.echo(f"{what}: {times[what][-1]:.2f} s", err=True)
+            after = first | asyncio.run(_places(other.url, clients[1:]))
+            asked += len(before)
+            kept += sum(after.get(client, 10**9) <= place for client, place in before.items())
+            make_good()
+            time.sleep(1.0)
+    lost = f"leader lost ({tickets} tickets)"
     lines = [
         (what, f"{statistics.median(found):.2f}", f"{max(found):.2f}")
         for what, found in times.items()
     ]
     click.echo(markdown.table((lost, "first answer after, s: median", "worst"), lines))
     click.echo(f"{kept} of {asked} places were kept.")
+
+
+def _wait_for_leader(database: Database, fleet: list[BenchMachine]) -> BenchMachine:
+    end_s = time.monotonic() + _START_S
+    while (leader := leading(database, fleet)) is None and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert leader is not None
+    return leader
+
+
+def _lose(what: str, leader: BenchMachine, index: int, spaces: Spaces | None) -> Callable[[], None]:
+    """Lose the leader in this way; what makes it good again."""
+    pid = leader.leader_pid()
+    if what == "process killed":
+        os.kill(pid, signal.SIGKILL)
+        return lambda: None
+    if what == "process stopped":
+        os.kill(pid, signal.SIGSTOP)
+        return lambda: os.kill(pid, signal.SIGCONT)
+    if what == "machine killed":
+        leader.lose()
+        return leader.start
+    assert spaces is not None
+    # No connection is closed, and nothing answers any more.
+    spaces.cut(index, "everything")
+    return lambda: spaces.heal(index)
 
 
 # -- decisions ----------------------------------------------------------------------------------

@@ -21,6 +21,8 @@ _log = Logger()
 #: A lease is renewed, and looked at, this often in its length.
 _TIMES = 4
 _LOOK_MOST_S = 0.25
+#: The same for one that has lost its leader: the queue waits for it.
+_LOOK_SOON_S = 0.1
 _TICK_S = 0.2
 
 
@@ -109,7 +111,8 @@ class Candidate:
             else:
                 self.silence = ""
                 self._hear(seen, asked_s)
-            self._stopped.wait(max(0.02, pause_s - (time.monotonic() - asked_s)))
+            next_s = min(pause_s, _LOOK_SOON_S) if self._misses() else pause_s
+            self._stopped.wait(max(0.02, next_s - (time.monotonic() - asked_s)))
 
     def _ask(self) -> Seat:
         state = self._state

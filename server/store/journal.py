@@ -7,10 +7,10 @@ import gc
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Executable, and_, delete, func, not_, or_, select
+from sqlalchemy import ColumnElement, Executable, Select, and_, delete, func, not_, or_, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
@@ -30,7 +30,6 @@ _COLUMNS = TicketRow._fields
 _STATE = _COLUMNS.index("state")
 _STATES = {state.value: state for state in TicketState}
 _values_of = attrgetter(*_COLUMNS)
-_number_of = attrgetter("number")
 #: What a later row of a ticket changes; who it is for and what it is about stays.
 _CHANGING = (
     *("remaining_bytes", "weight", "priority_class", "state", "changed_s"),
@@ -117,12 +116,12 @@ def _read_journal(session: Session) -> JournalState:
     # Plain rows, past the ORM: a hundred thousand objects take seconds, and a start waits for it.
     columns = [getattr(TicketRecord, name) for name in _COLUMNS]
     wanted = select(*columns).where(TicketRecord.state.in_([*LIVE]), not_(_ENDING))
-    found = session.connection().execute(wanted).all()
+    found = _driver_rows(session, wanted)
     # Not ordered by the database: the rows come state by state, each in order already.
-    live = tuple(sorted(map(_ticket, found), key=_number_of))
+    live = tuple(sorted(_tickets(found), key=itemgetter(0)))
     over = session.scalars(select(TicketRecord.number).where(_OVER)).all()
     counter = session.get(Counter, _NUMBERS)
-    own = bisect_left(live, ELSEWHERE, key=_number_of)
+    own = bisect_left(live, ELSEWHERE, key=itemgetter(0))
     highest = max(
         live[own - 1].number if own else 0, max((one for one in over if one < ELSEWHERE), default=0)
     )
@@ -138,10 +137,22 @@ def forget_tickets(session: Session, before_s: float) -> None:
     session.execute(delete(TicketRecord).where(_OVER, TicketRecord.changed_s < before_s))
 
 
-def _ticket(row: Sequence[Any]) -> TicketRow:
-    values = list(row)
-    values[_STATE] = _STATES[values[_STATE]]
-    return TicketRow._make(values)
+def _driver_rows(session: Session, wanted: Select[Any]) -> Sequence[Sequence[Any]]:
+    """The rows as the driver makes them: wrapping each takes longer than fetching it."""
+    connection = session.connection()
+    text = wanted.compile(connection.engine, compile_kwargs={"literal_binds": True})
+    found: Any = connection.exec_driver_sql(str(text))
+    rows: Sequence[Sequence[Any]] = found.cursor.fetchall()
+    found.close()
+    return rows
+
+
+def _tickets(found: Sequence[Sequence[Any]]) -> Iterable[TicketRow]:
+    columns: list[Iterable[Any]] = list(zip(*found, strict=True))
+    if not columns:
+        return ()
+    columns[_STATE] = map(_STATES.__getitem__, columns[_STATE])
+    return map(TicketRow._make, zip(*columns, strict=True))
 
 
 def search_tickets(
