@@ -132,16 +132,25 @@ def test_hashing_leaves_the_processor_to_others(tmp_path: Path) -> None:
     assert niceness[0] > os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def test_the_walk_over_a_tree_of_tiny_files_lets_requests_in_between(
+def test_the_walk_over_a_tree_goes_in_pieces_and_leaves_nothing_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(tmp_path)
-    for number in range(50):
+    for number in range(150):
         bench.write(f"{number}.txt", b"%d" % number)
+    for number in range(30):
+        bench.write(f"deep/er/{number}.bin", bytes(100_000 + number))
+    bench.write("long.iso", bytes(300_000))
+    bench.write(".hidden", b"nobody asks for it")
+    root = Path(os.fsdecode(bench.tree.root))
+    (root / "deep" / "round").symlink_to(root)
+    (root / "linked.txt").symlink_to("deep/er/0.bin")
+    os.mkfifo(root / "pipe")
     survey = Survey(bench.clock, bench.tree, bench.catalog)
     pauses = [0]
 
-    def counted(reactor: Any) -> defer.Deferred[None]:
+    def counted(reactor: Any, delay_s: float) -> defer.Deferred[None]:
+        assert delay_s > 0
         pauses.append(len(bench.catalog._known))
         return pause(reactor)
 
@@ -149,7 +158,21 @@ def test_the_walk_over_a_tree_of_tiny_files_lets_requests_in_between(
     survey.start()
     bench.clock.advance(0)
     assert not survey.running
-    assert max(later - sooner for sooner, later in pairwise([*pauses, 50])) <= 8
-    keys = [entry.key for entry in bench.tree.entries([])]
-    assert len(keys) == 50
-    assert all(bench.catalog.known(key) is not None for key in keys)
+    assert max(later - sooner for sooner, later in pairwise([*pauses, 181])) <= 65
+    small = [entry for folder in ([], [b"deep", b"er"]) for entry in bench.tree.entries(folder)]
+    files = {entry.key: entry.name for entry in small if not entry.is_directory}
+    assert len(files) == 181 == len(bench.catalog._known)
+    for key in files:
+        found = bench.catalog.known(key)
+        assert found is not None
+        assert found.size_bytes == key.size_bytes
+    assert len(pauses) > 181 / 64 + 2
+
+    # A second walk finds nothing to hash, and stops where it is told to.
+    before = dict(bench.catalog._known)
+    monkeypatch.setattr("server.files.digest_warmup.digest_open", None)
+    survey.start()
+    survey.stop()
+    bench.clock.advance(0)
+    assert not survey.running
+    assert bench.catalog._known == before

@@ -47,7 +47,7 @@ class DrawEntry:
 
     def row(self, opens_s: float) -> dict[str, Any]:
         """The entry as it is stored."""
-        rep = {**asdict(self.rep), "path": self.rep.path.hex()}
+        rep = {**asdict(self.rep), "path": self.rep.path.hex(), "key": self.rep.key._asdict()}
         return {
             "opens_s": opens_s,
             "ident": self.ident,

@@ -1,24 +1,102 @@
-"""A quiet walk over the whole tree, so that digests are known before anybody asks."""
+"""A quiet walk over the whole tree, so that digests are known before anybody asks.
+
+Folders are read in pieces on a thread that stands behind others, which hashes what is small there
+and then; the loop only learns what was found. Long files go the way of all others.
+"""
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from twisted.internet import defer
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from server.files.digests import Catalog, FileChanged
-from server.files.tree import IsDirectory, NotHere, Overloaded, Tree
+from protocol.manifest import FileDigests
+from server.files.digests import NOT_KEPT_BYTES, Catalog, FileChanged, Stopped, digest_open
+from server.files.openfile import key_of
+from server.files.transfer import FileKey
+from server.files.tree import Folder, IsDirectory, NotHere, Overloaded, Tree
 from server.http.clock import Clock, pause
 
 _log = Logger()
-#: So many files are looked at before requests have their turn.
-_AT_ONCE = 8
+#: So many names are one piece, or fewer with so many bytes to hash.
+_AT_ONCE = 64
+_BYTES_AT_ONCE = 1 << 20
+#: A piece is followed by a pause of so many times what it took.
+_REST = 1.0
+
+
+@dataclass(slots=True)
+class _Piece:
+    """What a part of a folder held: what was hashed, folders, and names that the loop looks at."""
+
+    learned: list[tuple[FileKey, FileDigests]] = field(default_factory=list)
+    folders: list[bytes] = field(default_factory=list)
+    others: list[bytes] = field(default_factory=list)
+    last: bool = False
+    took_s: float = 0.0
+
+
+def _look(
+    folder: Folder, known: Callable[[FileKey], object | None], stopped: Callable[[], bool]
+) -> _Piece:
+    """The next piece of a folder. Raises OSError when the folder cannot be read."""
+    began_s = time.monotonic()
+    piece = _Piece()
+    seen, room_bytes = 0, _BYTES_AT_ONCE
+    for name, item in islice(folder, _AT_ONCE):
+        seen += 1
+        if item.is_dir(follow_symlinks=False):
+            piece.folders.append(name)
+        elif item.is_symlink():
+            piece.others.append(name)
+        elif item.is_file(follow_symlinks=False):
+            room_bytes -= _hash(folder, name, piece, known, stopped)
+        if room_bytes <= 0 or stopped():
+            break
+    else:
+        piece.last = seen < _AT_ONCE
+    piece.took_s = time.monotonic() - began_s
+    return piece
+
+
+def _hash(
+    folder: Folder,
+    name: bytes,
+    piece: _Piece,
+    known: Callable[[FileKey], object | None],
+    stopped: Callable[[], bool],
+) -> int:
+    """Hash a file if it is short and unknown; how many bytes that were."""
+    try:
+        fd, status = folder.open(name)
+    except OSError:
+        return 0
+    try:
+        key = key_of(status)
+        if known(key) is not None:
+            return 0
+        size = key.size_bytes
+        if size > NOT_KEPT_BYTES:
+            piece.others.append(name)
+            return 0
+        digests = digest_open(fd, size, lambda: key_of(os.fstat(fd)) == key, stopped)
+        piece.learned.append((key, digests))
+        return size
+    except (FileChanged, OSError):
+        return 0
+    finally:
+        os.close(fd)
 
 
 class Survey:
-    """Walks `tree` and has every file digested, one at a time, behind all other wishes.
+    """Walks `tree` and has every file digested, piece by piece, behind all other wishes.
 
     `start` may be called again at any time (for instance on SIGHUP); a walk that runs goes on.
     """
@@ -50,33 +128,51 @@ class Survey:
             _log.failure("the walk over the served directory failed", result)
 
     async def _walk(self) -> None:
-        folders: list[list[bytes]] = [[]]
+        waiting: list[list[bytes]] = [[]]
         # Links may lead round in circles: every directory is entered once.
-        entered: set[int] = set()
-        seen = 0
-        while folders and not self._has_to_end():
-            folder = folders.pop()
+        entered: set[tuple[int, int]] = set()
+        while waiting and not self._has_to_end():
+            parts = waiting.pop()
             try:
-                entries = self._tree.entries(folder)
+                folder = self._tree.folder(parts)
             except (NotHere, Overloaded):
                 continue
-            for entry in entries:
-                if self._has_to_end():
-                    return
-                parts = [*folder, entry.name]
-                if entry.is_directory:
-                    if entry.key.inode not in entered:
-                        entered.add(entry.key.inode)
-                        folders.append(parts)
-                    continue
-                seen += 1
-                if seen % _AT_ONCE == 0:
-                    await pause(self._reactor)
-                if self._catalog.known(entry.key) is None:
-                    try:
-                        file = self._tree.open(parts)
-                        if self._catalog.if_cheap(file) is None:
-                            await self._catalog.want(file, hits=0)
-                    except (NotHere, IsDirectory, Overloaded, FileChanged, OSError):
-                        continue
-            await pause(self._reactor)
+            try:
+                if folder.identity not in entered:
+                    entered.add(folder.identity)
+                    await self._read(folder, parts, waiting)
+            except OSError:
+                # Its disk fails; the other folders may lie on another one.
+                continue
+            finally:
+                folder.close()
+
+    async def _read(self, folder: Folder, parts: list[bytes], waiting: list[list[bytes]]) -> None:
+        """One folder; those in it are `waiting` then."""
+
+        def look(stopped: Callable[[], bool]) -> _Piece:
+            return _look(folder, self._catalog.known, lambda: stopped() or self._stopped)
+
+        last = False
+        while not last and not self._has_to_end():
+            try:
+                piece = await self._catalog.behind_others(look)
+            except Stopped:
+                return
+            self._catalog.learn(piece.learned)
+            waiting += [[*parts, name] for name in piece.folders]
+            for name in piece.others:
+                await self._ask([*parts, name], waiting)
+            last = piece.last
+            await pause(self._reactor, _REST * piece.took_s)
+
+    async def _ask(self, parts: list[bytes], waiting: list[list[bytes]]) -> None:
+        """A long file, or a link to something in the tree."""
+        if self._has_to_end():
+            return
+        try:
+            await self._catalog.want(self._tree.open(parts), hits=0)
+        except IsDirectory:
+            waiting.append(parts)
+        except (NotHere, Overloaded, FileChanged, OSError):
+            return

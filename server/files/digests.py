@@ -12,9 +12,9 @@ import hashlib
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from twisted.internet import defer
 from twisted.logger import Logger
@@ -26,12 +26,14 @@ from server.files.openfile import OpenFile
 from server.files.transfer import FileKey, Representation
 from server.http.clock import Threads, in_pool
 
+T = TypeVar("T")
+
 _log = Logger()
 _READ_BYTES = 1 << 20
 #: Files up to this size are hashed at once, on the reactor, when a client wants the digest.
 _AT_ONCE_BYTES = 256 * 1024
 #: Up to this size, hashing again is cheaper than asking the store.
-_NOT_KEPT_BYTES = 128 * 1024
+NOT_KEPT_BYTES = 128 * 1024
 #: Larger files never take the last thread, so that nobody waits minutes for a small file's digest.
 _LONG_BYTES = 64 << 20
 #: Hashing so little costs less than handing it to a thread, and describing the file twice.
@@ -65,22 +67,28 @@ def digest_file(file: OpenFile, stopped: Callable[[], bool] = lambda: False) -> 
 
     `stopped` is asked after each MiB; once it says True, Stopped is raised.
     """
-    size = file.rep.size_bytes
+    return digest_open(file.fd, file.rep.size_bytes, file.unchanged, stopped)
+
+
+def digest_open(
+    fd: int, size: int, unchanged: Callable[[], bool], stopped: Callable[[], bool]
+) -> FileDigests:
+    """The same of an open descriptor and the `size` (bytes) that it had when it was opened."""
     piece_length = piece_length_for(size)
     whole = hashlib.sha256()
     pieces = []
     offset = 0
     if size <= min(piece_length, _READ_BYTES):
         # Most files are of one piece: hash it once.
-        data = os.pread(file.fd, size, 0)
+        data = os.pread(fd, size, 0)
         if len(data) == size and not stopped():
             whole.update(data)
-            pieces, offset = [whole.digest()] if size else [], size
+            offset = size
     while offset < size:
         piece = hashlib.sha256()
         piece_end = min(size, offset + piece_length)
         while offset < piece_end:
-            data = os.pread(file.fd, min(_READ_BYTES, piece_end - offset), offset)
+            data = os.pread(fd, min(_READ_BYTES, piece_end - offset), offset)
             if not data:
                 raise FileChanged
             if stopped():
@@ -89,16 +97,23 @@ def digest_file(file: OpenFile, stopped: Callable[[], bool] = lambda: False) -> 
             piece.update(data)
             offset += len(data)
         pieces.append(piece.digest())
-    if not file.unchanged():
+    if not unchanged():
         raise FileChanged
-    return FileDigests(size, whole.digest(), piece_length, tuple(pieces))
+    digest = whole.digest()
+    if size and not pieces:
+        pieces = [digest]
+    return FileDigests(size, digest, piece_length, tuple(pieces))
 
 
-def _digest_behind_others(file: OpenFile, stopped: Callable[[], bool]) -> FileDigests:
-    """`digest_file` in a thread that takes only the time that serving leaves."""
+def _stand_behind_others() -> None:
+    """Let this thread take only the time that serving leaves."""
     with contextlib.suppress(OSError):
         behind = min(19, os.getpriority(os.PRIO_PROCESS, os.getpid()) + _NICENESS)
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), behind)
+
+
+def _digest_behind_others(file: OpenFile, stopped: Callable[[], bool]) -> FileDigests:
+    _stand_behind_others()
     return digest_file(file, stopped)
 
 
@@ -183,7 +198,7 @@ class Catalog:
             except (FileChanged, OSError):
                 return None
             self._learn(key, known)
-            if key.size_bytes > _NOT_KEPT_BYTES:
+            if key.size_bytes > NOT_KEPT_BYTES:
                 self._cache.keep(key, known)
         return known
 
@@ -193,6 +208,28 @@ class Catalog:
         if size > _TINY_BYTES or not file.at_hand(0, size):
             return None
         return self.at_once(file)
+
+    def behind_others(self, work: Callable[[Callable[[], bool]], T]) -> defer.Deferred[T]:
+        """Run `work` on a thread that takes only the time that serving leaves.
+
+        It is given a function that says whether it has to stop. Fails with Stopped after the end.
+        """
+        if self._stopped:
+            return defer.fail(Stopped())
+        if self._threads == 0:
+            return defer.execute(work, self._has_stopped)
+
+        def in_thread() -> T:
+            _stand_behind_others()
+            return work(self._has_stopped)
+
+        return in_pool(self._reactor, self._running(), in_thread)
+
+    def learn(self, found: Iterable[tuple[FileKey, FileDigests]]) -> None:
+        """Take up what was computed elsewhere, of files that are not kept in the store."""
+        for key, digests in found:
+            if key not in self._known:
+                self._learn(key, digests)
 
     def stop(self) -> None:
         """Stop the threads, also in the midst of a file; wishes that are left fail."""
@@ -223,7 +260,7 @@ class Catalog:
                 return
             key = max(line, key=lambda k: self._line[k].hits)
             self._active[key] = self._line.pop(key)
-            if key.size_bytes <= _NOT_KEPT_BYTES:
+            if key.size_bytes <= NOT_KEPT_BYTES:
                 found: defer.Deferred[FileDigests | None] = defer.succeed(None)
             else:
                 found = self._cache.find(self._active[key].file.rep)
@@ -240,20 +277,23 @@ class Catalog:
         if self._threads == 0:
             work = defer.execute(digest_file, file, self._has_stopped)
         else:
-            if self._pool is None:
-                self._pool = ThreadPool(0, self._threads, "digests")
-                self._pool.start()
             work = in_pool(
-                self._reactor, self._pool, _digest_behind_others, file, self._has_stopped
+                self._reactor, self._running(), _digest_behind_others, file, self._has_stopped
             )
         return work.addCallback(self._computed, key)
+
+    def _running(self) -> ThreadPool:
+        if self._pool is None:
+            self._pool = ThreadPool(0, self._threads, "digests")
+            self._pool.start()
+        return self._pool
 
     def _has_stopped(self) -> bool:
         return self._stopped
 
     def _computed(self, digests: FileDigests, key: FileKey) -> None:
         if not self._stopped:
-            if key.size_bytes > _NOT_KEPT_BYTES:
+            if key.size_bytes > NOT_KEPT_BYTES:
                 self._cache.keep(key, digests)
             self._done(key, digests)
 

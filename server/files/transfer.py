@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from server.files.pacer import Share
 from server.http.answers import Header
@@ -23,8 +23,7 @@ def no_torrents(url_path: str, size_bytes: int) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class FileKey:
+class FileKey(NamedTuple):
     """What tells one content of a file from another without reading it.
 
     The inode's change time stands beside its modification time, because a build may restore the

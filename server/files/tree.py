@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
@@ -69,6 +69,40 @@ class Overloaded(ProtocolError):
 def _holds_something(folder_fd: int) -> bool:
     with os.scandir(folder_fd) as names:
         return next(names, None) is not None
+
+
+class Folder:
+    """A directory that stays open while it is read, by one thread at a time.
+
+    `identity` is its device and inode; `shown` says which names anybody may see.
+    """
+
+    def __init__(self, fd: int, identity: tuple[int, int], shown: Callable[[bytes], bool]) -> None:
+        self.fd = fd
+        self.identity = identity
+        self._shown = shown
+        self._scan = os.scandir(fd)
+
+    def __iter__(self) -> Iterator[tuple[bytes, os.DirEntry[str]]]:
+        """The names that are shown, in no order; a second loop goes on where the first broke off."""
+        for item in self._scan:
+            name = os.fsencode(item.name)
+            if self._shown(name):
+                yield name, item
+
+    def open(self, name: bytes) -> tuple[int, os.stat_result]:
+        """A regular file of it, which the caller closes. Raises OSError, also for what is none."""
+        fd = os.open(name, _FILE, dir_fd=self.fd)
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            raise FileNotFoundError(errno.ENOENT, "no regular file", name)
+        return fd, status
+
+    def close(self) -> None:
+        """Give its descriptors back."""
+        self._scan.close()
+        os.close(self.fd)
 
 
 class Tree:
@@ -258,6 +292,14 @@ class Tree:
         finally:
             os.close(fd)
         return found
+
+    def folder(self, parts: list[bytes]) -> Folder:
+        """A directory to be read in pieces. Raises NotHere."""
+        self._follow_root()
+        fd, status = self._walk(parts, directory=True)
+        identity = status.st_dev, status.st_ino
+        private = {name for *place, name in self._private if tuple(place) == identity}
+        return Folder(fd, identity, lambda name: self.visible(name) and name not in private)
 
     def _through(self, parts: list[bytes], name: bytes) -> os.stat_result:
         try:
