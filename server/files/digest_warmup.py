@@ -50,8 +50,7 @@ def _look(
     began_s = time.monotonic()
     piece = _Piece()
     seen, room_bytes = 0, _BYTES_AT_ONCE
-    for name, item in islice(folder, _AT_ONCE):
-        seen += 1
+    for seen, (name, item) in enumerate(islice(folder, _AT_ONCE), 1):
         if item.is_dir(follow_symlinks=False):
             piece.folders.append(name)
         elif item.is_symlink():

@@ -84,7 +84,7 @@ class Folder:
         self._scan = os.scandir(fd)
 
     def __iter__(self) -> Iterator[tuple[bytes, os.DirEntry[str]]]:
-        """The names that are shown, in no order; a second loop goes on where the first broke off."""
+        """The names that are shown, in no order; another loop goes on where one broke off."""
         for item in self._scan:
             name = os.fsencode(item.name)
             if self._shown(name):
