@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 from twisted.internet import defer
@@ -49,8 +48,13 @@ def _look(
     """The next piece of a folder. Raises OSError when the folder cannot be read."""
     began_s = time.monotonic()
     piece = _Piece()
-    seen, room_bytes = 0, _BYTES_AT_ONCE
-    for seen, (name, item) in enumerate(islice(folder, _AT_ONCE), 1):
+    room_bytes, names = _BYTES_AT_ONCE, iter(folder)
+    for _ in range(_AT_ONCE):
+        found = next(names, None)
+        if found is None:
+            piece.last = True
+            break
+        name, item = found
         if item.is_dir(follow_symlinks=False):
             piece.folders.append(name)
         elif item.is_symlink():
@@ -59,8 +63,6 @@ def _look(
             room_bytes -= _hash(folder, name, piece, known, stopped)
         if room_bytes <= 0 or stopped():
             break
-    else:
-        piece.last = seen < _AT_ONCE
     piece.took_s = time.monotonic() - began_s
     return piece
 
