@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import quote
@@ -177,7 +177,7 @@ class MetainfoStore:
         info = library().bencode(library().bdecode(kept)[b"info"])
         v1, v2 = hashlib.sha1(info).digest(), hashlib.sha256(info).digest()
         key = file.rep.key
-        numbers = ".".join(f"{number:x}" for number in astuple(key))
+        numbers = ".".join(f"{number:x}" for number in key)
         path = self._folder / f"{numbers}-{v1.hex()}-{v2.hex()}.info"
         write_whole(path.with_suffix(".path"), os.fsencode(file.rep.url_path), mode=0o600)
         write_whole(path, kept, mode=0o600)
