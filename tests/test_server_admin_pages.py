@@ -424,8 +424,9 @@ def test_where_the_file_is_overridden_every_place_says_so(site: Site, browser: B
     ("changes", "field", "words"),
     [
         ({"slots": "0"}, "slots", "greater than or equal to 1"),
-        ({"slots": "many"}, "slots", "whole number"),
+        ({"slots": "many"}, "slots", "a valid integer"),
         ({"ticket_ttl_s": "nan"}, "ticket_ttl_s", ""),
+        ({"slots": " "}, "slots", "a valid integer"),
         ({"class_weights": "gold"}, "class_weights", "name = number"),
         ({"reserve_small": "99"}, "reserve_small", "leaves no slot"),
     ],

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from policies.registry import readers_of
 from policies.settings import PolicySettings
+from server.admin.problems import invalid, wrong
 from server.admin.web import Call
 
 PREFIX = "s."
@@ -21,19 +22,18 @@ PREFIX = "s."
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One input of the form. `kind` is number, mapping, choice, switch or text."""
+    """One input of the form; one that is a `mapping` takes a line for each name."""
 
     name: str
     label: str
     help: str
     unit: str
-    kind: str
+    mapping: bool
     policies: tuple[str, ...]
     required: bool
     whole: bool
     bounds: Mapping[str, Any]
     default: Any
-    choices: tuple[str, ...] = ()
 
 
 def settings_of(model: type[BaseModel] = PolicySettings) -> list[Setting]:
@@ -45,8 +45,6 @@ def settings_of(model: type[BaseModel] = PolicySettings) -> list[Setting]:
 def _setting(name: str, rules: Mapping[str, Any]) -> Setting:
     options = [o for o in rules.get("anyOf", [rules]) if o.get("type") != "null"]
     first = options[0] if options else rules
-    kinds = {"object": "mapping", "boolean": "switch", "string": "text"}
-    kind = "choice" if "enum" in first else kinds.get(first.get("type", ""), "number")
     names = {
         "minimum": "min",
         "exclusiveMinimum": "above",
@@ -58,13 +56,12 @@ def _setting(name: str, rules: Mapping[str, Any]) -> Setting:
         label=name.removesuffix("_s").removesuffix("_bytes").replace("_", " ").capitalize(),
         help=rules.get("description", "").replace("`", ""),
         unit=rules.get("unit", ""),
-        kind=kind,
+        mapping=first.get("type") == "object",
         policies=readers_of(name),
         required=not any(o.get("type") == "null" for o in rules.get("anyOf", ())),
         whole=first.get("type") == "integer",
         bounds={names[key]: first[key] for key in names if key in first},
         default=rules.get("default"),
-        choices=tuple(first.get("enum", ())),
     )
 
 
@@ -90,83 +87,32 @@ def shown(value: Any) -> str:
         return ""
     if isinstance(value, Mapping):
         return "\n".join(f"{name} = {number:g}" for name, number in value.items())
-    if isinstance(value, bool):
-        return "yes" if value else ""
     if isinstance(value, float):
         return f"{value:.12g}"
     return str(value)
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """What came back: the settings if they hold, else the faults by field; texts to show again."""
+def read(call: Call, base: Mapping[str, Any]) -> PolicySettings:
+    """The settings of a submitted form; fields it does not carry stay as in `base`.
 
-    settings: PolicySettings | None
-    texts: Mapping[str, str]
-    errors: Mapping[str, str]
-    changed: frozenset[str] = frozenset()
-
-
-def read(call: Call, base: Mapping[str, Any]) -> Filled:
-    """The settings of a submitted form; fields it does not carry stay as in `base`."""
-    texts: dict[str, str] = {}
+    Raises Problem 422.
+    """
     values = dict(base)
-    errors: dict[str, str] = {}
     for setting in settings_of():
-        name = PREFIX + setting.name
-        if name not in call.form:
-            texts[setting.name] = shown(base.get(setting.name))
-            continue
-        texts[setting.name] = text = call.field(name)
-        try:
-            values[setting.name] = _value(setting, text)
-        except ValueError as error:
-            errors[setting.name] = str(error)
-    changed = frozenset(errors) | changed_from(base, values)
-    if errors:
-        return Filled(None, texts, errors, changed)
+        if PREFIX + setting.name in call.form:
+            text = call.field(PREFIX + setting.name)
+            values[setting.name] = _mapping(setting.name, text) if setting.mapping else text or None
     try:
-        return Filled(PolicySettings.model_validate(values), texts, {}, changed)
+        return PolicySettings.model_validate(values)
     except ValidationError as error:
-        for fault in error.errors(include_url=False, include_context=False, include_input=False):
-            words = fault["msg"].removeprefix("Value error, ")
-            # A rule between fields has no place of its own; its sentence names the fields.
-            place = str(fault["loc"][0]) if fault["loc"] else _named_in(words)
-            errors[place] = _kind_words(words)
-        return Filled(None, texts, errors, changed)
+        problem = invalid(error, PolicySettings)
+        for fault in problem.errors:
+            # A rule between fields has no place of its own; its sentence begins with one of them.
+            fault["field"] = fault["field"] or fault["message"].partition(" ")[0]
+        raise problem from None
 
 
-def changed_from(base: Mapping[str, Any], values: Mapping[str, Any]) -> frozenset[str]:
-    """The settings whose value is another."""
-    return frozenset(name for name, value in values.items() if value != base.get(name))
-
-
-def _named_in(words: str) -> str:
-    found = [(words.index(s.name), s.name) for s in settings_of() if s.name in words]
-    return min(found)[1] if found else ""
-
-
-def _kind_words(words: str) -> str:
-    return words.replace("Input should be", "This must be")
-
-
-def _value(setting: Setting, text: str) -> Any:
-    if setting.kind == "mapping":
-        return _mapping(text)
-    if setting.kind == "switch":
-        return bool(text)
-    if not text and not setting.required:
-        return None
-    if setting.kind == "number":
-        try:
-            return int(text) if setting.whole else float(text)
-        except ValueError:
-            word = "a whole number" if setting.whole else "a number"
-            raise ValueError(f"This must be {word}.") from None
-    return text
-
-
-def _mapping(text: str) -> dict[str, float]:
+def _mapping(setting: str, text: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         name, sign, number = line.partition("=")
@@ -175,7 +121,7 @@ def _mapping(text: str) -> dict[str, float]:
         except ValueError:
             sign = ""
         if not sign or not name.strip():
-            raise ValueError("Write one line for each: name = number.") from None
+            raise wrong(setting, "Write one line for each: name = number.")
     return found
 
 

@@ -58,6 +58,14 @@ class RestoreIn(Shape):
     note: Text = Field("", max_length=_NOTE_MOST)
 
 
+class PolicyForm(RestoreIn):
+    """What the page's form says beside the settings; `act` is the button."""
+
+    policy: str = ""
+    workload: str = RECORDED
+    act: Literal["show", "preview", "apply"] = "apply"
+
+
 class RevisionsOut(Shape):
     revisions: list[RevisionRecord]
 
@@ -349,26 +357,23 @@ async def get_preview_picture(ask: HandlerCall, path: SidePath) -> Answer:
 
 
 def _form(
-    ask: HandlerCall,
-    policy: str,
-    filled: forms.Filled,
-    note: str = "",
-    status: int = 200,
-    said: str = "",
+    ask: HandlerCall, policy: str, settings: Mapping[str, Any], note: str = "", said: str = ""
 ) -> Answer:
+    """The form with these settings, or with what was typed where that was refused."""
     revisions, every = ask.server.revisions, forms.settings_of()
+    texts = {name: forms.shown(value) for name, value in settings.items()}
+    texts |= {name: str(ask.typed(forms.PREFIX + name, text)) for name, text in texts.items()}
+    was = {name: forms.shown(value) for name, value in revisions.current.settings.items()}
     return ask.page(
         "policy.html",
-        status,
         current=revisions.current,
         overrides=revisions.overrides(),
-        policy=policy,
+        policy=ask.typed("policy", policy),
         names=[(name, name.capitalize(), kind.summary) for name, kind in POLICIES.items()],
         mine=[one for one in every if policy in one.policies],
         others=[one for one in every if policy not in one.policies],
-        texts=filled.texts,
-        errors=filled.errors,
-        changed=filled.changed,
+        texts=texts,
+        changed={name for name, text in texts.items() if text.split() != was[name].split()},
         workloads=WORKLOADS,
         bound_text=forms.bound_text,
         prefix=forms.PREFIX,
@@ -377,39 +382,28 @@ def _form(
     )
 
 
-def _filled(ask: HandlerCall, settings: Mapping[str, Any]) -> forms.Filled:
-    """A form that shows these settings beside those in force."""
-    texts = {name: forms.shown(value) for name, value in settings.items()}
-    changed = forms.changed_from(ask.server.revisions.current.settings, settings)
-    return forms.Filled(None, texts, {}, changed)
-
-
 @pages.get("/policy")
 async def policy(ask: HandlerCall) -> Answer:
     """The form, with what is in force."""
     current = ask.server.revisions.current
-    chosen = ask.call.arg("policy", current.policy)
+    chosen = ask.call.field("policy") or ask.call.arg("policy")
     if chosen not in POLICIES:
         chosen = current.policy
     said = f"Revision {current.number} is in force." if ask.call.arg("applied") else ""
-    return _form(ask, chosen, _filled(ask, current.settings), said=said)
+    return _form(ask, chosen, current.settings, said=said)
 
 
-@pages.post("/policy")
-async def submit(ask: HandlerCall, body: RestoreIn) -> Answer:
+@pages.post("/policy", again=policy)
+async def submit(ask: HandlerCall, body: PolicyForm) -> Answer:
     """The form's buttons: look beforehand, or apply at once."""
-    call, note = ask.call, body.note
-    chosen = known_policy(call.field("policy"))
-    filled = forms.read(call, ask.server.revisions.current.settings)
-    if filled.settings is None:
-        return _form(ask, chosen, filled, note, 422)
-    if call.field("act") == "show":
-        return _form(ask, chosen, filled, note)
-    if call.field("act") == "preview":
-        workload = call.field("workload") or RECORDED
-        found = await begin_preview(ask, chosen, filled.settings, workload, note)
+    chosen = known_policy(body.policy)
+    settings = forms.read(ask.call, ask.server.revisions.current.settings)
+    if body.act == "show":
+        return _form(ask, chosen, settings.model_dump(), body.note)
+    if body.act == "preview":
+        found = await begin_preview(ask, chosen, settings, body.workload, body.note)
         return redirect(f"/policy/preview/{found.key}")
-    apply(ask, chosen, filled.settings, note, _expected(ask))
+    apply(ask, chosen, settings, body.note, _expected(ask))
     return redirect(_APPLIED)
 
 
@@ -432,7 +426,7 @@ async def preview(ask: HandlerCall, path: KeyPath) -> Answer:
 async def preview_edit(ask: HandlerCall, path: KeyPath) -> Answer:
     """Back to the form, with what was proposed."""
     found = preview_of(ask, path.key)
-    return _form(ask, found.proposed.policy, _filled(ask, found.proposed.settings), found.note)
+    return _form(ask, found.proposed.policy, found.proposed.settings, found.note)
 
 
 @pages.post("/policy/preview/{key}", then=_APPLIED)
