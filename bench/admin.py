@@ -25,7 +25,7 @@ from typing import Any
 import requests
 
 from policies.registry import POLICIES
-from server.admin.charts import SERIES
+from server.control.series import SERIES
 from tests.admin_browser import AdminVisit, From
 from tests.running import RunningServer
 

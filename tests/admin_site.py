@@ -22,11 +22,11 @@ from twisted.internet.testing import MemoryReactorClock
 
 from server.admin import accounts
 from server.admin.app import Admin
-from server.admin.server import Server
 from server.admin.web import Answer, Call
 from server.app.config import LoadedConfig
 from server.app.service import Service
 from server.app.settings import ServerConfig
+from server.control.server import Server
 from server.files.transfer import BodyPlan, Transfer, TransferListener
 from server.http.answers import Header
 from server.http.request import Request

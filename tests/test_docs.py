@@ -11,7 +11,7 @@ import pytest
 from packaging.version import Version
 
 from client.cli.completion import manual_page
-from server.admin.charts import SERIES
+from server.control.series import SERIES
 from tidegate import cli
 
 ROOT = Path(__file__).parent.parent
@@ -67,7 +67,7 @@ def test_every_make_target_that_a_document_names_exists() -> None:
 
 
 def test_every_metric_stands_in_the_manual() -> None:
-    source = (ROOT / "server/admin/metrics.py").read_text("utf-8")
+    source = (ROOT / "server/control/metrics.py").read_text("utf-8")
     manual = (ROOT / "docs/admin.md").read_text("utf-8")
     names = set(re.findall(r'"(tidegate_\w+)"', source))
     assert len(names) > 20

@@ -11,7 +11,7 @@ import pytest
 
 from policies.contract import Reason
 from protocol import problems, ticket
-from server.admin.problems import Problem
+from server.control.problems import Problem
 
 ROOT = Path(__file__).parent.parent
 #: Codes that never leave the process: they end in an exit status or a log line.

@@ -12,11 +12,11 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 
 from server.admin.accounts import Busy, Hashing, Role, Scope
-from server.admin.key_values import Sealer
 from server.admin.password_reset import forget_reset, leave_reset, read_reset
-from server.admin.problems import Problem
 from server.admin.sessions import LoginBrake
+from server.admin.stored_accounts import Sealer
 from server.admin.web import Answer
+from server.control.problems import Problem
 from tests.admin_site import PASSWORD, Browser, Site, make_site, operator, stop
 
 WATCHER = "looks but never acts"

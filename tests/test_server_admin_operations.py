@@ -9,10 +9,10 @@ import pytest
 
 from server.admin.accounts import Scope
 from server.admin.openapi import openapi
-from server.admin.problems import Problem
 from server.admin.router import Router
 from server.admin.shapes import NumberPath
 from server.admin.site import MODULES
+from server.control.problems import Problem
 
 #: Operations that change something and are open to more than their module's scope.
 OWN = {"issueToken", "revokeToken"}

@@ -17,11 +17,12 @@ from twisted.internet.defer import fail
 from policies.contract import Estimate, Snapshot, Wait
 from policies.settings import PolicySettings
 from protocol.units import format_duration
-from server.admin import forms
-from server.admin.charts import CHARTS, SERIES, Series, from_first_value, show
+from server.admin.charts import CHARTS, from_first_value, show
 from server.admin.status_text import state_of
-from server.admin.vitals import Health
 from server.admission.responses import Notice
+from server.control.revisions import diff
+from server.control.series import SERIES, Series
+from server.control.vitals import Health
 from server.http.phrases import Phrases
 from server.store.store import StoreState
 from tests.admin_site import NOW, Browser, Site, make_site, operator, stop
@@ -541,7 +542,7 @@ def test_restoring_a_revision_makes_a_new_one(site: Site, browser: Browser) -> N
 
 
 def test_diffs_name_what_changed() -> None:
-    changes = forms.diff("fcfs", {"slots": 1, "a": None}, "fair", {"slots": 2, "a": 3.5})
+    changes = diff("fcfs", {"slots": 1, "a": None}, "fair", {"slots": 2, "a": 3.5})
     assert [(c.name, c.before, c.after) for c in changes] == [
         ("policy", "fcfs", "fair"),
         ("slots", "1", "2"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, fail
 
-from server.admin.charts import RECORDED, Series
+from server.control.series import RECORDED, Series
 from tests.admin_site import Site, make_site, stop
 
 DAY_S = 86_400.0

@@ -12,8 +12,8 @@ from twisted.logger import FileLogObserver, globalLogPublisher, textFileLogObser
 
 from protocol.ticket import Key
 from server.admin.accounts import Scope
-from server.admin.events import FaultCount
 from server.app.run import json_line
+from server.control.events import FaultCount
 from tests.admin_site import PASSWORD, Site, make_site, operator, stop
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from server.admin.metrics import Metrics
+from server.control.metrics import Metrics
 from server.mirror.registry import MirrorStanding
 from tests.admin_site import Site, make_site, stop
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from server.admin.history import Recent
+from server.control.history import Recent
 from server.store import history
 from server.store.database import Database, sqlite_url
 from server.store.records import SampleRecord

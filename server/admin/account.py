@@ -22,12 +22,12 @@ from server.admin.accounts import (
     totp_uri,
 )
 from server.admin.app import COOKIE, VISITOR, ZONE, HandlerCall, cookie
-from server.admin.problems import Problem
 from server.admin.render import zone_of
 from server.admin.router import Operations, PageRoutes
 from server.admin.sessions import LIFETIME_S
 from server.admin.shapes import SerialPath, Shape, Text
 from server.admin.web import Answer, redirect
+from server.control.problems import Problem
 
 api = Operations("account", Scope.ACCOUNTS)
 pages = PageRoutes(Scope.ACCOUNTS)

@@ -25,7 +25,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import Argon2Error, InvalidHashError
 from twisted.internet.defer import DeferredSemaphore
 
-from server.admin.problems import Problem, wrong
+from server.control.problems import Problem, wrong
 
 Off = Callable[[Callable[[], Any]], Awaitable[Any]]
 #: What a user may be called.

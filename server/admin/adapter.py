@@ -15,8 +15,8 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from protocol.errors import ProtocolError
-from server.admin.problems import Problem
 from server.admin.web import Answer, Call, problem_answer
+from server.control.problems import Problem
 from server.http.clock import Clock
 from server.http.limits import HttpLimits
 from server.http.request import Request

@@ -22,15 +22,15 @@ from twisted.logger import Logger
 
 from protocol.errors import ProtocolError
 from server.admin.accounts import Accounts, Scope
-from server.admin.events import NotStored
 from server.admin.password_reset import Reset, forget_reset, read_reset
 from server.admin.previews import Previews
-from server.admin.problems import Problem
 from server.admin.render import zone_of
 from server.admin.router import Router
-from server.admin.server import Server
 from server.admin.sessions import LoginBrake, Logins
 from server.admin.web import Answer, Call, Principal, html, problem_answer, redirect
+from server.control.events import NotStored
+from server.control.problems import Problem
+from server.control.server import Server
 from server.files.pages import Pages
 from server.http.cookies import set_cookie
 

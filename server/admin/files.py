@@ -10,15 +10,14 @@ from pydantic import Field
 
 from server.admin.accounts import Scope
 from server.admin.app import HandlerCall
-from server.admin.events import ask as query_store
-from server.admin.file_index import FileView
-from server.admin.problems import Problem, wrong
 from server.admin.router import Operations, PageRoutes
-from server.admin.rule_keeper import Sourced
 from server.admin.shapes import Hour, ListQuery, Shape, Text
-from server.admin.sheets import csv_answer
-from server.admin.web import Answer
+from server.admin.web import Answer, csv_answer
 from server.admission.rules import Rule
+from server.control.events import ask as query_store
+from server.control.file_index import FileView
+from server.control.problems import Problem, wrong
+from server.control.rule_keeper import Sourced
 from server.store.usage import HOUR_S, read_hours
 
 api = Operations("release", Scope.FILES)

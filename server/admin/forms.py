@@ -14,8 +14,8 @@ from pydantic import BaseModel, ValidationError
 
 from policies.registry import readers_of
 from policies.settings import PolicySettings
-from server.admin.problems import invalid, wrong
 from server.admin.web import Call
+from server.control.problems import invalid, wrong
 
 PREFIX = "s."
 
@@ -81,17 +81,6 @@ def _count(number: float) -> str:
     return f"{int(number):,}" if number == int(number) else f"{number:,.12g}"
 
 
-def shown(value: Any) -> str:
-    """A setting's value as its input shows it."""
-    if value is None:
-        return ""
-    if isinstance(value, Mapping):
-        return "\n".join(f"{name} = {number:g}" for name, number in value.items())
-    if isinstance(value, float):
-        return f"{value:.12g}"
-    return str(value)
-
-
 def read(call: Call, base: Mapping[str, Any]) -> PolicySettings:
     """The settings of a submitted form; fields it does not carry stay as in `base`.
 
@@ -123,28 +112,3 @@ def _mapping(setting: str, text: str) -> dict[str, float]:
         if not sign or not name.strip():
             raise wrong(setting, "Write one line for each: name = number.")
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class DiffLine:
-    """One line of a diff."""
-
-    name: str
-    before: str
-    after: str
-
-
-def diff(
-    policy: str, settings: Mapping[str, Any], new_policy: str, new_settings: Mapping[str, Any]
-) -> list[DiffLine]:
-    """What differs between two revisions, the policy first."""
-    found = [DiffLine("policy", policy, new_policy)] if policy != new_policy else []
-    for name in dict.fromkeys((*settings, *new_settings)):
-        before, after = settings.get(name), new_settings.get(name)
-        if before != after:
-            found.append(DiffLine(name, _word(before), _word(after)))
-    return found
-
-
-def _word(value: Any) -> str:
-    return (shown(value) or "(none)").replace("\n", ", ")

@@ -6,9 +6,9 @@ from pydantic import Field
 
 from server.admin.app import HandlerCall
 from server.admin.router import Operations, PageRoutes
-from server.admin.server import StatusLine
 from server.admin.shapes import Before, Limit, Search, Shape
 from server.admin.web import Answer
+from server.control.server import StatusLine
 
 api = Operations("server")
 pages = PageRoutes()

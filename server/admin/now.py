@@ -11,16 +11,16 @@ from pydantic import Field
 
 from policies.contract import Estimate
 from server.admin.app import HandlerCall
-from server.admin.charts import CHARTS, SERIES, Sampler, drawn, from_first_value, lines_of, picture
-from server.admin.metrics import Metrics
+from server.admin.charts import CHARTS, drawn, from_first_value, lines_of, picture
 from server.admin.openapi import openapi
-from server.admin.problems import Problem
 from server.admin.render import clock, moment
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import Shape
-from server.admin.sheets import csv_answer
 from server.admin.status_text import state_of
-from server.admin.web import Answer
+from server.admin.web import Answer, csv_answer
+from server.control.metrics import Metrics
+from server.control.problems import Problem
+from server.control.series import SERIES, Sampler
 
 api = Operations("server")
 pages = PageRoutes()

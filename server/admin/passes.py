@@ -9,11 +9,10 @@ from pydantic import AliasChoices, Field
 
 from server.admin.accounts import Scope
 from server.admin.app import HandlerCall
-from server.admin.problems import Problem, wrong
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import AsTime, Hour, ListQuery, SerialPath, Shape, Text
-from server.admin.sheets import csv_answer
-from server.admin.web import Answer
+from server.admin.web import Answer, csv_answer
+from server.control.problems import Problem, wrong
 from server.store import queries
 
 api = Operations("release", Scope.FILES)

@@ -15,11 +15,11 @@ from server.admin import forms
 from server.admin.accounts import Scope
 from server.admin.app import HandlerCall
 from server.admin.previews import RECORDED, WORKLOADS, Measures, Preview, Side, new_key
-from server.admin.problems import Problem, invalid, wrong
-from server.admin.revisions import StaleRevision, usable
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import BeforeQuery, Key, KeyPath, NumberPath, Shape, Text
 from server.admin.web import Answer, json_answer, redirect
+from server.control.problems import Problem, invalid, wrong
+from server.control.revisions import StaleRevision, diff, shown, usable
 from server.store.records import RevisionRecord
 
 api = Operations("policy", Scope.POLICY)
@@ -361,9 +361,9 @@ def _form(
 ) -> Answer:
     """The form with these settings, or with what was typed where that was refused."""
     revisions, every = ask.server.revisions, forms.settings_of()
-    texts = {name: forms.shown(value) for name, value in settings.items()}
+    texts = {name: shown(value) for name, value in settings.items()}
     texts |= {name: str(ask.typed(forms.PREFIX + name, text)) for name, text in texts.items()}
-    was = {name: forms.shown(value) for name, value in revisions.current.settings.items()}
+    was = {name: shown(value) for name, value in revisions.current.settings.items()}
     return ask.page(
         "policy.html",
         current=revisions.current,
@@ -416,7 +416,7 @@ async def preview(ask: HandlerCall, path: KeyPath) -> Answer:
         "preview.html",
         preview=found,
         rows=compared(found),
-        changes=forms.diff(now.policy, now.settings, then.policy, then.settings),
+        changes=diff(now.policy, now.settings, then.policy, then.settings),
         workload=WORKLOADS.get(found.workload, found.workload),
         stale=found.base_revision != ask.server.revisions.current.number,
     )
@@ -443,7 +443,7 @@ async def revisions(ask: HandlerCall, query: BeforeQuery) -> Answer:
     most = query.limit
     found = await ask.server.revisions.listed(query.before, most + 1)
     rows = [
-        (new, forms.diff(old.policy, old.settings, new.policy, new.settings) if old else [])
+        (new, diff(old.policy, old.settings, new.policy, new.settings) if old else [])
         for new, old in zip(found[:most], [*found[1:], None], strict=False)
     ]
     more = found[most - 1].number if len(found) > most else None
@@ -455,5 +455,5 @@ async def revisions(ask: HandlerCall, query: BeforeQuery) -> Answer:
 async def restore_ask(ask: HandlerCall, path: NumberPath) -> Answer:
     """Really?"""
     old, current = await _revision(ask, path.number), ask.server.revisions.current
-    changes = forms.diff(current.policy, current.settings, old.policy, old.settings)
+    changes = diff(current.policy, current.settings, old.policy, old.settings)
     return ask.page("restore.html", revision=old, current=current, changes=changes)

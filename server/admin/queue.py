@@ -11,13 +11,13 @@ from pydantic import Field
 from policies.contract import LeaseView, TicketRow, TicketState
 from server.admin.accounts import Scope
 from server.admin.app import HandlerCall
-from server.admin.blocks import BlockedNetwork, network_of
-from server.admin.doors import TEXT_MAX, DoorState
-from server.admin.problems import Problem
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import AsSpan, Hour, Lines, ListQuery, NumberPath, Shape, Text
 from server.admin.web import Answer
 from server.admission.client_keys import address_of
+from server.control.blocks import BlockedNetwork, network_of
+from server.control.doors import TEXT_MAX, DoorState
+from server.control.problems import Problem
 from server.store.journal import search_tickets
 
 api = Operations("queue", Scope.QUEUE)

@@ -22,8 +22,8 @@ from urllib.parse import unquote
 from pydantic import BaseModel, ValidationError
 
 from server.admin.accounts import Scope
-from server.admin.problems import Problem, invalid
 from server.admin.web import Answer, Call, json_answer, redirect
+from server.control.problems import Problem, invalid
 
 Handler = Callable[..., Awaitable[Any]]
 H = TypeVar("H", bound=Handler)

@@ -10,8 +10,8 @@ from server.admin.app import Admin
 from server.admin.previews import Previews, Runner, Simulator
 from server.admin.render import make_pages
 from server.admin.router import Router
-from server.admin.server import Server
 from server.admin.sessions import Logins
+from server.control.server import Server
 
 #: Of two patterns that fit a path, the first one counts.
 MODULES = (now, account, queue, policy, files, passes, waiting, log)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from policies.contract import Snapshot
 from protocol.units import format_duration
-from server.admin.vitals import Health
+from server.control.vitals import Health
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from pydantic import AfterValidator, Field
 
 from server.admin.accounts import Scope
 from server.admin.app import HandlerCall
-from server.admin.branding import LOGO_MAX_BYTES, STATES, Look, picture_type
-from server.admin.problems import Problem, wrong
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import Lines, Shape, Text
 from server.admin.web import Answer, html
+from server.control.branding import LOGO_MAX_BYTES, STATES, Look, picture_type
+from server.control.problems import Problem, wrong
 from server.http.phrases import LANGUAGES, Phrases
 
 api = Operations("release", Scope.FILES)

@@ -6,14 +6,16 @@ HTTP room, so every page and every operation can be tried without a socket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic_core import to_json
 
 from protocol import problems
 from server.admin.accounts import ApiToken, Role, Scope, Scopes, Session, User
-from server.admin.problems import Problem
+from server.control.problems import Problem
 from server.http.cookies import read_cookie
 
 
@@ -111,3 +113,22 @@ def problem_answer(problem: Problem) -> Answer:
     members = {"errors": problem.errors} if problem.errors else {}
     body = problems.document(problem.status, problem.code, problem.detail, **members)
     return Answer(problem.status, body, (("content-type", problems.MEDIA_TYPE), *problem.headers))
+
+
+def csv_answer(name: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Answer:
+    """A table to download, safe to open in a spreadsheet; a cell without a value is empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(heads)
+    for row in rows:
+        writer.writerow([_inert(cell) for cell in row])
+    headers = (
+        ("content-type", "text/csv; charset=utf-8"),
+        ("content-disposition", f'attachment; filename="{name}"'),
+    )
+    return Answer(200, out.getvalue().encode(), headers)
+
+
+def _inert(cell: object) -> object:
+    """A cell that no spreadsheet takes for a formula."""
+    return "'" + cell if isinstance(cell, str) and cell[:1] in "=+-@\t\r" and cell else cell

@@ -18,23 +18,24 @@ from twisted.python.threadpool import ThreadPool
 
 from server.admin.accounts import OpenedAccounts, open_accounts
 from server.admin.adapter import LIMITS, AdminHandler
-from server.admin.blocks import BlockedNetworks
-from server.admin.branding import LOGO_ROUTE, Branding
-from server.admin.doors import Doors
-from server.admin.events import EventLog, FaultCount
-from server.admin.file_index import FileIndex
-from server.admin.history import Arrivals, History
-from server.admin.key_values import Papers, StoredAccounts
-from server.admin.revisions import Revisions
-from server.admin.rule_keeper import RuleKeeper
-from server.admin.server import Server
-from server.admin.vitals import Totals, Vitals
+from server.admin.stored_accounts import StoredAccounts
 from server.admission.actions import QueueActions
 from server.admission.gate import Gate
 from server.app.bootstrap import configured_policy
 from server.app.listeners import Listener, OpenListener, open_admin
 from server.app.parts import Part
 from server.app.settings import ServerConfig
+from server.control.blocks import BlockedNetworks
+from server.control.branding import LOGO_ROUTE, Branding
+from server.control.doors import Doors
+from server.control.events import EventLog, FaultCount
+from server.control.file_index import FileIndex
+from server.control.history import Arrivals, History
+from server.control.papers import Papers
+from server.control.revisions import Revisions
+from server.control.rule_keeper import RuleKeeper
+from server.control.server import Server
+from server.control.vitals import Totals, Vitals
 from server.files.site import Site
 from server.http.clock import Reactor, in_pool
 from server.http.factory import HttpFactory

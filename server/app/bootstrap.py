@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from protocol.disk.durable import write_whole
-from server.admin.revisions import Configured, usable
 from server.admission.number_allocator import BLOCK
 from server.admission.own_pages import BadTemplate, OwnPages
 from server.app.config import CannotStart, LoadedConfig, without_password
 from server.app.settings import ServerConfig
+from server.control.revisions import Configured, usable
 from server.files.openfile import local_tag, shared_tag
 from server.files.site import Site
 from server.files.transfer import HasTorrent

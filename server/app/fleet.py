@@ -12,7 +12,6 @@ from twisted.internet.defer import Deferred, succeed
 
 from protocol.cluster import FromNode, decode_from_node
 from protocol.manifest import FileDigests
-from server.admin.vitals import NodeFigures, Totals
 from server.admission.gate import Gate, QueueTerms, SmallTerms
 from server.admission.rules import Rule, RuleBook
 from server.app.shared import Shared
@@ -20,6 +19,7 @@ from server.cluster.common_memory import CommonCounts, CommonLine, CommonMemory
 from server.cluster.leader import Leader, Nodes, machine_of
 from server.cluster.line import FleetLine
 from server.cluster.link import LinkFactory
+from server.control.vitals import NodeFigures, Totals
 from server.files.pacer import Pacer
 from server.files.site import Site
 from server.files.transfer import BodyPlan, Representation, StartBody

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from server.admin.vitals import Vitals
+from server.control.vitals import Vitals
 from server.files.site import Site
 from server.http.answers import Header
 from server.http.request import Request

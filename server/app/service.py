@@ -15,9 +15,6 @@ from policies.contract import TicketRow
 from policies.settings import PolicySettings
 from protocol.errors import ProtocolError
 from protocol.ticket import KeyRing
-from server.admin.history import Arrivals
-from server.admin.key_values import Papers
-from server.admin.vitals import Totals
 from server.admission.client_keys import Clients
 from server.admission.client_programs import ToolTable
 from server.admission.draw import ROUTE as PREQUEUE_ROUTE
@@ -60,6 +57,9 @@ from server.app.parts import InOrder, Part
 from server.app.settings import FIXED, ServerConfig
 from server.app.state_lock import lock_state
 from server.app.store_service import StoreService
+from server.control.history import Arrivals
+from server.control.papers import Papers
+from server.control.vitals import Totals
 from server.files.contact import security_txt
 from server.files.digest_warmup import Survey
 from server.files.digests import Catalog

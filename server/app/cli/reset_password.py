@@ -9,7 +9,7 @@ import click
 
 from server.admin.accounts import check_password
 from server.admin.password_reset import leave_reset
-from server.admin.problems import Problem
+from server.control.problems import Problem
 
 
 @click.command("reset-password")

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from policies.contract import Snapshot
-from server.admin.events import FaultCount
 from server.admission.gate import Gate
+from server.control.events import FaultCount
 from server.store.store import Store
 
 if TYPE_CHECKING:

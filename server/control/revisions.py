@@ -8,10 +8,9 @@ from typing import Any
 
 from policies.registry import POLICIES
 from policies.settings import PolicySettings
-from server.admin.events import EventLog, ask
-from server.admin.forms import DiffLine, diff
-from server.admin.problems import Problem
 from server.admission.gate import Gate
+from server.control.events import EventLog, ask
+from server.control.problems import Problem
 from server.store.queries import keep_revision, read_revision, read_revisions
 from server.store.records import RevisionRecord
 from server.store.store import Store
@@ -119,3 +118,39 @@ def usable(revision: RevisionRecord) -> PolicySettings | None:
     except ValueError:
         return None
     return settings if revision.policy in POLICIES else None
+
+
+def shown(value: Any) -> str:
+    """A setting's value as its input shows it."""
+    if value is None:
+        return ""
+    if isinstance(value, Mapping):
+        return "\n".join(f"{name} = {number:g}" for name, number in value.items())
+    if isinstance(value, float):
+        return f"{value:.12g}"
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class DiffLine:
+    """One line of a diff."""
+
+    name: str
+    before: str
+    after: str
+
+
+def diff(
+    policy: str, settings: Mapping[str, Any], new_policy: str, new_settings: Mapping[str, Any]
+) -> list[DiffLine]:
+    """What differs between two revisions, the policy first."""
+    found = [DiffLine("policy", policy, new_policy)] if policy != new_policy else []
+    for name in dict.fromkeys((*settings, *new_settings)):
+        before, after = settings.get(name), new_settings.get(name)
+        if before != after:
+            found.append(DiffLine(name, _word(before), _word(after)))
+    return found
+
+
+def _word(value: Any) -> str:
+    return (shown(value) or "(none)").replace("\n", ", ")

@@ -7,8 +7,8 @@ import hashlib
 from dataclasses import dataclass
 
 from policies.contract import Estimate, Wait
-from server.admin.key_values import Papers
 from server.admission.responses import Notice, WaitingRoom
+from server.control.papers import Papers
 from server.http.phrases import Phrases
 from server.http.request import Request
 

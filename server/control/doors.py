@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from server.admin.branding import Branding
-from server.admin.key_values import Papers
 from server.admission.gate import Gate
+from server.control.branding import Branding
+from server.control.papers import Papers
 
 TEXT_MAX = 500
 _PAPER = "doors"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from server.admin.key_values import Papers
 from server.admission.draw import Prequeue
 from server.admission.gate import Gate
 from server.admission.rules import Rule, RuleBook, openings
+from server.control.papers import Papers
 
 Source = Literal["configuration", "admin"]
 _PAPER = "rules"

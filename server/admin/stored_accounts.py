@@ -1,8 +1,4 @@
-"""What operators have set up and must survive a restart, beside the policy: small documents.
-
-Rules for files, blocked networks and the waiting page are each one JSON document, read once at the
-start and written through; `StoredAccounts` keeps users, API tokens and sessions the same way.
-"""
+"""Users, API tokens and sessions in the database; the secrets of one-time codes are sealed."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import base64
 import functools
 import hashlib
 import hmac
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -25,40 +20,6 @@ if TYPE_CHECKING:
 #: What is kept where, and by which of its fields.
 _TABLES = {User: ("users", "name"), ApiToken: ("tokens", "serial"), Session: ("sessions", "key")}
 log = Logger()
-
-
-class Papers:
-    """Named documents."""
-
-    def __init__(self, tables: OperatorTables) -> None:
-        self._tables = tables
-        self._bodies = {row["name"]: dict(row["body"]) for row in tables.read("state")}
-
-    def read(self, name: str) -> dict[str, Any]:
-        """A document; empty when nobody wrote it yet."""
-        return dict(self._bodies.get(name, {}))
-
-    def all(self) -> list[tuple[str, dict[str, Any]]]:
-        """Every document with its name."""
-        return [(name, dict(body)) for name, body in self._bodies.items()]
-
-    def write(self, name: str, body: dict[str, Any]) -> None:
-        """Write a document with the store's next batch."""
-        self._bodies[name] = body
-        self._tables.put("state", {"name": name, "body": body})
-
-    def drop(self, name: str) -> None:
-        """Forget a document."""
-        if self._bodies.pop(name, None) is not None:
-            self._tables.drop("state", name)
-
-    def read_list(self, name: str) -> list[dict[str, Any]]:
-        """A document that is a list of rows."""
-        return list(self.read(name).get("rows", ()))
-
-    def write_list(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
-        """Write a list of rows."""
-        self.write(name, {"rows": list(rows)})
 
 
 class Sealer:

@@ -6,9 +6,9 @@ import ipaddress
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-from server.admin.key_values import Papers
-from server.admin.problems import wrong
 from server.admission.actions import QueueActions
+from server.control.papers import Papers
+from server.control.problems import wrong
 
 _PAPER = "blocks"
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from twisted.logger import ILogObserver, LogLevel
 from zope.interface import implementer
 
-from server.admin.problems import Problem
+from server.control.problems import Problem
 from server.store.queries import read_events, write_events
 from server.store.records import EventRecord
 from server.store.store import Store

@@ -14,10 +14,10 @@ from functools import partial
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from server.admin.charts import RECORDED, Sampler, Series
-from server.admin.events import ask
-from server.admin.vitals import Vitals
 from server.admission.popularity import Popularity
+from server.control.events import ask
+from server.control.series import RECORDED, Sampler, Series
+from server.control.vitals import Vitals
 from server.http.clock import Clock, Repeat
 from server.store.history import RAW, read_binned, read_samples, thin, write_samples
 from server.store.journal import forget_tickets

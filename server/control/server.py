@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from protocol.units import format_duration
-from server.admin.blocks import BlockedNetworks
-from server.admin.branding import Branding
-from server.admin.doors import Doors
-from server.admin.events import EventLog
-from server.admin.file_index import FileIndex
-from server.admin.history import History
-from server.admin.revisions import Revisions
-from server.admin.rule_keeper import RuleKeeper
-from server.admin.vitals import Vitals
 from server.admission.actions import QueueActions
 from server.admission.draw import Prequeue
 from server.admission.gate import Gate
 from server.admission.passes import PassBook
+from server.control.blocks import BlockedNetworks
+from server.control.branding import Branding
+from server.control.doors import Doors
+from server.control.events import EventLog
+from server.control.file_index import FileIndex
+from server.control.history import History
+from server.control.revisions import Revisions
+from server.control.rule_keeper import RuleKeeper
+from server.control.vitals import Vitals
 from server.files.site import Site
 from server.store.store import Store
 

@@ -1,0 +1,46 @@
+"""What operators have set up and must survive a restart, beside the policy: small documents.
+
+Rules for files, blocked networks and the waiting page are each one JSON document, read once at the
+start and written through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from server.store.accounts import OperatorTables
+
+
+class Papers:
+    """Named documents."""
+
+    def __init__(self, tables: OperatorTables) -> None:
+        self._tables = tables
+        self._bodies = {row["name"]: dict(row["body"]) for row in tables.read("state")}
+
+    def read(self, name: str) -> dict[str, Any]:
+        """A document; empty when nobody wrote it yet."""
+        return dict(self._bodies.get(name, {}))
+
+    def all(self) -> list[tuple[str, dict[str, Any]]]:
+        """Every document with its name."""
+        return [(name, dict(body)) for name, body in self._bodies.items()]
+
+    def write(self, name: str, body: dict[str, Any]) -> None:
+        """Write a document with the store's next batch."""
+        self._bodies[name] = body
+        self._tables.put("state", {"name": name, "body": body})
+
+    def drop(self, name: str) -> None:
+        """Forget a document."""
+        if self._bodies.pop(name, None) is not None:
+            self._tables.drop("state", name)
+
+    def read_list(self, name: str) -> list[dict[str, Any]]:
+        """A document that is a list of rows."""
+        return list(self.read(name).get("rows", ()))
+
+    def write_list(self, name: str, rows: Sequence[dict[str, Any]]) -> None:
+        """Write a list of rows."""
+        self.write(name, {"rows": list(rows)})
