@@ -88,7 +88,9 @@ def test_whoever_names_only_the_slots_gets_a_sixth_reserved(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("slots = 3", "slots .*there is no such setting"),
+        ("slots = 3", r"slots .*there is no such setting; did you mean admission\.slots\?"),
+        ('bandwith = "40Mbit"', r"did you mean bandwidth\?"),
+        ('zzz = "x"', "there is no such setting\\.$"),
         ("[admission]\nslots = 0", r"admission.slots .*greater than or equal to 1 \(it is 0\)"),
         ("[admission]\nslots = 3\nreserve_small = 3", "admission.*leaves no slot for large"),
         ('bandwidth = "fast"', "bandwidth .*write it like 100Mbit"),
@@ -109,7 +111,7 @@ def test_each_fault_is_one_sentence_with_its_origin(
     with pytest.raises(ConfigError, match=sentence) as fault:
         load(tmp_path, text)
     assert "tidegate.toml" in str(fault.value) or "belong together" in sentence
-    assert all(line.endswith(".") for line in fault.value.faults)
+    assert all(line.endswith((".", "?")) for line in fault.value.faults)
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:

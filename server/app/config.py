@@ -8,6 +8,7 @@ names the setting, its origin and the remedy.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import tomllib
 import types
 import typing
@@ -266,13 +267,27 @@ def _sentence(fault: Any, origins: Mapping[str, str]) -> str:
         origin = ", ".join(sorted(below)) or None
     if fault["type"] == "extra_forbidden":
         text = "there is no such setting"
+        meant = _meant(name)
+        if meant is not None:
+            text += f"; did you mean {meant}?"
     else:
         text = fault["msg"].removeprefix("Value error, ")
         text = text[:1].lower() + text[1:]
-        if isinstance(fault["input"], str | int | float):
-            text += f" (it is {fault['input']!r})"
+        given = fault["input"]
+        if isinstance(given, str | int | float) and repr(given) not in text:
+            text += f" (it is {given!r})"
     where = f" ({origin})" if origin else ""
-    return f"{name or 'configuration'}{where}: {text}."
+    return f"{name or 'configuration'}{where}: {text}{'' if text.endswith('?') else '.'}"
+
+
+def _meant(name: str) -> str | None:
+    """The setting that somebody meant: one of that name in a section, or spelled nearly so."""
+    names = list(setting_names())
+    own = name.rpartition(".")[2]
+    for known in names:
+        if known.rpartition(".")[2] == own:
+            return known
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.8)), None)
 
 
 def without_password(text: str) -> str:
