@@ -124,7 +124,7 @@ def make_crowd(
     if not large:
         large, small = tuple(wanted), ()
     if not large:
-        raise ValueError("the folder has no file with content that visitors want; name the folder of the release")
+        raise ValueError("no file with content is wanted; name the folder of the release")
     return Crowd(visitors, within_s, large, small, patience_s)
 
 
