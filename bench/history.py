@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 MIB = 1024 * 1024
 _FAULTS = (OSError, EOFError, TimeoutError, asyncio.IncompleteReadError)
-#: Who hears nothing more for so long tries another server.
+#: A client that hears nothing more for so long tries another server.
 _PATIENCE_S = 15.0
 _CODE = re.compile(rb'"(?:code|type)": ?"[^"]*?([a-z-]+)"')
 

@@ -672,7 +672,7 @@ class Harm:
         await asyncio.sleep(self.rng.uniform(0.5, 12.0))
         await asyncio.to_thread(self.spaces.heal, index)
         if what != "database":
-            # Who was the leader has left all the others behind, too.
+            # The former leader has left all the others behind, too.
             for one in self.fleet if role == "leader" else [victim]:
                 self._was_apart(one, began_s)
 

@@ -95,7 +95,7 @@ class MannersEngine(Engine):
 def run(
     policy: str, seed: int, time_scale: float, *, rude: bool, attackers: Sequence[str]
 ) -> Waits:
-    """One run. Who would be rude is told apart even when all are polite."""
+    """One run. Those who would be rude are told apart even when all are polite."""
     marked = with_rude(make_workload("exp2", seed), _RUDE)
     workload = scaled(marked if rude else make_workload("exp2", seed), time_scale=time_scale)
     scenario = staged(policy, scaled_settings(time_scale))

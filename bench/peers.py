@@ -3,7 +3,7 @@
 usage: python -m bench.peers [--clients 12] [--mib 16] [--line 20] [--up 10] [--share 1.0]
 
 N clients behind lines of their own want one file from a server with a thin line, all at once: first
-as ever, then with `--peers` for the given share of them. Needs root, and the `peers` extra.
+by plain HTTP, then with `--peers` for the given share of them. Needs root, and the `peers` extra.
 """
 
 from __future__ import annotations

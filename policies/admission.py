@@ -84,7 +84,7 @@ _FIRST_USE_S = 3.0
 _MOST_PAUSE_S = 10.0
 #: Slower than any modem: a reader that takes less stands still, bytes a second.
 _LEAST_BYTES_S = 2_000.0
-#: Who was sent away without a ticket is taken to want a slot for so many times its return.
+#: A client sent away without a ticket is taken to want a slot for so many times its return.
 _ASKED_AGAIN = 1.5
 #: No wait longer than this many times `retry_max_s` is ever told.
 LONGEST = 20.0
@@ -650,8 +650,8 @@ class HookedAdmission:
     def _look_at_first_use(self, lease: Lease, now: float) -> None:
         """The same, sooner, for one that never took its part: nothing was lost on the way.
 
-        Who takes it by now only started slowly, over a long path. Where the link decides, downloads
-        are paused soon after they start.
+        One that takes it by now only started slowly, over a long path. Where the link decides,
+        downloads are paused soon after they start.
         """
         passed_s = now - lease.started_s
         if passed_s < _FIRST_USE_S or not len(self.queue) or self.policy.link_bound:

@@ -73,7 +73,7 @@ _CHANGED, _SOONER_S = 1.5, 8.0
 #: another, and ends after so long, seconds.
 _PROBE, _PROBE_MORE, _PROBE_MOST = 1.25, 1.2, 2.0
 _PROBE_EVERY_S, _PROBE_S = 4.0, 1.0
-#: Who takes less than this part of the mean of all tells nothing of the line.
+#: A download below this part of the mean of all tells nothing of the line.
 _TELLS = 0.02
 #: What arrives must grow by this part of what was known before it is believed.
 _FOLLOWED = 1.06

@@ -13,8 +13,8 @@ _REMEMBERED = 20_000
 #: A transfer that was held back is taken to be able to go this much faster than it went (beyond
 #: any overbooking, or more and more would share less and less), until it is seen not to.
 _PROBE = 1.25
-#: Who takes this part of all it was taken to be able to, held back by nothing but the server, may
-#: well be faster.
+#: A download at this part of its believed best, held back by nothing but the server, may well be
+#: faster.
 _ALL = 0.97
 #: A client that falls short of its highest rate is believed to have slowed down only by this part
 #: of the difference each time it is looked at: a rate that dips comes back.

@@ -1,6 +1,6 @@
 """The words of admission: a job, the three answers to it, and who is asked.
 
-Who uses a policy reads this module; who writes one reads `policies.hooks` too. The state machine
+Users of a policy read this module, authors of one `policies.hooks` too. The state machine
 that every policy shares is `policies.admission`.
 
 Laws that hold for all policies:
@@ -75,8 +75,8 @@ class Wait:
     """Come back in `retry_after_s` seconds; `ticket` and `place` where the policy keeps places.
 
     `place` counts from 1 (next to start). `ready` means the ticket may start as soon as a slot
-    is free. `estimate` is None where the policy makes no promise (FCFS, Reserve). Who asks again
-    and again is answered only after `answer_after_s` seconds.
+    is free. `estimate` is None where the policy makes no promise (FCFS, Reserve). A client that
+    asks again and again is answered only after `answer_after_s` seconds.
     """
 
     retry_after_s: float

@@ -40,8 +40,8 @@ _key = attrgetter("key")
 #: The slack is that to this part of the virtual time left: speeds are known roughly, several may
 #: run out of slack together, and a virtual share grows when others leave.
 _SURE_PART = 0.75
-#: Who takes up to this many times the most that a plain server would give anybody comes next to
-#: those that it gives all they can take: nearly no slack, and a level that moves.
+#: Those that take up to this many times the most that a plain server would give anybody come next
+#: to those that it gives all they can take: nearly no slack, and a level that moves.
 _NEARLY = 1.25
 #: Ranks of downloads without slack, and of those that a plain server would give all they can take:
 #: below all others, the fewest bytes first.
@@ -385,7 +385,7 @@ class FairPolicy(Policy):
             self._sorted = False
         self._last = self._before = None
         if row is None or self._queue.table.raw[row] == 0.0:
-            # Who was told a time was noted as it came.
+            # Clients that were told a time were noted as they came.
             self._shorter.note(lease.rank_bytes, now)
         self._preemption.probe(lease, now)
 

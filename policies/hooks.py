@@ -1,6 +1,6 @@
 """The hooks of a policy, and what a policy sees of the state machine that calls them.
 
-Who writes a policy reads this module: `Policy` has defaults that make a ticket queue with reserved
+Authors of a policy read this module: `Policy` has defaults that make a ticket queue with reserved
 slots; `docs/policies.md` has a whole example. The state machine is `policies.admission`.
 """
 

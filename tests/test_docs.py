@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import subprocess
+import tokenize
+from collections.abc import Iterator
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -164,3 +168,45 @@ def test_documents_pages_and_help_are_in_plain_english() -> None:
     texts = {name: (ROOT / name).read_text("utf-8") for name in names}
     texts["--help"] = manual_page(cli, "tidegate")
     assert {name: bad for name, text in texts.items() if (bad := _stumbles(text))} == {}
+
+
+#: In code "Who leads" may head a comment, like the name of a list; it is no subject further on.
+WHO_LATER = re.compile(r"[.!?]\s+(Who\s[^.:;!?]*[.:;])")
+
+
+#: What none of it is without.
+ROUGHLY = re.compile(r"hoever|s\s+ever\b|s$\W+ever\b|want\s+of|want$|Who\s", re.MULTILINE)
+
+
+def _prose(source: str) -> Iterator[str]:
+    """The docstrings of a module, and its comments, each run of lines as one text."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+    lines, last = [""], 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            if token.start[0] != last + 1:
+                yield "\n".join(lines)
+                lines = []
+            lines.append(token.string.lstrip("#: "))
+            last = token.start[0]
+    yield "\n".join(lines)
+
+
+def test_comments_and_docstrings_are_in_plain_english() -> None:
+    source = (
+        '"""As\never. Who\ncame waits."""\nx = 1  # For want\ny = 2\n# Whoever\n#: for want\n# of x'
+    )
+    found = [STUMBLED_OVER.findall(text) + WHO_LATER.findall(text) for text in _prose(source)]
+    assert sum(map(len, found)) == 4
+    names = [name for name in TRACKED if name.endswith(".py") and (ROOT / name).exists()]
+    names.remove("tests/test_docs.py")
+    bad: dict[str, list[str]] = {}
+    for name in names:
+        source = (ROOT / name).read_text("utf-8")
+        # Most have none of the words at all, and need not be parsed.
+        for text in _prose(source) if ROUGHLY.search(source) else ():
+            if stumbles := STUMBLED_OVER.findall(text) + WHO_LATER.findall(text):
+                bad.setdefault(name, []).extend(stumbles)
+    assert bad == {}

@@ -291,7 +291,7 @@ class Chaos:
         self.folder.joinpath("server.pem").write_bytes(good)
 
     def a_file_is_cut_and_comes_back(self) -> None:
-        """Who was being sent it is cut off after right bytes, but for those on their way."""
+        """Running transfers of it are cut off after right bytes, but for those on their way."""
         name = self.random.choice(list(SIZES))
         whole = (self.folder / "release" / name).read_bytes()
         self.cuts += 1
@@ -346,7 +346,7 @@ class Chaos:
         return got == right or (name in self.cut and got == right[: len(right) // CUT_TO])
 
     def every_slot_starts_one(self) -> bool:
-        """As many newcomers as there are slots wait inside their request, behind whoever holds a
+        """As many newcomers as there are slots wait inside their request, behind those who hold a
         ticket still, until all of them are being served at the same time."""
         with contextlib.ExitStack() as opened, ThreadPoolExecutor(SLOTS) as newcomers:
             asked = [newcomers.submit(self._newcomer, opened, n) for n in range(SLOTS)]

@@ -77,7 +77,7 @@ def test_ipv6_receivers_get_one_transmission_through_loss(tmp_path: Path, named:
 
 
 def _over_loopback(tmp_path: Path, digest: str) -> None:
-    """Linux gives its loopback no route for IPv6 groups: then everybody takes the file as ever."""
+    """Linux gives its loopback no route for IPv6 groups: everybody takes the file by unicast."""
     options = ("--multicast", "--multicast-interface", "::1", "--multicast-window", "3s")
     options += ("--multicast-hold", "0")
     with serving(tmp_path / "release", tmp_path / "state", *options) as server:

@@ -87,7 +87,7 @@ def test_nobody_of_a_crowd_is_told_a_place_before_one_of_it_who_came_first(seed:
     for number in range(200):
         what, leases = drawn.choice(kinds), list(policy.leases())
         if what in ("crowd", "other"):
-            # Who is here may be called past those who are away and not due.
+            # Those here may be called past those who are away and not due.
             asked = job(number, crowd=what == "crowd", present=what == "other")
             decision = policy.offer(asked, now)
             if isinstance(decision, Wait) and decision.ticket is not None:
@@ -232,7 +232,7 @@ def test_a_crowd_that_wasted_slots_leaves_them_to_others_only(
 
 
 def test_a_crowd_that_does_not_use_its_slots_gets_no_more_though_nobody_else_waits() -> None:
-    """Else whoever came next found all slots in its hands: 10 % for one /48 that stands still."""
+    """Else the next to come found all slots in its hands: 10 % for one /48 that stands still."""
     policy = server()
     fill(policy, 1, 0.0, crowd=True)
     for _ in range(4):

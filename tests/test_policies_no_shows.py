@@ -1,4 +1,4 @@
-"""Who takes a place or a slot and does nothing with it holds nobody else up."""
+"""A client that takes a place or a slot and does nothing with it holds nobody else up."""
 
 from __future__ import annotations
 

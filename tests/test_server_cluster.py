@@ -425,7 +425,7 @@ def test_somebody_who_is_blocked_is_turned_away_by_every_node() -> None:
         request = Request(bad, b"GET", b"/small.txt", {})  # type: ignore[arg-type]
         assert not admits(node, request, small)
         assert node.turned_away(request, "/small.txt")
-        # All others are answered as fast as ever.
+        # All others are answered at once.
         request = Request(good, b"GET", b"/small.txt", {})  # type: ignore[arg-type]
         assert node.is_plain(small)
         assert admits(node, request, small)
@@ -560,7 +560,7 @@ def test_to_a_new_leader_belong_the_machines_of_the_one_before_it() -> None:
     house.lead(join_all=False)
     assert house.nodes.machines() == set()
     assert house.nodes.counted_machines(house.clock.seconds()) == {"m0", "m1"}
-    # Whoever has not come back by then does not count.
+    # A machine that has not come back by then does not count.
     house.wait(31)
     assert house.nodes.counted_machines(house.clock.seconds()) == set()
 

@@ -252,7 +252,7 @@ def test_copies_on_several_machines_have_the_same_tag_and_other_contents_do_not(
     os.utime(file, ns=times)
     other = trees[0].open([b"a.bin"])
     assert (other.rep.etag == second.rep.etag) is (size == 0)
-    # `touch` makes another tag, as ever.
+    # `touch` makes another tag.
     os.utime(file, (1e9, 1e9))
     touched = other.as_it_is()
     assert touched is not None

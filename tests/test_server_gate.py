@@ -880,7 +880,7 @@ def test_a_page_that_watches_hears_of_its_turn_at_once_and_finds_its_slot(policy
     page = house.ask("192.0.2.2", **BROWSER)
     watch = house.watch("192.0.2.2", page.token)
     assert watch.connection.status == 0
-    # Who comes later, and waits inside its request, does not overtake it.
+    # A later client that waits inside its request does not overtake it.
     later = house.ask("192.0.2.3", agent=CURL)
     first.transfer.finish()
     house.clock.advance(0.1)

@@ -342,7 +342,7 @@ def test_a_member_that_forges_sequence_numbers_does_not_silence_the_others_wants
 
 
 def test_what_was_not_sent_yet_is_not_repaired():
-    """Who claimed to lack the whole file at its beginning had it sent twice."""
+    """A receiver that claimed to lack the whole file at its beginning had it sent twice."""
     carousel = make(lead_s=0)
     carousel.join("a", 0.0)
     carousel.next_step(0.0, 100)

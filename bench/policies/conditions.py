@@ -142,7 +142,7 @@ def never_return(seed: int) -> Workload:
 
 
 def impatient(seed: int) -> Workload:
-    """Who has no first byte after a log-normal patience, median 30 s, leaves."""
+    """Clients without a first byte after a log-normal patience, median 30 s, leave."""
     return release_artefacts(seed, abandon=True, shape=replace(_RUSH, patience_s=30.0))
 
 

@@ -7,7 +7,7 @@
 A cell has the mean session time as a part of processor sharing's (what a server without admission
 does) for the same clients; how many are done later than under it by more than 5 % and 5 s; and, of
 those who were told a time, how many started within the 90 % bound and the median error of waits
-over 10 s. Who gave up in either run is left out of the first two.
+over 10 s. Clients that gave up in either run are left out of the first two.
 
 With `--results` every run is written to that file as soon as it is over, a JSON object a line, and
 runs that stand there are not played again: stop it and start it as you like. `--figures` prints

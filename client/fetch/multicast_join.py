@@ -1,8 +1,8 @@
 """A download's way into a multicast session, and back to unicast.
 
 The first mirror is asked for the whole file with the capability in a header field; the server
-either answers as ever, or with an offer. While a session gathers its members the file is fetched
-as ever, from its far end; while it is received that mirror is asked for nothing, and other mirrors
+either answers as usual, or with an offer. While a session gathers its members the file is fetched
+as usual, from its far end; while it is received that mirror is asked for nothing, and other mirrors
 go on from the far end. What is missing afterwards the download fetches as ranges, under its one
 lease. Should the sender fall silent, the server is asked for multicast once more when it is back:
 then a cohort forms again. No request is sent that a plain download would not send.
@@ -139,7 +139,7 @@ class MulticastJoin:
     # -- receiving -----------------------------------------------------------------------------
 
     def offered(self, worker: Worker, body: bytes) -> None:
-        """An offer came: join, or say why not and go on as ever."""
+        """An offer came: join, or say why not and go on as usual."""
         host, mirror = self._host, self._mirror
         self._asked_on = None
         try:
@@ -389,7 +389,7 @@ class FileInstead:
         self._bytes = FileBytes(worker, None)
 
     def begin(self, body: Body) -> None:
-        """No offer: as ever."""
+        """No offer: an ordinary answer."""
         self._joining.give_up()
         intake = self._worker.driver.intake
         if intake is not None and intake.sink.have.total:

@@ -1,6 +1,6 @@
 """A download's way to others who fetch the same file, beside its mirrors.
 
-The file's torrent is asked for first, for a moment only; then the download begins as ever. While
+The file's torrent is asked for first, for a moment only; then the download begins as usual. While
 its ticket waits, pieces come from peers; once it is admitted, the mirrors are asked for what
 fewest peers have, and what they send is passed on. Every byte goes through the same sink and the
 same checks as one from a mirror.
@@ -26,7 +26,7 @@ _LISTEN = ("0.0.0.0", "[::]")
 #: An answer that runs when the peers come is cut to so much: the rest is asked for by rarity.
 _SHORTENED_BYTES = 1 << 20
 _FIGURES_S = 2.0
-#: Who has met so few peers after so long tries other ways to them.
+#: A download that met so few peers after so long tries other ways to them.
 _FEW_PEERS, _LONELY_S = 3, 15.0
 
 

@@ -87,8 +87,8 @@ def _second_of_two(state: State, one: Round) -> list[int]:
 
 
 def awaited(state: State, working: frozenset[int], now: float) -> bool:
-    """Whether a whole file should wait for samples of the mirrors that work on, for want of
-    better proof."""
+    """Whether a whole file should wait for samples of the mirrors that work on, where
+    there is no better proof."""
     samples = state.samples
     if state.vouched:
         return False

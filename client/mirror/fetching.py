@@ -147,7 +147,7 @@ class HttpTransport:
     ) -> None:
         """Wait for a download; raise DownloadError when its server is gone: neither bytes nor word.
 
-        Who is told to wait in a queue, and whose file is being checked, may not expect any.
+        A mirror that waits in a queue, or whose file is being checked, may not expect any.
         """
         before = silent_s = 0.0
         step_s = self._gone_s / 10
@@ -169,7 +169,7 @@ class HttpTransport:
     async def _at_a_pace(
         self, work: asyncio.Future[Result], received_bytes: Callable[[], int]
     ) -> None:
-        """Wait for a download; raise TooSlow when it drips. Who waits in a queue gets nothing."""
+        """Wait for a download; raise TooSlow when it drips. In a queue nothing comes."""
         before = 0
         try:
             while not (await asyncio.wait([work], timeout=self._pace_window_s))[0]:

@@ -1,9 +1,9 @@
 """Clients, server and link in virtual time: discrete events on a heap, exact between them.
 
-The engine owns time and bytes and nothing else. Who may start is decided by a policy object of
-the server's own kind, called through the server's own `policies.driver`; what a client does after
-an answer is decided by the downloader's own `client.net.retry`. One run is a function of (workload,
-policy, conditions): no clock, no global randomness.
+The engine owns time and bytes and nothing else. A policy object of the server's own kind decides
+who may start, called through the server's own `policies.driver`; what a client does after an answer
+is decided by the downloader's own `client.net.retry`. One run is a function of (workload, policy,
+conditions): no clock, no global randomness.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from policies.registry import make_policy
 from policies.settings import PolicySettings
 
 TICK_S = 0.25
-#: Who lost its node asks another one after so long, seconds; without an answer again after this.
+#: A client that lost its node asks another one after so long, seconds; without an answer again
+#: after this.
 _AGAIN_S = 1.0
 _FILE = "/release"
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from loadtest.sim.fleet import TICK_S, SimFleetPlan
 
 _STEPS = 4_000
-#: Who waits elsewhere comes back this often while its turn is far, seconds (`retry_max_s`).
+#: Clients that wait elsewhere come back this often while their turn is far, s (`retry_max_s`).
 _POLL_S = 300.0
 #: A leader is planned to be at work for so much of its time: above, decisions wait for each other.
 PLANNED = 0.7

@@ -48,7 +48,7 @@ _FIRST_SMALL_S = 0.2
 #: follows them within this time; so many of the slots must be taken.
 _STARTED = 2
 _PACE_MEMORY_S, _FULL_PART = 5.0, 0.8
-#: Who waits leaves at some rate, known once this many seconds were waited for each that left.
+#: Waiting clients leave at some rate, known once so many seconds were waited for each that left.
 _FIRST_WAITED_S = 300.0
 
 
@@ -138,8 +138,8 @@ class Estimator:
         if waited_s > 10.0:
             self._errors.add(abs(waited_s - stated.expected_s) / waited_s)
         if away_s > 0.0:
-            # Who looked sooner and found a slot is known before all that find none: that would
-            # shorten what is told to the others.
+            # Those who looked sooner and found a slot are known before all that find none: that
+            # would shorten what is told to the others.
             ratios.away.learn(away_s, max(waited_s, away_s))
             if waited_s >= away_s:
                 ratios.slot.learn(raw_s, needed_s)
@@ -271,7 +271,7 @@ class Estimator:
         self._paces.keep(_STARTED * slots)
         if len(seen) < _FULL_PART * slots:
             if len(leases) >= max(_FULL_PART * slots, 2 * len(seen)):
-                # Who stands still now was slow on the way there: that must not be kept.
+                # One that stands still now was slow on the way there: that must not be kept.
                 self._full_s_per_byte = None
             return
         pace = self._paces.mean

@@ -1,8 +1,8 @@
 """How many of those who have just taken a place come for it, learnt from a sample of them.
 
-Some take tickets and never return, or take a slot and hang up. Who does so is known only when its
-told return has passed, and until then its ticket looks like any other. So newcomers are counted as
-far as newcomers come lately, and while some do not they are asked to show themselves soon: an
+Some take tickets and never return, or take a slot and hang up. Such a client is known only when
+its told return has passed, and until then its ticket looks like any other. So newcomers are counted
+as far as newcomers come lately, and while some do not they are asked to show themselves soon: an
 estimate that counts work which nobody will ask for sends everybody away for too long, and slots
 idle meanwhile.
 """

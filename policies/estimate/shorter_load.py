@@ -18,7 +18,7 @@ _SPANS_S = (2.0, 8.0, 32.0, 128.0, 512.0)
 _MOST = 0.9
 #: Rounds in which a wait and what comes during it are made to agree.
 _ROUNDS = 12
-#: Who polls looks when its turn would be if only so much came as did for so many times as long.
+#: A poll looks when its turn would be if only so much came as did for so many times as long.
 _FAR_LONGER = 8.0
 
 

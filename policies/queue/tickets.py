@@ -154,7 +154,7 @@ class TicketQueue:
 
     def back_before(self, row: int) -> int:
         """How many that stand back would go before this ticket, which does not, if they did not."""
-        # Who comes before all has no key of its own.
+        # The first of all has no key of its own.
         entry = (max(BACK, BACK + self.table.key[row]), self.table.number[row])
         return self.line.rank(*entry) - self.line.rank(BACK, 0)
 

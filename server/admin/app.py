@@ -173,7 +173,7 @@ class Admin:
         store = self.server.store
         before = store.musts_total
         found = await route(ask)
-        # Who logs in to see what ails the server must not fail by what ails it.
+        # A login to see what ails the server must not fail by what ails it.
         if store.musts_total != before and not route.public and not await store.stored():
             raise NotStored([pair for pair in found.headers if pair[0] == "set-cookie"])
         return found

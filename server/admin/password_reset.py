@@ -2,7 +2,7 @@
 
 `tidegate admin reset-password` leaves the new password's hash in the state folder, where only the
 server's own user may write; the server takes it up at its start and at the next login, and removes
-the file once its database has the password: whoever kills it in between costs nobody the reset.
+the file once its database has the password: a kill in between does not lose the reset.
 """
 
 from __future__ import annotations

@@ -278,7 +278,7 @@ class LeasedDownload:
         fresh, self.flowed_bytes = self.flowed_bytes, 0
         self._looked_s = now
         self._still_s = 0.0 if fresh else self._still_s + running_s
-        # Who took nothing for a while is looked at less often: thousands may stand still.
+        # A lease that took nothing for a while is looked at less often: thousands may stand still.
         still_s = self._still_s
         self.look_at_s = now + min(RARELY_S, still_s) if still_s >= STILL_S else 0.0
         rate = fresh / running_s
@@ -347,7 +347,8 @@ class Rounds:
         self._awake: dict[int, LeasedDownload] = {}
         #: The others, with what was under way to them at the last look.
         self._asleep: dict[int, tuple[LeasedDownload, int]] = {}
-        #: Who is due in which span of time. As many leases as you like are taken out in one go.
+        #: Leases by the span of time in which they are due: as many as you like are taken out in
+        #: one go.
         self._due: dict[int, list[int]] = {}
         #: What is under way to all that stand still.
         self.asleep_bytes = 0

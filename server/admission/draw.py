@@ -6,8 +6,8 @@ Laws:
   seed once entries are known.
 - An entry has a random id that its owner is told. The order is that of SHA-256(seed + id); when
   the draw is done, seed and ids are published in that order.
-- Coming early gives nothing: every entry before the opening has the same chance. Who comes while
-  the drawn entries are being seated is seated after them, in the order of coming.
+- Coming early gives nothing: every entry before the opening has the same chance. Those who come
+  while the drawn entries are being seated are seated after them, in the order of coming.
 - Entries cost nothing, so one address and one network (/24, /48) may have only so many of them.
   Each is written as a row of its own, once.
 """

@@ -310,7 +310,7 @@ class Gate:
             parts.passes.begin(grant, job.client, job.file, now)
         if isinstance(decision, Wait) or (isinstance(decision, Admit) and not decision.joined):
             parts.arrived(ArrivalRecord(now, job.client, job.file, visit.rep.size_bytes))
-        # Who is told to come back has taken nothing from anybody and given nothing up.
+        # A client told to come back has taken nothing from anybody and given nothing up.
         self.leases.settle(hurry=job.present or not isinstance(decision, Wait))
         if isinstance(decision, Admit):
             self._start(visit, decision)

@@ -64,7 +64,7 @@ class Identifier:
             except BadToken as error:
                 self._refuse_token(request, error)
                 return None
-        # Who speaks our fields, or asks for JSON, reads the answer and needs no holding.
+        # A client that speaks our fields, or asks for JSON, reads the answer and needs no holding.
         reads_answers = WAIT_FIELD in headers or b"json" in headers.get(b"accept", b"")
         has_room = not reads_answers and self._holds.has_room(client.key, client.network)
         holdable = has_room and rule.manner == "hold" and not browser

@@ -185,7 +185,7 @@ class LeaseManager:
         return download
 
     def left(self, download: LeasedDownload) -> None:
-        """Who was to ride on this lease left before the first byte, or is yet to come."""
+        """The request for this lease left before the first byte, or is yet to come."""
         self._driver.end(download.lease, self.now(), download.remaining_bytes(), done=False)
         self.settle()
 
@@ -265,7 +265,7 @@ class LeaseManager:
         self._record()
         if self._settling:
             return
-        # Who comes and goes while nobody waits for it is dealt with together a moment later.
+        # What comes and goes while nobody waits for it is dealt with together a moment later.
         delay_s = 0.0 if hurry and self._somebody_waits() else _MOMENT_S
         call = self._soon_call
         if call is None:

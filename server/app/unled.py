@@ -62,7 +62,7 @@ def answer_unled(request: Request, seen: Unled) -> None:
 
 
 def _metrics(seen: Unled) -> str:
-    """No figure of the queue: whoever may not read those may know that nobody leads."""
+    """No figure of the queue: those who may not read it may know that nobody leads."""
     found = (
         ("fleet_up", "Whether all nodes are here and the leader's lease is renewed.", 0),
         ("leader_epoch", "Leaders up to now.", seen.epoch),

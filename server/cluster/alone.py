@@ -31,7 +31,7 @@ from server.http.clock import Clock
 from server.http.proxies import TrustedProxies
 from server.http.request import Request
 
-#: Who is sent away while nobody leads comes back after so long, seconds.
+#: Clients sent away while nobody leads come back after so long, seconds.
 RETRY_S = 2
 #: A node's numbers are a block of so many at a random place, so that no two nodes share one.
 _BLOCK_BITS, _BLOCKS_BITS = 20, 28
@@ -87,7 +87,7 @@ class _Wire:
             self.far.dataReceived(data)  # type: ignore[no-untyped-call]
 
     def abortConnection(self) -> None:
-        """See `ITCPTransport`: whoever made it takes it away."""
+        """See `ITCPTransport`: its maker takes it away."""
 
 
 class _Home:

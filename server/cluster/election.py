@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 
 from server.store.cluster import Seat
 
-#: Who has lost its connection with the leader takes a lease that was not renewed for this part of
-#: its length; at least twice it should have been.
+#: A candidate that lost the leader's connection takes a lease that was not renewed for this part
+#: of its length; at least twice it should have been.
 MISSED = 0.6
 #: Before anybody has led.
 NOBODY = Seat()

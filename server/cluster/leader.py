@@ -65,7 +65,7 @@ _log = Logger()
 #: somebody is there.
 TELL_S = 0.25
 _AGAIN_S = 1.0
-#: Who has said nothing for so long, in seconds, is no company any more; after the second, its
+#: A node silent for so long, in seconds, is no company any more; after the second, its
 #: connection is cut. A node tells its progress four times a second.
 _QUIET_S = 2.0
 SILENT_S = 8.0
@@ -354,7 +354,7 @@ class Nodes:
         self.by_name: dict[str, Node] = {}
         #: Since when those are away that were here, and did not say that they leave for good.
         self.away: dict[str, float] = {}
-        #: Who is told of those that come and go.
+        #: Called for nodes that come and go.
         self.came: Callable[[Node], None] = lambda node: None
         self.left: Callable[[Node], None] = lambda node: None
         #: What was counted by nodes that have left.
@@ -686,7 +686,7 @@ class Leader:
             self._home.rules(),
             self._cap_for(node),
             small.brief,
-            # Who does not know the list has all requests judged.
+            # A node that does not know the list has all requests judged.
             bool(small.blocked),
             small.blocked if len(small.blocked) <= _MOST_BLOCKED else (),
             max(1, small.large_slots // len(self._beside(node))) if node.serves else 0,

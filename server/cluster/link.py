@@ -15,7 +15,7 @@ from server.http.clock import Clock, cancel
 
 _log = Logger()
 Received = TypeVar("Received")
-#: Who connects at a door says something within so long, seconds; of those that have not yet there
+#: A connection says something within so long, seconds; of those that have not yet there
 #: are so many at once.
 _HELLO_S, _MOST_SILENT = 10.0, 256
 

@@ -210,7 +210,7 @@ class RemoteAdmission:
         #: What has been judged of requests that are not answered yet.
         self._allowed: dict[Request, set[str]] = {}
         self._judge_all = False
-        #: Who is blocked, as the leader told last.
+        #: The blocked networks, as the leader told last.
         self.blocked = BlockList(time.time)
         self._digests: dict[int, Deferred[FileDigests | None]] = {}
         self._numbers = 0

@@ -177,7 +177,7 @@ class Pacer:
     def link_busy(self) -> bool:
         """Whether the cap, right now, holds somebody back.
 
-        Who stands in the ring until the next tick is not held back: under a cap far too high there
+        A transfer in the ring until the next tick is not held back: under a cap far too high there
         is always somebody whose socket has just taken up again.
         """
         return self._short

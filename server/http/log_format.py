@@ -87,7 +87,7 @@ def parse_format(text: str) -> Format:
 class _Pattern:
     """A pattern whose fields that a request says of itself are written once for each record.
 
-    Who asks often asks with the same bytes, and those have one record.
+    Frequent clients send the same bytes, and those have one record.
     """
 
     def __init__(self, pattern: str) -> None:

@@ -31,7 +31,7 @@ class RequestConnection(Protocol):
 
     peer_address: str
     is_tls: bool
-    #: Who sends long bodies has the socket to itself from `when_flushed` until `finish`.
+    #: The sender of a long body has the socket to itself from `when_flushed` until `finish`.
     socket: Any
     monitor: Any
 

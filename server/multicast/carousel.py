@@ -143,7 +143,7 @@ class Carousel:
         if self.waiting and self.on_time >= self._settings.needed:
             self.waiting = False
             self.starts_at = now + self._settings.lead_s
-            # Who waits leaves off with unicast.
+            # A waiting receiver leaves off with unicast.
             self._mark_at = self.wake_at = now
 
     def is_late(self, member: str) -> bool:
@@ -169,7 +169,7 @@ class Carousel:
         if action != "continue":
             self._promote()
         if action == "continue" and report.state == "receiving" and self._settings.repair:
-            # Who loses this much may be for unicast soon: the others' first pass goes before.
+            # One that loses this much may be for unicast soon: the others' first pass goes before.
             first_pass = self.pass_number == 0 and self.phase is Phase.SEND
             if not first_pass or report.loss <= self._settings.worst_loss:
                 self._take_wants(report, self._late_wants if late else self._wants)

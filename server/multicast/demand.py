@@ -5,8 +5,8 @@ Laws:
 - A capable request is either held (at most `window_s`, from the first request of its client's
   visit; `server.multicast.hold_budget`), or given a session, or let go to unicast. It is never
   refused here and never asked to come again.
-- With `hold_s_per_byte` it is held for a small share of what the file takes. Who is not enough by
-  then gathers in a session that has yet to begin, and fetches by unicast meanwhile: a window in
+- With `hold_s_per_byte` it is held for a small share of what the file takes. Too few by
+  then gather in a session that has yet to begin, and fetch by unicast meanwhile: a window in
   vain costs nearly nothing.
 - As soon as the wishes for one object within the window reach the threshold, all held requests of
   the object leave together, into one session. Clients that wait elsewhere with a ticket for the

@@ -1,7 +1,7 @@
 """The receivers of a session as the sender knows them. Pure.
 
-Who joined before the first datagram is *on time*; who came later is *late*. The late get all they
-want from what the others leave, and have no word on how the session goes, so that a stream of
+A receiver that joined before the first datagram is *on time*, others are *late*. The late get all
+they want from what the others leave, and have no word on how the session goes, so that a stream of
 them, or one that joins again and again, costs those on time nothing. Once nobody on time is left,
 the late are those on time.
 """
@@ -98,8 +98,8 @@ class Members:
     def ready_at(self, latest: float) -> float:
         """When pass 0 may begin, `latest` at most: once everybody is in, and nobody else follows.
 
-        Who was offered and has not joined yet is waited for as long as the others lead one to
-        expect; one address with several members is waited for once.
+        One that was offered and has not joined yet is waited for as long as the others lead one
+        to expect; one address with several members is waited for once.
         """
         settings = self._settings
         if not self._members or settings.settle_s == float("inf"):
@@ -172,7 +172,7 @@ class Members:
         return loss > settings.worst_loss
 
     def forget_silent(self, since: float, now: float) -> None:
-        """Who was not heard for long, `since` not being counted before, is lost."""
+        """A receiver not heard for long, `since` not being counted before, is lost."""
         timeout = self._settings.member_timeout_s
         for name, member in list(self._members.items()):
             if now - max(member.heard_at, since) > timeout:

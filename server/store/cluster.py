@@ -86,7 +86,7 @@ def campaign(
     """Take the lease if it runs out within `early_s`, or if an earlier process of this machine
     had it.
 
-    Who leads now; the caller does if it is `holder`. `now_s` stands for the database's clock.
+    Returns the leader; the caller leads if it is `holder`. `now_s` stands for the database's clock.
     """
     now = _clock(now_s)
     taken = session.execute(

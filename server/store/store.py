@@ -29,7 +29,7 @@ Work = Callable[[Session], T]
 RunInThread = Callable[[Callable[[], T]], "Deferred[T]"]
 
 BATCH_S = 0.002
-#: Who waits for a commit waits no longer than this, whatever the database does; in a cluster for
+#: A caller waits no longer than this for a commit, whatever the database does; in a cluster for
 #: the second time: there a place must survive its leader, not only the next start.
 LATE_S, CLUSTER_LATE_S = 0.5, 5.0
 #: An operator's change waits so long for its commit until it is answered as not stored yet.

@@ -106,7 +106,7 @@ class Swarm:
     def _some(self, asker: Place, complete: bool, want: int, rng: random.Random) -> list[Place]:
         """Others at random; to one that has the whole file only those that do not.
 
-        Who fills the memory with ports of one network does not fill the answers: each network
+        Filling the memory with ports of one network does not fill the answers: each network
         gives one peer before any gives a second.
         """
         useful = [
