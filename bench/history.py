@@ -100,6 +100,8 @@ class CrowdHistory:
     waits: int = 0
     #: By the ticket's number, who was told it.
     owners: dict[int, str] = field(default_factory=dict)
+    #: By the ticket's number, when a place was told for it first.
+    placed: dict[int, float] = field(default_factory=dict)
     two_owners: int = 0
     changed: int = 0
     #: By how much a place grew, and between which times.
@@ -242,6 +244,8 @@ class TicketClient:
                     owner = history.owners.setdefault(number_of(token), client)
                     history.two_owners += owner != client
                     now = int(answer.fields.get("tidegate-place", "0"))
+                    if now:
+                        history.placed.setdefault(number_of(token), time.monotonic())
                     if place and now > place and not begun:
                         history.grew.append((now - place, told_s, time.monotonic()))
                         history.say(f"{client}: ticket {number_of(fresh)}, {place} became {now}")

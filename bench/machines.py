@@ -18,7 +18,9 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import datetime
 import itertools
+import math
 import os
 import random
 import re
@@ -31,7 +33,7 @@ import tempfile
 import time
 import zlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -106,7 +108,7 @@ class BenchMachine:
             shutil.copytree(self.folder.parent / "release", release)
         command = [*self.within, sys.executable, "-m", "tidegate", "serve", str(release)]
         command += ["--listen", listen, "--admin", "off", "--state", str(self.folder), *self.args]
-        with (self.folder.parent / "log").open("a", encoding="utf-8") as log:
+        with self.log_file.open("a", encoding="utf-8") as log:
             self.process = subprocess.Popen(
                 command,
                 stdout=subprocess.PIPE,
@@ -125,7 +127,17 @@ class BenchMachine:
             if line.startswith("ready "):
                 self.url = line.split()[1]
                 return
-        raise click.ClickException((self.folder.parent / "log").read_text("utf-8")[-3000:])
+        raise click.ClickException(self.log[-3000:])
+
+    @property
+    def log_file(self) -> Path:
+        """Where its processes log."""
+        return self.folder.parent / f"{self.folder.name}.log"
+
+    @property
+    def log(self) -> str:
+        """What they have logged."""
+        return self.log_file.read_text("utf-8")
 
     @property
     def name(self) -> str:
@@ -581,6 +593,7 @@ _AUDIT = (
     "CREATE TRIGGER audit AFTER INSERT OR UPDATE ON tickets "
     "FOR EACH STATEMENT EXECUTE FUNCTION audit_write()",
 )
+_STAMPED = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+0000 ")
 #: A cut-off machine's bodies are its own affair until it is back for so long.
 _BACK_S = LEASE_IDLE_S + _LEASE_S + GATHER_S
 _FINISH_S = 400.0
@@ -599,6 +612,8 @@ class Harm:
     notes: list[str] = field(default_factory=list)
     at_s: list[float] = field(default_factory=list)
     apart: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+    #: The times in which the node of a machine led itself.
+    alone: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
     async def go_on(self, until_s: float) -> None:
         """Do harm, one thing after the other."""
@@ -682,6 +697,15 @@ class Harm:
             began_s = spans.pop()[0]
         spans.append((began_s, time.monotonic() + _BACK_S))
 
+    def led_themselves(self, logs: Sequence[str]) -> None:
+        """By its log, when each machine's node led itself: that was apart, too."""
+        for index, log in enumerate(logs):
+            for began_s, ended_s in alone_by(log, time.time() - time.monotonic()):
+                self.alone.setdefault(index, []).append((began_s, ended_s))
+                spans = self.apart.setdefault(index, [])
+                spans.append((began_s, ended_s + _BACK_S))
+                self.apart[index] = merged(spans)
+
     def _nodes(self, victim: BenchMachine) -> list[int]:
         found = [pid for pid in victim.pids()[1:] if pid != victim.leader_pid()]
         if not found:
@@ -696,6 +720,45 @@ class Harm:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+
+
+def alone_by(log: str, ahead_s: float) -> Iterator[tuple[float, float]]:
+    """When a machine's only node led itself by its log, on a clock that is so far behind Unix time.
+
+    The log has whole seconds; one that was killed meanwhile led itself no more.
+    """
+    began_s: float | None = None
+    killed = False
+    for line in log.splitlines():
+        if began_s is not None and line.startswith("tidegate: node-0 "):
+            # The parent's lines have no time: it was over before the next one that has.
+            killed = True
+        if not _STAMPED.match(line):
+            continue
+        at_s = _unix(line[:24]) - ahead_s
+        if began_s is not None and (killed or line.endswith("gives its queue back.")):
+            yield began_s, at_s + 1.0
+            began_s = None
+        killed = False
+        if line.endswith("goes on with a queue of its own."):
+            began_s = at_s
+    if began_s is not None:
+        yield began_s, math.inf
+
+
+def _unix(stamp: str) -> float:
+    return datetime.datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+
+
+def merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same times as spans in order that do not overlap."""
+    found: list[tuple[float, float]] = []
+    for began_s, ended_s in sorted(spans):
+        if found and began_s <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], ended_s)
+        else:
+            found.append((began_s, ended_s))
+    return found
 
 
 async def _torment(
@@ -761,11 +824,34 @@ def _lost(history: CrowdHistory, written: Written) -> set[int]:
     return {n for n in history.owners if n < ELSEWHERE} - written.numbers
 
 
+def _taken_up_since(history: CrowdHistory, told_s: float) -> int:
+    """Tickets of nodes that led themselves, for which nobody was told a place before this time.
+
+    Each has a place by its time of issue once a leader knows it: before others, maybe.
+    """
+    return sum(n >= ELSEWHERE and history.placed.get(n, math.inf) > told_s for n in history.owners)
+
+
+def _above_alone_s(history: CrowdHistory, harm: Harm, own: int) -> float:
+    """For how long more bodies than its `own` slots had begun at a machine that led itself."""
+    longest_s = 0.0
+    for server, spans in harm.alone.items():
+        for began_s, ended_s in spans:
+            here = [
+                one
+                for one in history.bodies
+                if one.server == server and began_s + 1.0 <= one.began_s < ended_s
+            ]
+            longest_s = max(longest_s, longest_above(here, own))
+    return longest_s
+
+
 def judge(
     history: CrowdHistory, written: Written, harm: Harm, slots: int, newcomers: int, log: str
 ) -> list[str]:
     """What was broken of the promises."""
     together = outside(history.bodies, harm.apart)
+    alone_s = _above_alone_s(history, harm, slots // len(harm.fleet))
     above_s = longest_above(together, slots)
     lost = _lost(history, written)
     counts = {
@@ -774,7 +860,9 @@ def judge(
         "{} tickets changed their number": history.changed,
         "{} tickets that were told are not in the journal": len(lost),
         "{} places grew by more than all who can have broken off": sum(
-            grown > slots * (1 + harm.times_between(told_s - _BACK_S, now))
+            grown
+            > slots * (1 + harm.times_between(told_s - _BACK_S, now))
+            + _taken_up_since(history, told_s)
             for grown, told_s, now in history.grew
         ),
         "{} clients were sent away for good": sum(history.refused.values()),
@@ -789,6 +877,8 @@ def judge(
     found = [sentence.format(count) for sentence, count in counts.items() if count]
     if above_s > _BACK_S:
         found.append(f"more bodies than slots for {above_s:.1f} s")
+    if alone_s > _BACK_S:
+        found.append(f"more bodies than its own slots at a machine alone for {alone_s:.1f} s")
     if not history.whole:
         found.append("nobody got a file")
     return found
@@ -840,7 +930,11 @@ def faults(
         harm = Harm(fleet, postgres, database, spaces, random.Random(seed))
         history, newcomers = asyncio.run(_torment(harm, body, seconds, clients, seed, slots))
         written = _written(database, {one.folder.name: one.name for one in fleet})
-        log = (root / "log").read_text("utf-8")
+        logs = [one.log for one in fleet]
+        harm.led_themselves(logs)
+        log = "\n".join(
+            f"-- {one.folder.name}\n{text}" for one, text in zip(fleet, logs, strict=True)
+        )
     if keep_log is not None:
         notes = "\n".join(sorted([*harm.notes, *history.notes, *history.by_server()]))
         keep_log.write_text(f"{log}\n{notes}\n", "utf-8")

@@ -82,6 +82,19 @@ class WireDigests(msgspec.Struct, frozen=True, array_like=True):
     pieces: bytes
 
 
+class WireTicket(msgspec.Struct, frozen=True, array_like=True):
+    """A ticket that waits, for a leader that does not know it; `issued_s` is Unix time."""
+
+    number: int
+    client: str
+    file: str
+    size_bytes: int
+    remaining_bytes: int
+    weight: float
+    issued_s: float
+    priority_class: str = ""
+
+
 # -- what a node says ---------------------------------------------------------------------------
 
 
@@ -197,6 +210,15 @@ class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
 
 class Parting(msgspec.Struct, frozen=True, array_like=True, tag="parting"):
     """This node finishes what it sends and takes nothing new: it will not be back."""
+
+
+class Handover(msgspec.Struct, frozen=True, array_like=True, tag="handover"):
+    """The tickets that wait of those which this node gave while it led itself.
+
+    They have their places before their clients ask, so nobody is told one that grows by them.
+    """
+
+    tickets: tuple[WireTicket, ...]
 
 
 class FindDigests(msgspec.Struct, frozen=True, array_like=True, tag="find-digests"):
@@ -352,6 +374,7 @@ FromNode = (
     | Ended
     | Parting
     | Progress
+    | Handover
     | FindDigests
 )
 FromLeader = (

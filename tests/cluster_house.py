@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +12,14 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from policies.settings import PolicySettings
-from protocol.cluster import FromLeader, FromNode, Terms, decode_from_leader, decode_from_node
+from protocol.cluster import (
+    FromLeader,
+    FromNode,
+    Terms,
+    WireTicket,
+    decode_from_leader,
+    decode_from_node,
+)
 from protocol.manifest import FileDigests
 from protocol.ticket import KeyRing
 from server.admission.gate import Gate, QueueTerms, SmallTerms
@@ -26,6 +33,7 @@ from server.cluster.leader import Leader, Nodes, machine_of
 from server.cluster.line import FleetLine
 from server.cluster.link import Link
 from server.cluster.node import RemoteAdmission
+from server.cluster.wire import ticket_row
 from server.files.pages import Pages
 from server.files.transfer import BodyPlan, Representation, StartBody
 from server.http.proxies import TrustedProxies
@@ -181,6 +189,10 @@ class Home:
 
     def serve_with(self, machines: int) -> None:
         self.house.gate.serve_with(machines)
+
+    def take_up(self, tickets: Iterable[WireTicket]) -> None:
+        now = self.house.gate.parts.wall()
+        self.house.gate.take_up(ticket_row(one, now) for one in tickets)
 
     def rules(self) -> bytes:
         return encode_rules(self.house.gate.parts.rules.rules)

@@ -294,6 +294,11 @@ def test_tickets_of_a_node_without_a_leader_have_a_place_by_their_time_at_the_ne
     house.wait(0.5)
     assert not any(one.transfer.over for one in running)
     assert not parked.connection.status, "it waits on inside its request"
+    # All were handed over, so nobody's place grows when their clients ask again.
+    told = [row.client.partition("#")[0] for row in house.gate.policy.tickets()]
+    assert [one for one in told if one not in ("192.0.2.0", "192.0.2.1")] == [
+        f"192.0.2.{n}" for n in range(3, 8)
+    ]
     youngest = house.ask_at(1, "192.0.2.8")
     back = [
         house.ask_at(n % 2, address, token=one.token)

@@ -344,7 +344,7 @@ class Gate:
             if self.parts.numbers.is_over(ticket.number):
                 return Refuse(Reason.TICKET_USED)
             # The signature proves a ticket that the journal lost: it gets its place back.
-            self.leases.restore(
+            self._take_up(
                 TicketRow(
                     number=ticket.number,
                     client=visit.job.client,
@@ -353,14 +353,25 @@ class Gate:
                     remaining_bytes=visit.job.remaining_bytes,
                     weight=ticket.weight,
                     issued_s=ticket.issued_s,
-                    state=self._state_of_lost(ticket),
+                    state=TicketState.WAITING,
                     changed_s=self.parts.wall(),
                     priority_class=ticket.priority_class,
                 )
             )
         return self.leases.offer(visit.job, ticket.number)
 
-    def _state_of_lost(self, ticket: Ticket) -> TicketState:
+    def take_up(self, rows: Iterable[TicketRow]) -> None:
+        """Give tickets their places that were issued elsewhere; their times are of the wall."""
+        for row in rows:
+            known = self.policy.ticket(row.number) is not None
+            if not known and not self.parts.numbers.is_over(row.number):
+                self._take_up(row)
+        self.leases.settle()
+
+    def _take_up(self, row: TicketRow) -> None:
+        self.leases.restore(row._replace(state=self._state_of_lost(row)))
+
+    def _state_of_lost(self, ticket: TicketRow) -> TicketState:
         """Ready if younger tickets are: it must not stand behind them."""
         ahead_s = self.parts.wall_ahead_s()
         for row in self.policy.tickets():

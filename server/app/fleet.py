@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
 
-from protocol.cluster import FromNode, decode_from_node
+from protocol.cluster import FromNode, WireTicket, decode_from_node
 from protocol.manifest import FileDigests
 from server.admission.gate import Gate, QueueTerms, SmallTerms
 from server.admission.rules import Rule, RuleBook
@@ -19,6 +19,7 @@ from server.cluster.common_memory import CommonCounts, CommonLine, CommonMemory
 from server.cluster.leader import Leader, Nodes, machine_of
 from server.cluster.line import FleetLine
 from server.cluster.link import LinkFactory
+from server.cluster.wire import ticket_row
 from server.control.vitals import NodeFigures, Totals
 from server.files.pacer import Pacer
 from server.files.site import Site
@@ -168,6 +169,11 @@ class LeaderHome:
             return succeed(None)
         wanted: Deferred[Any] = self._site.catalog.want(file)
         return wanted
+
+    def take_up(self, tickets: Iterable[WireTicket]) -> None:
+        """See `leader.Home`."""
+        now = self._gate.parts.wall()
+        self._gate.take_up(ticket_row(one, now) for one in tickets)
 
     def small_terms(self) -> SmallTerms:
         """See `leader.Home`."""

@@ -2,8 +2,9 @@
 
 Its own leader is the ordinary one over a gate of its own, joined to the node in memory: so requests
 wait and start, and bodies that run have their slots, as under any other. Its tickets are signed
-with the keys of all and numbered from `ELSEWHERE`; the next leader takes up each that it is shown,
-with a place by its time of issue. There is no journal: the tokens are all that there is.
+with the keys of all and numbered from `ELSEWHERE`. Those that wait are handed over to the next
+leader, which gives each a place by its time of issue; so it does for one whose token is all that
+there is. There is no journal meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from twisted.internet.defer import Deferred, succeed
 from policies.contract import ELSEWHERE, TicketRow
 from policies.registry import POLICIES
 from policies.settings import PolicySettings
-from protocol.cluster import FromLeader, FromNode, Terms, decode_from_leader, decode_from_node
+from protocol.cluster import (
+    FromLeader,
+    FromNode,
+    Terms,
+    WireTicket,
+    decode_from_leader,
+    decode_from_node,
+)
 from protocol.errors import ProtocolError
 from protocol.manifest import FileDigests
 from server.admission.gate import Gate, QueueTerms, SmallTerms
@@ -26,6 +34,7 @@ from server.admission.line import Line
 from server.cluster.leader import Leader, Nodes
 from server.cluster.line import FleetLine
 from server.cluster.link import Link, Peer
+from server.cluster.wire import wire_ticket
 from server.files.transfer import BodyPlan, Representation, StartBody
 from server.http.clock import Clock
 from server.http.proxies import TrustedProxies
@@ -137,6 +146,9 @@ class _Home:
     def serve_with(self, machines: int) -> None:
         """See `leader.Home`: it is one node's part whatever runs elsewhere."""
 
+    def take_up(self, tickets: Iterable[WireTicket]) -> None:
+        """See `leader.Home`: nobody hands over to a node."""
+
     def rules(self) -> bytes:
         """See `leader.Home`: the node knows them."""
         return b"[]"
@@ -209,6 +221,15 @@ class OwnQueue:
             request.connection.number: token  # type: ignore[attr-defined]
             for request, token in self._gate.proofs()
         }
+
+    def tickets(self) -> tuple[WireTicket, ...]:
+        """Those of its own that wait, for the next leader; all others are in the journal."""
+        gate = self._gate
+        return tuple(
+            wire_ticket(gate.on_wall_clock(row))
+            for row in gate.policy.tickets()
+            if row.number >= ELSEWHERE
+        )
 
     def stop(self) -> None:
         """Another leads: nothing more is said."""

@@ -33,6 +33,7 @@ from protocol.cluster import (
     FromLeader,
     FromNode,
     Gone,
+    Handover,
     Hello,
     Judge,
     Leave,
@@ -47,6 +48,7 @@ from protocol.cluster import (
     Terms,
     Welcome,
     WireRequest,
+    WireTicket,
     Write,
 )
 from protocol.errors import ProtocolError
@@ -123,6 +125,10 @@ class Home(Protocol):
 
     def serve_with(self, machines: int) -> None:
         """So many machines send now, each with slots and a line of its own."""
+        ...
+
+    def take_up(self, tickets: Iterable[WireTicket]) -> None:
+        """Give these tickets their places by their times of issue."""
         ...
 
     def rules(self) -> bytes:
@@ -576,6 +582,8 @@ class Leader:
             node.parts = True
         elif isinstance(message, Progress):
             self._progress(node, message)
+        elif isinstance(message, Handover):
+            self._home.take_up(message.tickets)
         elif isinstance(message, FindDigests):
             self._find_digests(node, message)
 

@@ -37,6 +37,7 @@ from protocol.cluster import (
     Finish,
     FromLeader,
     Gone,
+    Handover,
     Hello,
     Judge,
     Leave,
@@ -557,10 +558,13 @@ class RemoteAdmission:
             asked = self._asked.get(number)
             if asked is not None and asked.start is not None:
                 asked.wired.headers[_TICKET] = token.encode("ascii")
+        tickets = own.tickets()
         own.stop()
         self._adopted = []
         self._link, self._coming = self._coming, None
         self._silent_s = 0.0
+        if tickets:
+            self._send(Handover(tickets))
 
     def _send_away(self, asked: _Asked) -> None:
         self._drop(asked)

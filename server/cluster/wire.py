@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.cluster import WireDigests, WireFile, WirePlan, WireRequest
+from policies.contract import TicketRow, TicketState
+from protocol.cluster import WireDigests, WireFile, WirePlan, WireRequest, WireTicket
 from protocol.manifest import FileDigests
 from server.files.transfer import BodyPlan, FileKey, Representation
 from server.http.request import Request
@@ -85,4 +86,34 @@ def file_digests(digests: WireDigests) -> FileDigests:
             joined[at : at + _PIECE_DIGEST_BYTES]
             for at in range(0, len(joined), _PIECE_DIGEST_BYTES)
         ),
+    )
+
+
+def wire_ticket(row: TicketRow) -> WireTicket:
+    """A ticket for a leader that does not know it; its times are of the wall clock."""
+    return WireTicket(
+        row.number,
+        row.client,
+        row.file,
+        row.size_bytes,
+        row.remaining_bytes,
+        row.weight,
+        row.issued_s,
+        row.priority_class,
+    )
+
+
+def ticket_row(ticket: WireTicket, now: float) -> TicketRow:
+    """A node's ticket, at the leader; `now` is Unix time."""
+    return TicketRow(
+        number=ticket.number,
+        client=ticket.client,
+        file=ticket.file,
+        size_bytes=ticket.size_bytes,
+        remaining_bytes=ticket.remaining_bytes,
+        weight=ticket.weight,
+        issued_s=ticket.issued_s,
+        state=TicketState.WAITING,
+        changed_s=now,
+        priority_class=ticket.priority_class,
     )
