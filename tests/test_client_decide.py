@@ -272,7 +272,8 @@ class Downloads(RuleBasedStateMachine):
     @rule(data=st.data(), word=st.sampled_from([b"same", b"same", b"other"]))
     def gives_a_sample(self, data: st.DataObject, word: bytes) -> None:
         if self.open and self.state.board is not None:
-            self.hear(Sampled(self.pick(data), self.state.samples.rounds[0].start, word))
+            place = data.draw(st.sampled_from(self.state.samples.rounds), "place")
+            self.hear(Sampled(self.pick(data), place.start, word))
 
     @precondition(lambda self: not self.over and self.state.board)
     @rule(data=st.data(), culprit=st.booleans())

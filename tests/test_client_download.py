@@ -168,6 +168,25 @@ def test_without_pieces_the_culprit_is_found_by_reading_again(one: Run, spots: r
     assert one.right()
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("third", [[], [Behaviour(DATA, status=404)]], ids=len)
+def test_an_older_copy_of_the_same_size_is_not_mixed_in(
+    one: Run, turned: bool, third: list[Behaviour]
+) -> None:
+    # A quarter is another: one random place would miss that three times in four.
+    old = DATA[:900_000] + WRONG[900_000:1_400_000] + DATA[1_400_000:]
+    copies = [
+        Behaviour(data, rate=RATE, etag=f'"{year}"', headers=(("Last-Modified", year),))
+        for data, year in ((DATA, "2025"), (old, "2020"))
+    ]
+    copies.sort(key=lambda copy: copy.data is old, reverse=turned)
+    with running(*third, *copies) as mirrors:
+        result = one.get(*(m.url for m in mirrors))
+    assert one.path.read_bytes() == copies[0].data
+    assert any("different dates" in note for note in result.notes)
+    assert result.sources[-1].dropped == "its copy differs from the others'"
+
+
 def test_two_mirrors_that_disagree_are_settled_by_the_digest(one: Run) -> None:
     for order in ([WRONG, DATA], [DATA, WRONG]):
         with running(*(Behaviour(data, rate=RATE) for data in order)) as mirrors:

@@ -86,6 +86,7 @@ def _packed(state: State, mirror: Mirror, coding: str) -> bool:
 
 def _learn(state: State, mirror: Mirror, found: Findings, size: int, now: float) -> Actions:
     """The first answer of a mirror; only those that the user named are believed."""
+    mirror.modified = found.modified
     if mirror.number == 0 and state.proposed_name is None:
         state.proposed_name = found.name
     if not mirror.listed:

@@ -164,4 +164,5 @@ def _tick(state: State, now: float) -> list[Action]:
         *widening.tick(state, now),
         *planning.tick(state, now),
         *whole_answers.tick(state, now),
+        *sampling.tick(state),
     ]

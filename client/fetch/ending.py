@@ -28,9 +28,12 @@ def whole(state: State, event: Whole, now: float) -> list[Action]:
     if event.wrong_digest is not None:
         # A reader of in-order output has not had the last bytes yet, and will not get them.
         return _mend(state, event.wrong_digest)
-    if not event.drained or sampling.awaited(state, event.working, now):
+    if not event.drained:
         return []
-    return [FinishFile()]
+    asked = sampling.rest(state)
+    if asked or sampling.awaited(state, event.working, now):
+        return asked
+    return sampling.verdict(state) or [FinishFile()]
 
 
 def _mend(state: State, digest: str) -> list[Action]:

@@ -12,12 +12,13 @@ from protocol.units import whole_number
 @dataclass(frozen=True, slots=True)
 class Findings:
     """`mirrors` in order of preference (RFC 6249), `metalink` of type metalink4, the digest
-    of the whole file (RFC 9530), and the name that the server proposes."""
+    of the whole file (RFC 9530), the name that the server proposes, and the Last-Modified."""
 
     mirrors: tuple[Url, ...] = ()
     metalink: Url | None = None
     digest: tuple[str, bytes] | None = None
     name: str | None = None
+    modified: str | None = None
 
 
 NOTHING_FOUND = Findings()
@@ -28,8 +29,9 @@ def read_findings(base: Url, fields: Fields) -> Findings:
     """Read Link and Repr-Digest; whatever cannot be read is not there."""
     links, digests = fields.all("link"), fields.all("repr-digest")
     name = disposition_name(fields.get("content-disposition"))
+    modified = fields.get("last-modified")
     if not links and not digests:
-        return Findings(name=name)
+        return Findings(name=name, modified=modified)
     from protocol.headers import parse_links, parse_repr_digest
 
     ranked: list[tuple[int, Url]] = []
@@ -53,4 +55,4 @@ def read_findings(base: Url, fields: Fields) -> Findings:
             digest = (ours, found[told])
             break
     ranked.sort(key=lambda pair: pair[0])
-    return Findings(tuple(url for _, url in ranked), metalink, digest, name)
+    return Findings(tuple(url for _, url in ranked), metalink, digest, name, modified)

@@ -2,21 +2,28 @@
 
 Three or more mirrors are asked for the same few bytes near the start before anything else,
 so that one with another copy is found before it has given much, and later for some at a random
-place of the file, where a copy that was only begun is still empty. Pure.
+place of the file, where a copy that was only begun is still empty. Mirrors whose copies bear
+different dates, where no digest will tell, are compared all over the file. Pure.
 """
 
 from __future__ import annotations
 
 from client.fetch import faults
 from client.fetch.actions import Action, AskSample
-from client.fetch.state import Round, State
+from client.fetch.state import Depth, Round, State
 from client.schedule.segments import UNKNOWN_SIZE
 
 #: So many bytes of each are compared.
 SAMPLE_BYTES = 256
 _LEAST_BYTES = 1 << 20
+#: Where dates differ: a place for so much of the file, and so many at most.
+_PLACE_BYTES = 256 << 10
+_MOST_PLACES = 16
+#: Each costs a mirror that takes one request at a time a round trip or a connection.
+_MOST_SINGLE = 3
 #: How long a download that is whole waits for samples that are still on their way.
 _PATIENCE_S = 0.5
+_DIFFERS = "its copy differs from the others'"
 
 
 def choose(state: State) -> None:
@@ -31,12 +38,81 @@ def ask(state: State, lane: int) -> list[Action]:
     mirror = state.mirror_of(lane)
     if lane not in mirror.lanes[:1] or not mirror.parts:
         return []
+    single = mirror.depth is Depth.ONE
     actions: list[Action] = []
-    for one in state.samples.rounds:
+    for one in state.samples.rounds[: _MOST_SINGLE if single else None]:
         if mirror.number not in one.jury.heard:
             one.jury.heard.add(mirror.number)
             actions.append(AskSample(lane, one.start, one.end))
     return actions
+
+
+def tick(state: State) -> list[Action]:
+    """Compare the next places, all of them by the middle of the download."""
+    samples, board = state.samples, state.board
+    if board is None or state.vouched or not _LEAST_BYTES <= state.size_bytes < UNKNOWN_SIZE:
+        return []
+    if not samples.doubtful:
+        if _alike(state):
+            return []
+        _doubt(state)
+    done = 1 - board.wanted.total / state.size_bytes
+    while samples.later and 2 * done * samples.doubtful >= samples.doubtful - len(samples.later):
+        samples.rounds.append(samples.later.pop(0))
+    return [
+        action
+        for mirror in state.alive
+        if mirror.depth is not Depth.ONE and mirror.lanes and mirror.lanes[0] in board.lanes
+        for action in ask(state, mirror.lanes[0])
+    ]
+
+
+def _alike(state: State) -> bool:
+    """Whether the copies that are known bear the same mark or date, so far."""
+    known = [mirror for mirror in state.alive if mirror.answered]
+    for mirror in known[1:]:
+        first = known[0]
+        same_mark = first.validator is not None and first.validator == mirror.validator
+        if not same_mark and (first.modified is None or first.modified != mirror.modified):
+            return False
+    return True
+
+
+def _doubt(state: State) -> None:
+    samples = state.samples
+    count = samples.doubtful = min(_MOST_PLACES, state.size_bytes // _PLACE_BYTES)
+    share = state.size_bytes // count
+    for number in range(count):
+        at = number * share + state.random.randrange(share - SAMPLE_BYTES)
+        samples.later.append(Round(at, at + SAMPLE_BYTES))
+    dates = {mirror.modified for mirror in state.alive if mirror.answered}
+    if None not in dates:
+        text = "the mirrors give the file different dates and no digest is known"
+        state.notes.append(f"{text}: their copies were compared at {count} places")
+
+
+def rest(state: State) -> list[Action]:
+    """Every byte is here: the places that were not compared yet, and then who is believed."""
+    samples = state.samples
+    if state.vouched:
+        return []
+    actions = tick(state)
+    samples.rounds += samples.later
+    samples.later.clear()
+    for mirror in state.alive:
+        if mirror.lanes and state.board is not None and mirror.lanes[0] in state.board.lanes:
+            actions += ask(state, mirror.lanes[0])[: 1 if mirror.depth is Depth.ONE else None]
+    return actions
+
+
+def verdict(state: State) -> list[Action]:
+    """Nothing more will be said: where mirrors differ, most or else the first are believed."""
+    if state.vouched:
+        return []
+    for one in state.samples.rounds:
+        for number in one.jury.against_first([mirror.number for mirror in state.alive]):
+            return faults.convict(state, state.mirrors[number], _DIFFERS)
+    return []
 
 
 def wanted_at(state: State, lane: int, start: int, end: int) -> bool:
@@ -72,18 +148,16 @@ def testified(state: State, lane: int, start: int, data: bytes) -> list[Action]:
             continue
         one.jury.testify(state.lane_mirrors[lane], data)
         for number in one.jury.liars() or _second_of_two(state, one):
-            text = "its copy differs from the others'"
-            actions += faults.convict(state, state.mirrors[number], text)
+            actions += faults.convict(state, state.mirrors[number], _DIFFERS)
     return actions
 
 
 def _second_of_two(state: State, one: Round) -> list[int]:
     """Where nothing else can tell, the mirror that the user named first is believed."""
-    if state.board is None or state.vouched or not state.mirrors[0].alive:
+    alive = [mirror.number for mirror in state.alive]
+    if state.board is None or state.vouched or len(alive) != 2 or not one.jury.said >= set(alive):
         return []
-    if len(state.mirrors) != 2 or len(one.jury.said) != 2 or not one.jury.split:
-        return []
-    return [1]
+    return one.jury.against_first(alive)
 
 
 def awaited(state: State, working: frozenset[int], now: float) -> bool:

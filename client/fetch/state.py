@@ -108,6 +108,8 @@ class Mirror:
     pause: MirrorPause | None = None
     dropped: str | None = None
     validator: str | None = None
+    #: Its Last-Modified, as told.
+    modified: str | None = None
     size_bytes: int | None = None
     answered: bool = False
     #: Asked for bytes past the end before the size was known.
@@ -186,11 +188,17 @@ class Round:
 
 @dataclass(slots=True)
 class Samples:
-    """What is compared. `passing` collects samples out of whole answers, by mirror and start."""
+    """What is compared. `passing` collects samples out of whole answers, by mirror and start.
+
+    `doubtful`: so many places besides, because copies bear different dates; `later` are those of
+    them that nobody was asked for yet.
+    """
 
     rounds: list[Round] = field(default_factory=list)
     passing: dict[tuple[int, int], bytearray] = field(default_factory=dict)
     late_s: float | None = None
+    doubtful: int = 0
+    later: list[Round] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)

@@ -32,7 +32,11 @@ class Jury:
             return []
         return sorted(source for source, said in self._said.items() if said != word)
 
-    @property
-    def split(self) -> bool:
-        """Whether mirrors disagree at all."""
-        return len(set(self._said.values())) > 1
+    def against_first(self, among: list[int]) -> list[int]:
+        """Where no more will be heard: who of these differs from what most of them say, or, where
+        as many say one thing as another, from the one with the least number."""
+        words = [self._said[source] for source in sorted(among) if source in self._said]
+        if not words:
+            return []
+        word = max(words, key=words.count)
+        return [source for source in sorted(among) if self._said.get(source, word) != word]

@@ -304,12 +304,11 @@ class StreamTarget:
 
 
 def _name_of(fd: int) -> str:
-    if fd == 1:
-        return "standard output"
     try:
-        return os.readlink(f"/proc/self/fd/{fd}")
+        name = os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
-        return f"descriptor {fd}"
+        name = ""
+    return name if name.startswith("/") and fd != 1 else "standard output"
 
 
 class _Memory:
