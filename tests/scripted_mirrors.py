@@ -6,6 +6,7 @@ another half, a broken-off transfer loses what is on the line and costs two roun
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,23 @@ class Mirror:
     stalls: int = 0
     #: Broken-off transfers so far: what was on the line then arrives in vain.
     epoch: int = 0
+    #: What TCP lets be under way on a new connection, where its slow start is to be played.
+    window_bytes: int | None = None
+    window: float = 0.0
+    unacknowledged: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def open_window(self) -> None:
+        """A new connection."""
+        self.window = float(self.window_bytes or 0)
+        self.unacknowledged.clear()
+
+    def admitted(self, now: float) -> float:
+        """So many bytes TCP lets go now; each acknowledgement opens the window by as much."""
+        if self.window_bytes is None:
+            return math.inf
+        while self.unacknowledged and self.unacknowledged[0][0] <= now:
+            self.window += self.unacknowledged.popleft()[1]
+        return self.window - sum(count for _, count in self.unacknowledged)
 
 
 @dataclass
@@ -123,6 +141,7 @@ def _step(
         return
     if not mirror.joined:
         mirror.joined = True
+        mirror.open_window()
         board.join(lane, now, mirror=lane, rtt_s=mirror.rtt_s)
         if mirror.opening is not None:
             # Asked for in the dark, before the size was known.
@@ -147,20 +166,20 @@ def _step(
     mirror.credit = min(mirror.credit + rate * STEP_S, rate * STEP_S + 16384)
     while mirror.queue and mirror.credit >= 1 and mirror.queue[0][0] <= now:
         at, block, position, promised = mirror.queue.popleft()
-        count = min(int(mirror.credit), promised - position)
+        count = int(min(mirror.credit, promised - position, mirror.admitted(now)))
         if shared is not None:
             count = shared.room(count)
         if count > 0:
             mirror.credit -= count
             mirror.sent_bytes += count
+            mirror.unacknowledged.append((now + mirror.rtt_s, count))
             if shared is not None:
                 shared.send(mirror, block, count)
             else:
                 mirror.line.append((now + mirror.rtt_s / 2, block, count))
         if position + count < promised:
             mirror.queue.appendleft((at, block, position + count, promised))
-            if shared is not None:
-                break
+            break
     if not mirror.queue:
         mirror.credit = 0.0
     while mirror.line and mirror.line[0][0] <= now:
