@@ -72,6 +72,12 @@ def test_a_download_that_is_soon_through_tries_nothing() -> None:
     assert steps == []
 
 
+def test_windows_that_still_open_are_no_reason_for_more_connections() -> None:
+    # A round trip of 200 ms: the first second says little of the next.
+    _, _, steps = play(lambda _, now: {0: min(5e6, 70e3 * 2 ** (now / 0.2))}, 1, 6.0, 24 << 20)
+    assert steps == []
+
+
 def test_a_slow_mirror_is_left_alone() -> None:
     lanes, _, steps = play(lambda lanes, now: {0: 10e6, 1: 0.5e6 * lanes[1]}, 2)
     assert lanes[1] == 1

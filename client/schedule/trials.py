@@ -61,6 +61,8 @@ class Trials:
     settle_s = 1.0
     warm_s = 0.4
     measure_s = 1.0
+    #: Nothing is measured while the second half of it brings so much more than the first.
+    growing = 1.3
     #: A download that is through sooner is not worth an experiment.
     worth_s = 7.0
     #: After one that has helped, the next is likely to.
@@ -77,6 +79,8 @@ class Trials:
         self._trial: _Trial | None = None
         self._since_s: float | None = None
         self._start: Mapping[int, int] = {}
+        #: Half way through a measurement: when, and the counts then.
+        self._middle: tuple[float, Mapping[int, int]] | None = None
         self._lanes: Mapping[int, int] = {}
         self._barred: dict[int, float] = {}
         self._failures: dict[int, int] = {}
@@ -98,7 +102,12 @@ class Trials:
             return steps
         if self._trial is not None:
             return self._judge(now, readings, self._trial)
+        if self._middle is None and now - self._since_s >= self.settle_s / 2:
+            self._middle = now, self._counts(readings)
         if now - self._since_s < self.settle_s:
+            return []
+        if self._still_growing(now, readings):
+            self._settle(now, readings, lanes)
             return []
         rates = self._rates(self._start, readings, now - self._since_s)
         mirrors = self._candidates(now, readings, rates)
@@ -127,6 +136,16 @@ class Trials:
     def _settle(self, now: float, readings: Readings, lanes: Mapping[int, int]) -> None:
         self._since_s, self._lanes = now, lanes
         self._start = self._counts(readings)
+        self._middle = None
+
+    def _still_growing(self, now: float, readings: Readings) -> bool:
+        """Whether windows are still opening: what came then is no measure for what comes next."""
+        if self._middle is None or self._since_s is None:
+            return False
+        middle_s, counts = self._middle
+        before = self._rates(self._start, readings, max(0.001, middle_s - self._since_s))
+        after = self._rates(counts, readings, max(0.001, now - middle_s))
+        return sum(after.values()) > self.growing * sum(before.values())
 
     @staticmethod
     def _counts(readings: Readings) -> dict[int, int]:
@@ -188,6 +207,7 @@ class Trials:
         if not steps:
             # What was just measured is what the next trial is compared with.
             self._since_s, self._start = trial.begin_s, trial.start
+            self._middle = None
         return steps
 
     def _bar(self, now: float, mirror: int) -> None:
