@@ -143,9 +143,10 @@ class Trials:
         if self._middle is None or self._since_s is None:
             return False
         middle_s, counts = self._middle
-        before = self._rates(self._start, readings, max(0.001, middle_s - self._since_s))
-        after = self._rates(counts, readings, max(0.001, now - middle_s))
-        return sum(after.values()) > self.growing * sum(before.values())
+        first_s, second_s = middle_s - self._since_s, now - middle_s
+        before = sum(counts[n] - start for n, start in self._start.items() if n in counts)
+        after = sum(readings[n].received_bytes - got for n, got in counts.items() if n in readings)
+        return after * first_s > self.growing * before * second_s
 
     @staticmethod
     def _counts(readings: Readings) -> dict[int, int]:
