@@ -93,15 +93,19 @@ def turns(house: House, one: Callable[[], object]) -> tuple[float, float]:
 def polls(fields: dict[str, Any]) -> tuple[float, float]:
     """Visits with a ticket, each as it was told."""
     house, tokens = crowd(fields, 100, 400)
-    rows = iter(list(tokens.items()) * (TURNS * REQUESTS // len(tokens) + 1))
     table, keys = house.gate.policy.queue.table, house.keys  # type: ignore[attr-defined]
+    now = house.clock.seconds()
+    crowded = [
+        (who, token, keys.read_ticket(token, who, "/big.iso", now).number)
+        for who, token in tokens.items()
+    ]
+    visits = iter(crowded * (TURNS * REQUESTS // len(tokens) + 1))
 
     def poll() -> None:
-        who, token = next(rows)
-        now = house.clock.seconds()
-        row = table.rows.get(keys.read_ticket(token, who, "/big.iso", now).number)
+        who, token, number = next(visits)
+        row = table.rows.get(number)
         if row is not None:
-            table.promise_s[row] = now
+            table.promise_s[row] = house.clock.seconds()
         house.ask(who, token=token, **fields)
 
     return turns(house, poll)

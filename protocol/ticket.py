@@ -56,6 +56,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,32}")
 _TICKET = struct.Struct(">QQQdd12s12sB")
 _VISITOR = struct.Struct(">d8s")
 _LARGEST = (1 << 63) - 1
+#: So many proven tickets are remembered, of some 500 bytes each.
+_MOST_PROVEN = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,9 @@ class KeyRing:
         self._newest = keys[0].name
         self._secrets = {key.name: _signing_secret(key.secret) for key in keys}
         self._signers = {name: _Signatures(secret) for name, secret in self._secrets.items()}
+        #: Tickets that were proven lately, by token, address and file: who waits shows its token
+        #: again and again.
+        self._proven: dict[tuple[str, str, str], Ticket] = {}
 
     def derived(self) -> tuple[tuple[str, bytes], ...]:
         """What signs, newest first, for another process of ours; see `from_derived`."""
@@ -180,6 +185,17 @@ class KeyRing:
         Raises BadToken: ticket-forged (not made by us, or damaged), ticket-foreign (of another
         address or file), ticket-expired (issued more than `max_age_s` ago).
         """
+        known = self._proven.get((token, address, file))
+        if known is None:
+            known = self._prove(token, address, file)
+            if len(self._proven) >= _MOST_PROVEN:
+                self._proven.clear()
+            self._proven[token, address, file] = known
+        if not now - known.issued_s <= max_age_s:
+            raise BadToken("This ticket is too old; ask without it for a new one.", code=EXPIRED)
+        return known
+
+    def _prove(self, token: str, address: str, file: str) -> Ticket:
         body = self._unsign("t2", token, FORGED)
         if not _TICKET.size <= len(body) <= _TICKET.size + 2 * MAX_PREFERENCE_LENGTH:
             raise _forged(FORGED)
@@ -203,8 +219,6 @@ class KeyRing:
                 "This ticket was issued to another address; ask without it for one of your own.",
                 code=FOREIGN,
             )
-        if not now - issued_s <= max_age_s:
-            raise BadToken("This ticket is too old; ask without it for a new one.", code=EXPIRED)
         return Ticket(
             number,
             address,

@@ -80,7 +80,32 @@ def test_a_ticket_of_another_address_or_file_is_foreign() -> None:
 
 
 def test_a_ticket_expires_with_its_age() -> None:
-    assert code_of(RING.write_ticket(a_ticket()), now=1_000.0 + 31 * 86_400) == "ticket-expired"
+    token = RING.write_ticket(a_ticket())
+    assert code_of(token, now=1_000.0 + 31 * 86_400) == "ticket-expired"
+
+
+def test_a_ticket_that_was_proven_proves_nothing_elsewhere_or_later() -> None:
+    ring = KeyRing([Key("k2", b"second secret, 16+")])
+    token = ring.write_ticket(a_ticket())
+    for _ in range(2):
+        assert ring.read_ticket(token, "203.0.113.9", "/a.iso", 1_001.0) == a_ticket()
+    for address, file in (("203.0.113.8", "/a.iso"), ("203.0.113.9", "/b.iso")):
+        with pytest.raises(BadToken) as caught:
+            ring.read_ticket(token, address, file, 1_001.0)
+        assert caught.value.code == "ticket-foreign"
+    assert code_of(token, ring=ring, now=1_000.0 + 31 * 86_400) == "ticket-expired"
+    assert code_of(token[:-1] + ("A" if token[-1] != "A" else "B"), ring=ring) == "ticket-forged"
+
+
+def test_no_more_proven_tickets_are_remembered_than_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("protocol.ticket._MOST_PROVEN", 3)
+    ring = KeyRing([Key("k2", b"second secret, 16+")])
+    for number in range(1, 20):
+        token = ring.write_ticket(a_ticket(number=number))
+        assert ring.read_ticket(token, "203.0.113.9", "/a.iso", 1_001.0).number == number
+        assert len(ring._proven) <= 3
 
 
 def test_keys_rotate_with_overlap() -> None:

@@ -73,7 +73,7 @@ def _body(number: int, node: Node, size: int, most_bytes_s: float) -> Body:
     delivery = Delivery(download, plan, lambda one, go_on: go_on(), lambda one: None)
     transfer = RemoteTransfer(node, number, delivery, size, 0)
     delivery.transfer = transfer
-    download.deliveries.add(delivery)
+    download.join(delivery)
     return Body(most_bytes_s, transfer, download)
 
 

@@ -831,6 +831,12 @@ def test_copies_of_the_same_bytes_bring_a_download_no_nearer_to_its_end() -> Non
     assert download.remaining_bytes() == BIG - 3 * BIG // 4
     assert download.measure(1.0) == download.left_when_seen() == BIG - 3 * BIG // 4
     assert not download.about_to_complete()
+    assert download.planned_bytes == 2 * BIG + BIG - BIG // 4
+    copies[1].transfer.abort("its client went")
+    copies[2].transfer.finish()
+    assert download.planned_bytes == BIG == sum(d.planned_bytes() for d in download.deliveries)
+    copies[0].transfer.finish()
+    assert (download.planned_bytes, len(download.deliveries)) == (0, 0)
 
 
 def test_a_signed_ticket_with_a_number_never_issued_is_taken_up_and_not_reissued() -> None:

@@ -90,10 +90,14 @@ class Delivery:
             yield start, min(stop, start + count)
             count -= stop - start
 
+    def planned_bytes(self) -> int:
+        """How much of the file it brings in all."""
+        return sum([stop - start for start, stop in self._plan.ranges])
+
     def wanted_end_bytes(self) -> int:
         """What it will have delivered as far as it was let: all, or what it has sent so far."""
         if self._go_on is not None:
-            return sum(stop - start for start, stop in self._plan.ranges)
+            return self.planned_bytes()
         return self.transfer.sent_bytes if self.transfer is not None else 0
 
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
@@ -109,7 +113,7 @@ class Delivery:
                 download.coverage.add(start, stop)
         download.ended_bytes += transfer.delivered_bytes()
         download.flowed_bytes += max(0, transfer.delivered_bytes() - self.seen_bytes)
-        download.deliveries.discard(self)
+        download.leave(self)
         self._ended(self)
 
     def in_flight_bytes(self) -> int:
@@ -143,6 +147,7 @@ class LeasedDownload:
         "lease",
         "look_at_s",
         "paused",
+        "planned_bytes",
         "rate_bytes_s",
         "share",
         "signed",
@@ -190,9 +195,22 @@ class LeasedDownload:
         self.flying_bytes = 0
         self.coverage = Spans()
         self.deliveries: set[Delivery] = set()
+        #: What these bring in all, each counted by itself.
+        self.planned_bytes = 0
         #: Whether the journal has it as used up, although its last bytes may be here yet.
         self.ending = False
         self.address = address_of(job.client)
+
+    def join(self, delivery: Delivery) -> None:
+        """One more body begins."""
+        self.deliveries.add(delivery)
+        self.planned_bytes += delivery.planned_bytes()
+
+    def leave(self, delivery: Delivery) -> None:
+        """A body is over."""
+        if delivery in self.deliveries:
+            self.deliveries.remove(delivery)
+            self.planned_bytes -= delivery.planned_bytes()
 
     def renew(self, rep: Representation, wanted_bytes: int) -> None:
         """The file was replaced: what was delivered of the old one counts no longer."""
@@ -207,14 +225,16 @@ class LeasedDownload:
 
     def left_when_seen(self) -> int:
         """`remaining_bytes` as of the last look at what runs, which asks nobody."""
-        return self._left((delivery, delivery.seen_bytes) for delivery in self.deliveries)
+        # Most bodies of a download in many small parts were never looked at.
+        seen = [(one, one.seen_bytes) for one in self.deliveries if one.seen_bytes]
+        return self._left(seen)
 
     def _left(self, arrived: Iterable[tuple[Delivery, int]]) -> int:
         """What is wanted beyond the coverage and the first so many bytes of each body.
 
         A byte that arrives over several connections counts once: copies bring nothing nearer.
         """
-        spans = (span for delivery, count in arrived for span in delivery.spans(count))
+        spans = [span for delivery, count in arrived for span in delivery.spans(count)]
         return max(0, self.wanted_bytes - self.coverage.total_with(spans))
 
     def taken_bytes(self) -> int:
@@ -253,6 +273,8 @@ class LeasedDownload:
 
     def about_to_complete(self) -> bool:
         """Whether the bodies that were let go to their end are all that is wanted."""
+        if self.coverage.total + self.planned_bytes < self.wanted_bytes:
+            return False  # not even if all of them came, and none twice
         coming = [(delivery, delivery.wanted_end_bytes()) for delivery in self.deliveries]
         if self.coverage.total + sum(count for _, count in coming) < self.wanted_bytes:
             return False  # not even if none of them came twice
@@ -336,6 +358,7 @@ class LeasedDownload:
             if delivery.transfer is not None:
                 delivery.transfer.abort(reason)
         self.deliveries.clear()
+        self.planned_bytes = 0
 
 
 class Rounds:

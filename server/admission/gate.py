@@ -580,7 +580,7 @@ class Gate:
             # So its resume is known for the same browser's.
             headers.append(visitor_cookie(visit.request, visit.cookie))
         delivery = Delivery(download, visit.plan, self.leases.ending, self.leases.delivered)
-        download.deliveries.add(delivery)
+        download.join(delivery)
         transfer = visit.start(delivery, headers)
         if delivery.over:
             return

@@ -153,7 +153,7 @@ class Identifier:
         return True
 
     def _refuses_blocked(self, request: Request) -> bool:
-        if not self.blocked.blocks(request.client_address):
+        if not self.blocked or not self.blocked.blocks(request.client_address):
             return False
         request.refuse(403, "blocked", "The operator has blocked this address.")
         return True
