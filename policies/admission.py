@@ -51,6 +51,7 @@ from policies.crowds import Crowds
 from policies.estimate.estimator import Estimator
 from policies.estimate.newcomers import Newcomers
 from policies.estimate.retry import EARLY, RetryAdvice
+from policies.first_use import FirstUses
 from policies.hooks import Policy
 from policies.leases import Lease, LeasePool
 from policies.queue.table import MOST_POLLS
@@ -118,6 +119,7 @@ class AdmissionState:
     delivered: Delivered = field(default_factory=Delivered)
     strangers: Strangers = field(default_factory=Strangers)
     crowds: Crowds = field(default_factory=Crowds)
+    first_uses: FirstUses = field(default_factory=FirstUses)
     #: Nobody starts; what runs may finish, new requests are queued.
     closed: bool = False
 
@@ -154,6 +156,9 @@ class HookedAdmission:
         self._used_s = -math.inf
         #: Large leases whose use was not looked at since they started.
         self._unseen: set[int] = set()
+        #: Those of them that strangers have, see `policies.first_use`.
+        self._on_trial: set[int] = set()
+        self.pool.doubted = 0
         self._inherited = [lease for lease in self.pool.leases.values() if lease.paused]
         self._to_pause: list[Lease] = []
         self.policy = kind.build(self)
@@ -393,6 +398,9 @@ class HookedAdmission:
             self._unseen.add(lease.id)
             lease.network = stranger_network(job)
             self.crowds.takes_slot(lease.network)
+            if lease.network:
+                self._on_trial.add(lease.id)
+                self._doubt(now)
             lease.believed_bytes = self._believed_bytes(job)
             if row is not None:
                 lease.mark = table.mark[row]
@@ -564,6 +572,7 @@ class HookedAdmission:
             self.crowds.regains_slot(lease.network, holds=False)
         else:
             self.crowds.leaves_slot(lease.network)
+        self._tried(lease, now, used=done or _was_used(lease))
         self.pool.close(lease)
         self._unseen.discard(lease.id)
         self._tally.completed += done
@@ -618,6 +627,7 @@ class HookedAdmission:
                     self.estimator.no_shows.learn(False)
                 self.state.reputation.idled(lease.client)
                 self.crowds.wastes_slot(lease.network, now)
+                self._owe(lease.network)
             self._close(lease, now, False, idled=True)
         return tuple(lease.id for lease in idled)
 
@@ -639,7 +649,7 @@ class HookedAdmission:
                 continue
             if not lease.slotless:
                 if waited_for and taken < least:
-                    self._take_slot(lease)
+                    self._take_slot(lease, now)
             elif taken >= least:
                 if self.large_free() > 0:
                     self._give_slot(lease)
@@ -654,19 +664,45 @@ class HookedAdmission:
         downloads are paused soon after they start.
         """
         passed_s = now - lease.started_s
-        if passed_s < _FIRST_USE_S or not len(self.queue) or self.policy.link_bound:
+        if passed_s < _FIRST_USE_S or self.policy.link_bound:
             return
-        self._unseen.discard(lease.id)
         taken = lease.started_bytes - lease.remaining_bytes
         looked_at = lease.connections and not lease.paused and not lease.slotless
         least_bytes_s = self._least_rate_bytes_s()
-        if looked_at and taken < least_bytes_s * passed_s and lease.rate_bytes_s < least_bytes_s:
-            self._take_slot(lease)
+        if taken >= least_bytes_s * passed_s or lease.rate_bytes_s >= least_bytes_s:
+            self._tried(lease, now, used=True)
+            self._unseen.discard(lease.id)
+        elif len(self.queue):
+            self._unseen.discard(lease.id)
+            if looked_at:
+                self._take_slot(lease, now)
 
-    def _take_slot(self, lease: Lease) -> None:
+    def _take_slot(self, lease: Lease, now: float) -> None:
+        self._tried(lease, now, used=False)
         if len(self.pool.slotless) < self.settings.slots_max:
             self.pool.take_slot(lease)
             self.crowds.loses_slot(lease.network)
+            self._owe(lease.network)
+
+    def _tried(self, lease: Lease, now: float, *, used: bool) -> None:
+        """A large lease has shown whether it uses its slot, or is over."""
+        if lease.id not in self._unseen and lease.id not in self._on_trial:
+            return
+        if used:
+            self.crowds.repay(lease.network)
+        if lease.id in self._on_trial:
+            self._on_trial.discard(lease.id)
+            self.state.first_uses.note(now, used=used)
+            self._doubt(now)
+
+    def _doubt(self, now: float) -> None:
+        on_trial = len(self._on_trial) if self._network_shares else 0
+        self.pool.doubted = self.state.first_uses.doubted(on_trial, now)
+
+    def _owe(self, network: str) -> None:
+        if self._network_shares:
+            for number in self.crowds.owe(network):
+                self.queue.stand_back(self.queue.table.rows[number])
 
     def _give_slot(self, lease: Lease) -> None:
         self.pool.give_slot(lease)
@@ -739,6 +775,7 @@ class HookedAdmission:
         idled = self._end_idle(now)
         expired = self._expire(now)
         self._look_at_use(now)
+        self._doubt(now)
         self._call_forward(now)
         self._grow(now)
         late_s = (1.0 - _LATE_PART) * self.settings.ticket_ttl_s

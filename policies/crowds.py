@@ -12,6 +12,10 @@ order too. A network that would not hold more than its part in strict order is d
 this: its next one comes forward as one of it ends. Where several crowds have tickets that stand
 back they share that part. Slots that readers who stand still lost (`policies.leases`), or that ran
 out unused a moment ago, count too, so that a network which uses nothing holds one slot at last.
+
+A crowd that had a slot for nothing *owes*: all of it stands back until somebody who owes nothing has
+used a slot, or nobody else waits. So its others, who asked early, do not waste slot after slot before
+anybody else starts; and who sits behind its address goes on, one slot a waste later.
 """
 
 from __future__ import annotations
@@ -33,14 +37,16 @@ _MEMORY_S, _REMEMBERED = 60.0, 10_000
 class Crowds:
     """Counts what each network's strangers have in front, and who of them stands back."""
 
-    __slots__ = ("_back", "_in_front", "_of", "_tickets", "_wasted", "_without_slot")
+    __slots__ = ("_back", "_in_front", "_of", "_owing", "_tickets", "_wasted", "_without_slot")
 
     def __init__(self) -> None:
         #: Tickets in front and leases with a slot, and leases that lost theirs, by network.
         self._in_front: Counter[str] = Counter()
         self._without_slot: Counter[str] = Counter()
-        #: Tickets in front alone.
-        self._tickets: Counter[str] = Counter()
+        #: Numbers of tickets in front, by network.
+        self._tickets: dict[str, set[int]] = {}
+        #: Crowds that had a slot for nothing since somebody else used one.
+        self._owing: set[str] = set()
         #: Slots that ran out unused, decaying, and when that was counted.
         self._wasted: OrderedDict[str, tuple[float, float]] = OrderedDict()
         #: Numbers of tickets that stand back, in order, by network.
@@ -67,6 +73,8 @@ class Crowds:
         """
         if not shares:
             return False
+        if network in self._owing:
+            return True
         most = self.most_in_front(slots, shares) - self._unused(network, now)
         return self._in_front[network] >= max(1, most)
 
@@ -87,15 +95,13 @@ class Crowds:
         if back:
             insort(self._back.setdefault(network, []), number)
         else:
-            self._in_front[network] += 1
-            self._tickets[network] += 1
+            self._front(number, network)
 
     def remove(self, number: int) -> None:
         """A ticket is over, or has become a lease; others than strangers' are ignored."""
         network = self._of.pop(number, None)
         if network is not None and not self._drop_back(number, network):
-            self._less(self._in_front, network)
-            self._less(self._tickets, network)
+            self._leave_front(number, network)
 
     def in_front(self, network: str) -> int:
         """Tickets in front and slots of one crowd."""
@@ -103,7 +109,7 @@ class Crowds:
 
     def tickets_in_front(self, number: int) -> int:
         """Of the crowd of a stranger's ticket: its tickets that do not stand back."""
-        return self._tickets[self._of[number]]
+        return len(self._tickets.get(self._of[number], ()))
 
     def of(self, number: int) -> str | None:
         """The crowd that a ticket counts with."""
@@ -121,8 +127,7 @@ class Crowds:
             while network in self._back and not self.is_full(network, slots, shares, now):
                 number = self._back[network][0]
                 self._drop_back(number, network)
-                self._in_front[network] += 1
-                self._tickets[network] += 1
+                self._front(number, network)
                 out.append(number)
             if network in self._back and len(self._back) > _LOOKED_AT:
                 # The next ones have their turn to be looked at.
@@ -132,9 +137,10 @@ class Crowds:
     def all_forward(self) -> None:
         """Another order was made, in which nobody stands back."""
         for network, numbers in self._back.items():
-            self._in_front[network] += len(numbers)
-            self._tickets[network] += len(numbers)
+            for number in numbers:
+                self._front(number, network)
         self._back.clear()
+        self._owing.clear()
 
     def _drop_back(self, number: int, network: str) -> bool:
         numbers = self._back.get(network, [])
@@ -145,6 +151,16 @@ class Crowds:
         if not numbers:
             del self._back[network]
         return True
+
+    def _front(self, number: int, network: str) -> None:
+        self._in_front[network] += 1
+        self._tickets.setdefault(network, set()).add(number)
+
+    def _leave_front(self, number: int, network: str) -> None:
+        self._less(self._in_front, network)
+        self._tickets[network].discard(number)
+        if not self._tickets[network]:
+            del self._tickets[network]
 
     # -- slots -----------------------------------------------------------------------------------
 
@@ -178,6 +194,25 @@ class Crowds:
             if len(self._wasted) > _REMEMBERED:
                 self._wasted.popitem(last=False)
 
+    def owe(self, network: str) -> list[int]:
+        """This crowd had a slot for nothing: its tickets that stand back from now on."""
+        if not network:
+            return []
+        self._owing.add(network)
+        numbers = sorted(self._tickets.get(network, ()))
+        for number in numbers:
+            self._leave_front(number, network)
+        if numbers:
+            self._back[network] = sorted([*self._back.get(network, ()), *numbers])
+        return numbers
+
+    def repay(self, network: str) -> None:
+        """A slot of this crowd, or of somebody with a share of his own, is used."""
+        if network in self._owing:
+            self._owing.discard(network)
+        else:
+            self._owing.clear()
+
     def wastes(self, number: int, now: float) -> bool:
         """Whether a ticket is of a crowd that has slots which it does not use."""
         network = self._of.get(number)
@@ -189,7 +224,7 @@ class Crowds:
         if network is None or not shares:
             return False
         unused = self._unused(network, now)
-        held = self._in_front[network] - self._tickets[network]
+        held = self._in_front[network] - len(self._tickets.get(network, ()))
         return unused > 0 and held >= max(1, self.most_in_front(slots, shares) - unused)
 
     def _unused(self, network: str, now: float) -> int:

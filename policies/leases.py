@@ -116,10 +116,12 @@ class Lease:
 class LeasePool:
     """All leases of one server. It knows no limits: policies compare its counts with theirs."""
 
-    __slots__ = ("_by_key", "_idle", "_next", "large_active", "leases", "slotless")
+    __slots__ = ("_by_key", "_idle", "_next", "doubted", "large_active", "leases", "slotless")
 
     def __init__(self) -> None:
         self.leases: dict[int, Lease] = {}
+        #: Slots of large leases that most likely are not used, see `policies.first_use`.
+        self.doubted = 0
         self._by_key: dict[tuple[str, str], Lease] = {}
         self._idle: list[tuple[float, int]] = []
         self._next = 1
@@ -138,12 +140,12 @@ class LeasePool:
     @property
     def slots_used(self) -> int:
         """Leases that hold a slot."""
-        return len(self.leases) - len(self.slotless)
+        return len(self.leases) - len(self.slotless) - self.doubted
 
     @property
     def large_used(self) -> int:
         """Leases of large jobs that hold a slot."""
-        return self.large_active - len(self.slotless)
+        return self.large_active - len(self.slotless) - self.doubted
 
     def take_slot(self, lease: Lease) -> None:
         """The lease goes on without its slot."""

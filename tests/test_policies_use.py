@@ -270,3 +270,84 @@ def test_a_ready_ticket_that_knocks_while_a_slot_is_idle_starts(bandwidth: float
     assert isinstance(second, Wait)
     due = policy.offer(job("c"), second.retry_after_s, second.ticket)
     assert isinstance(due, Admit), "the first in line is away, and its slot stood idle"
+
+
+IDLE_BYTES_S = 250.0
+
+
+def seconds_until_called(idlers: list[tuple[str, ...]], slots: int = 1) -> float:
+    """How long one waits who comes last, beside idle readers each of that network."""
+    policy = make(slots=slots, bandwidth_bytes_s=1e6, slots_max=2_000)
+    jobs: dict[int, Job] = {}
+    rates: dict[int, float] = {}
+    for number, network in enumerate(idlers):
+        asked = job(f"i{number}", present=True, network=network)
+        answer = policy.offer(asked, 0.0)
+        if isinstance(answer, Admit):
+            rates[answer.lease] = IDLE_BYTES_S
+        else:
+            assert isinstance(answer, Wait)
+            assert answer.ticket is not None
+            jobs[answer.ticket] = asked
+    honest = policy.offer(job("honest", present=True, network=("198.51.100.0/24",)), 0.0)
+    assert isinstance(honest, Wait)
+    now = 0.0
+    while now < 600.0:
+        called = run(policy, rates, now, now + 0.25)
+        now += 0.25
+        if honest.ticket in called:
+            return now
+        for ticket in called:
+            started = policy.offer(jobs[ticket], now, ticket)
+            assert isinstance(started, Admit)
+            rates[started.lease] = IDLE_BYTES_S
+    raise AssertionError("never")
+
+
+def test_idle_readers_of_one_network_cost_one_look_not_one_each() -> None:
+    assert seconds_until_called([("192.0.2.0/24",)] * 40) <= 3.5
+
+
+def test_who_sits_behind_the_address_of_an_idle_reader_starts_after_one_other() -> None:
+    policy = make(slots=1, bandwidth_bytes_s=1e6)
+    shared = ("192.0.2.0/24",)
+    idle = policy.offer(job("idle", network=shared), 0.0)
+    assert isinstance(idle, Admit)
+    waiting = [
+        policy.offer(job(name, present=True, network=network), 0.0)
+        for name, network in (
+            ("neighbour", shared),
+            ("first", ("198.51.100.0/24",)),
+            ("second", ("203.0.113.0/24",)),
+        )
+    ]
+    tickets = [answer.ticket for answer in waiting if isinstance(answer, Wait)]
+    assert len(tickets) == 3
+    assert run(policy, {idle.lease: IDLE_BYTES_S}, 0.0, 4.0)[:1] == tickets[1:2]
+    first = policy.offer(job("first", network=("198.51.100.0/24",)), 4.0, tickets[1])
+    assert isinstance(first, Admit)
+    run(policy, {first.lease: 1e6}, 4.0, 8.0)
+    policy.release(first.lease, 8.0, True)
+    assert policy.advance(8.0).call == (tickets[0],)
+
+
+def test_a_botnet_of_idle_readers_is_tried_the_more_at_once_the_more_of_it_there_are() -> None:
+    """In turn 300 of them would have a slot for 900 s."""
+    many = [(f"10.0.{number}.0/24",) for number in range(300)]
+    assert seconds_until_called(many) < 120.0
+    assert seconds_until_called(many, slots=10) < 15.0
+
+
+def test_two_idle_readers_change_nothing_for_the_slots_of_others() -> None:
+    policy = make(slots=20, bandwidth_bytes_s=1e6)
+    rates = {}
+    for number in range(20):
+        answer = policy.offer(job(f"c{number}", network=(f"10.0.{number}.0/24",)), 0.0)
+        assert isinstance(answer, Admit)
+        rates[answer.lease] = IDLE_BYTES_S if number < 2 else 50e3
+    policy.offer(job("next", present=True, network=("198.51.100.0/24",)), 0.0)
+    run(policy, rates, 0.0, 4.0)
+    assert policy.snapshot(4.0).slotless == 2
+    for number in range(10):
+        policy.offer(job(f"d{number}", network=(f"10.1.{number}.0/24",)), 4.0)
+    assert len(policy.leases()) <= 22

@@ -1,160 +1,258 @@
-"""Attackers at a running default server on 127.0.0.1: what the honest lose, in seconds.
+"""Attackers at a real server, over a line between two network namespaces. Needs root.
 
-Two dozen people, each at an address of its own, fetch a file each over a line that they fill.
-Beside them attackers, from addresses of 127/8 that the server takes for other networks, open
-connections for the largest file: to read as little as keeps them (`idle`), to send half a request
-(`half`), or to really download (`real`).
+People, each at an address in a network of its own, fetch a file each over a line that they
+more than fill. Beside them, from before the first of them until the last is done, an attacker under
+the names and addresses that it can have. What the people lose is their mean session time against
+that of days without an attacker.
+
+`python -m bench.attacks.live people|attack …` is the part that runs in the clients' namespace.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import resource
 import socket
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
-from urllib.parse import urlsplit
 
-from bench.cluster import serving
+from bench.shared import namespaces
+from bench.shared.namespaces import inside, run, shape
 
-Manner = Literal["idle", "half", "real"]
-_PEOPLE, _FILE_BYTES, _EVERY_S = 24, 1_500_000, 0.5
-_LINE = "24Mbit"
-_REQUEST = b"GET %s HTTP/1.1\r\nHost: x\r\nUser-Agent: curl/8\r\nConnection: close\r\n\r\n"
-#: What is compared with is the mean of so many days without attackers.
-_CALM_DAYS = 3
-#: Between two attackers' connections, seconds.
-_PAUSE_S = 0.005
+Manner = Literal["ghost", "idle", "half", "real"]
+_ROOT = Path(__file__).parents[2]
+_SERVER, _CLIENTS = "tga-s", "tga-c"
+_PORT = 8080
+_HOST, _HOST6 = "192.0.2.1", "fd5a::1"
+_LINE_MBIT = 24.0
+_PEOPLE, _FILE_BYTES, _SPAN_S = 40, 900_000, 8.0
+#: Nobody waits longer than this: a day costs no more than a minute.
+_LONGEST_S = 45.0
+#: The attacker is there so long before the first of the people, seconds.
+_AHEAD_S = 3.0
 #: An idle reader takes so much a second, a little above the least rate.
 _SIP_BYTES = 250
+#: A ghost waits so long for what it is told, seconds.
+_GHOST_S = 0.45
 
 
 @dataclass(frozen=True, slots=True)
-class Attack:
-    """So many connections from each of these addresses."""
+class Attacker:
+    """Who attacks from where: the n-th address, how many there are, names at each, how many
+    connections a second it opens, and how many it holds."""
 
     title: str
-    addresses: tuple[str, ...]
-    connections: int
-    manner: Manner
+    address: Callable[[int], str]
+    addresses: int
+    names: int
+    per_s: float
+    most: int
 
 
-def _addresses(count: int) -> tuple[str, ...]:
-    return tuple(f"127.{100 + number % 100}.{number // 100}.1" for number in range(count))
-
-
-ATTACKS = tuple(
-    Attack(title, _addresses(count), connections, manner)
-    for title, count, connections in (
-        ("one IPv4", 1, 300),
-        ("ten addresses", 10, 100),
-        ("a botnet of 1 000", 1000, 1),
+ATTACKERS = {
+    attacker.title: attacker
+    for attacker in (
+        Attacker("one IPv4", lambda n: "203.0.113.7", 1, 1000, 20.0, 100),
+        Attacker("one /48", lambda n: f"2001:db8:bad:{n:x}::1", 65_536, 1, 60.0, 300),
+        Attacker("ten addresses", lambda n: f"10.100.{n}.1", 10, 1000, 60.0, 300),
+        Attacker("a botnet", lambda n: f"10.101.{n}.1", 200, 1000, 100.0, 400),
     )
-    for manner in ("idle", "half", "real")
-)
+}
 
 
-async def _fetch(port: int, path: str, source: str) -> float:
-    """Download like a person does, again as long as told to wait; the time it took."""
-    begun = time.monotonic()
-    while True:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
-        try:
-            writer.write(_REQUEST % path.encode())
-            head = await reader.readuntil(b"\r\n\r\n")
-            size = 0
-            while data := await reader.read(1 << 16):
-                size += len(data)
-            if head.startswith(b"HTTP/1.1 200") and size == _FILE_BYTES:
-                return time.monotonic() - begun
-        except (OSError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
-        await asyncio.sleep(1.0)
+# -- in the clients' namespace ----------------------------------------------------------------------
 
 
-async def _socket(port: int, source: str, *, small: bool) -> socket.socket:
+async def _connected(source: str, *, small: bool) -> socket.socket:
     """A connection; with a `small` window what an idle reader is sent stays small, too."""
-    sock = socket.socket()
+    six = ":" in source
+    sock = socket.socket(socket.AF_INET6 if six else socket.AF_INET)
     if small:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.setblocking(False)
-    sock.bind((source, 0))
     try:
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
-    except OSError:
+        sock.bind((source, 0))
+        await asyncio.get_running_loop().sock_connect(sock, (_HOST6 if six else _HOST, _PORT))
+    except BaseException:
         sock.close()
         raise
     return sock
 
 
-async def _attack(port: int, source: str, number: int, manner: Manner) -> None:
-    """One connection after the other, for as long as the crowd is there."""
-    request = f"GET /big.iso HTTP/1.1\r\nHost: x\r\nTidegate-Client: a{number}\r\n\r\n".encode()
-    while True:
-        with suppress(OSError, asyncio.IncompleteReadError):
-            reader, writer = await asyncio.open_connection(
-                sock=await _socket(port, source, small=manner != "real"), limit=1024
-            )
-            try:
-                writer.write(request[: len(request) // 2 if manner == "half" else None])
-                most, pause_s = (1 << 16, 0.0) if manner == "real" else (_SIP_BYTES, 1.0)
-                while await reader.read(most):
-                    await asyncio.sleep(pause_s)
-            finally:
-                writer.close()
-        await asyncio.sleep(1.0)
+async def _fetch(number: int) -> float:
+    """Download like a person with curl does, again as long as told to wait; the time it took."""
+    begun = time.monotonic()
+    request = f"GET /file{number % 4}.bin HTTP/1.1\r\nHost: x\r\nUser-Agent: curl/8\r\n"
+    while time.monotonic() < begun + _LONGEST_S:
+        with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+            async with asyncio.timeout(begun + _LONGEST_S - time.monotonic()):
+                sock = await _connected(f"10.20.{number}.1", small=False)
+                reader, writer = await asyncio.open_connection(sock=sock)
+                try:
+                    writer.write(f"{request}Connection: close\r\n\r\n".encode())
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    size = 0
+                    while data := await reader.read(1 << 16):
+                        size += len(data)
+                finally:
+                    writer.close()
+                if head.startswith(b"HTTP/1.1 200") and size == _FILE_BYTES:
+                    return time.monotonic() - begun
+        await asyncio.sleep(0.5)
+    return _LONGEST_S
 
 
-async def _crowd(port: int) -> float:
+async def _people() -> float:
     """Their mean session time."""
 
     async def person(number: int) -> float:
-        await asyncio.sleep(number * _EVERY_S)
-        return await _fetch(port, f"/file{number % 4}.bin", f"127.20.{number}.1")
+        await asyncio.sleep(number * _SPAN_S / _PEOPLE)
+        return await _fetch(number)
 
     return statistics.fmean(await asyncio.gather(*map(person, range(_PEOPLE))))
 
 
-async def _attacked(port: int, attack: Attack | None) -> float:
-    tasks = []
-    if attack is not None:
-        for number in range(attack.connections):
-            for source in attack.addresses:
-                tasks.append(asyncio.create_task(_attack(port, source, number, attack.manner)))
-                await asyncio.sleep(_PAUSE_S)
+async def _strike(attacker: Attacker, number: int, manner: Manner) -> None:
+    """One connection of the attacker, until it is over."""
+    name = number // attacker.addresses % attacker.names
+    source = attacker.address(number % attacker.addresses)
+    head = f"GET /big{number % 4}.iso HTTP/1.1\r\nHost: x\r\nTidegate-Client: a{name}\r\n\r\n"
+    request = head.encode()
+    sock = await _connected(source, small=manner != "real")
+    reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 16 if manner == "real" else 1024)
     try:
-        return await _crowd(port)
+        writer.write(request[: len(request) // 2 if manner == "half" else None])
+        if manner == "ghost":
+            with suppress(TimeoutError):
+                await asyncio.wait_for(reader.read(1024), _GHOST_S)
+            return
+        most, pause_s = (1 << 16, 0.0) if manner == "real" else (_SIP_BYTES, 1.0)
+        while await reader.read(most):
+            await asyncio.sleep(pause_s)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        writer.transport.abort()
 
 
-def _day(attack: Attack | None) -> float:
-    """A fresh server and the crowd; the mean session time."""
+async def _attack(attacker: Attacker, manner: Manner) -> None:
+    """Connection after connection, until this process is ended."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def one(number: int) -> None:
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await _strike(attacker, number, manner)
+
+    number = 0
+    while True:
+        if len(tasks) < attacker.most:
+            task = asyncio.create_task(one(number))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            number += 1
+        await asyncio.sleep(1.0 / attacker.per_s)
+
+
+# -- outside ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def line() -> Iterator[None]:
+    """The two namespaces: all of 10/8, 203.0.113/24 and one /48 are addresses of the clients."""
+    try:
+        namespaces.make((_SERVER, _CLIENTS))
+        namespaces.connect(_SERVER, _CLIENTS)
+        namespaces.address(_SERVER, f"{_HOST}/24")
+        namespaces.address(_CLIENTS, "192.0.2.2/24")
+        for name, address in ((_SERVER, _HOST6), (_CLIENTS, "fd5a::2")):
+            run("ip", "-n", name, *f"addr add {address}/64 dev eth0 nodad".split())
+        for network in ("10.0.0.0/8", "203.0.113.0/24"):
+            run("ip", "-n", _CLIENTS, *f"route add local {network} dev lo".split())
+            run("ip", "-n", _SERVER, *f"route add {network} via 192.0.2.2".split())
+        block = "2001:db8:bad::/48"
+        run("ip", "-n", _CLIENTS, *f"-6 route add local {block} dev lo".split())
+        run("ip", "-n", _SERVER, *f"-6 route add {block} via fd5a::2".split())
+        shape(_SERVER, "eth0", _LINE_MBIT, "burst 32k latency 60ms")
+        yield
+    finally:
+        namespaces.remove((_SERVER, _CLIENTS))
+
+
+@contextmanager
+def _serving(policy: str) -> Iterator[None]:
+    """A fresh server that knows its line and nothing else."""
     with tempfile.TemporaryDirectory(prefix="tidegate-attack-") as folder:
-        root = Path(folder)
-        (root / "release").mkdir()
+        release = Path(folder, "release")
+        release.mkdir()
         for number in range(4):
-            (root / "release" / f"file{number}.bin").write_bytes(bytes(_FILE_BYTES))
-        with (root / "release" / "big.iso").open("wb") as big:
-            big.truncate(2_000_000_000)
-        limits = {"TIDEGATE_CLIENTS_PER_ADDRESS": "1000"}
-        with serving(root, "--bandwidth", _LINE, **limits) as (_, url):
-            port = urlsplit(url).port
-            assert port is not None
-            return asyncio.run(_attacked(port, attack))
+            (release / f"file{number}.bin").write_bytes(bytes(_FILE_BYTES))
+            with (release / f"big{number}.iso").open("wb") as big:
+                big.truncate(2_000_000_000)
+        command = [sys.executable, "-m", "tidegate", "serve", str(release), "--admin", "off"]
+        command += ["--state", f"{folder}/state", "--policy", policy]
+        command += ["--listen", f"{_HOST}:{_PORT}", "--listen", f"[{_HOST6}]:{_PORT}"]
+        # Of 1 514 bytes on the wire 1 448 are the file's.
+        command += ["--bandwidth", f"{_LINE_MBIT * 0.98 * 1448 / 1514:.2f}Mbit"]
+        with Path(folder, "log").open("wb") as log:
+            process = subprocess.Popen(
+                inside(_SERVER, *command),
+                cwd=_ROOT,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "TIDEGATE_DRAIN_S": "0"},
+            )
+        try:
+            assert process.stdout is not None
+            if not any(row.startswith(b"ready ") for row in process.stdout):
+                raise namespaces.LabFailed(Path(folder, "log").read_text("utf-8"))
+            yield
+        finally:
+            process.terminate()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
 
 
-def run() -> Iterator[tuple[Attack, float]]:
-    """Play each attack; what the honest lost by it, as a fraction of their calm time."""
-    calm_s = statistics.fmean(_day(None) for _ in range(_CALM_DAYS))
-    for attack in ATTACKS:
-        yield attack, _day(attack) / calm_s - 1.0
+def _client(*words: str) -> list[str]:
+    return inside(_CLIENTS, sys.executable, "-m", "bench.attacks.live", *words)
+
+
+def day(policy: str, title: str = "", manner: Manner = "idle") -> float:
+    """A fresh server, the people, and beside them the attacker of this title; the mean session."""
+    with _serving(policy):
+        attack = None
+        try:
+            if title:
+                attack = subprocess.Popen(_client("attack", title, manner), cwd=_ROOT)
+                time.sleep(_AHEAD_S)
+            done = subprocess.run(_client("people"), cwd=_ROOT, stdout=subprocess.PIPE, check=True)
+        finally:
+            if attack is not None:
+                attack.kill()
+                attack.wait()
+    return float(json.loads(done.stdout))
+
+
+def main() -> None:
+    """The part in the clients' namespace."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192), most))
+    match sys.argv[1:]:
+        case ["people"]:
+            print(json.dumps(asyncio.run(_people())))
+        case ["attack", title, ("ghost" | "idle" | "half" | "real") as manner]:
+            asyncio.run(_attack(ATTACKERS[title], manner))  # type: ignore[arg-type]
+        case _:
+            sys.exit(f"unknown: {sys.argv[1:]}")
+
+
+if __name__ == "__main__":
+    main()
