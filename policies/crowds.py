@@ -13,9 +13,9 @@ this: its next one comes forward as one of it ends. Where several crowds have ti
 back they share that part. Slots that readers who stand still lost (`policies.leases`), or that ran
 out unused a moment ago, count too, so that a network which uses nothing holds one slot at last.
 
-A crowd that had a slot for nothing *owes*: all of it stands back until somebody who owes nothing has
-used a slot, or nobody else waits. So its others, who asked early, do not waste slot after slot before
-anybody else starts; and who sits behind its address goes on, one slot a waste later.
+A crowd that had a slot for nothing *owes*: all of it stands back until somebody who owes nothing
+has used a slot, or nobody else waits. So its others, who asked early, do not waste slot after slot
+before anybody else starts; and who sits behind its address goes on, one slot a waste later.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """What slots that strangers were given lately came to: how far the next of them count.
 
 Use it or lose it takes a slot back after some seconds, so a botnet of idle readers, each from a
-network of its own, holds all slots for as many times these seconds as it has networks for each slot.
-Nothing tells its members from honest newcomers before they start. So the downloads of strangers that
-have not shown yet whether they use their slot are *on trial*, and count only as far as those before
-them did: where nine of ten lately used nothing, ten on trial count as one. The more idlers there are,
-the more of them are tried at once, and the sooner all are known.
+network of its own, holds all slots for as many times these seconds as it has networks for each
+slot. Nothing tells its members from honest newcomers before they start. So the downloads of
+strangers that have not shown yet whether they use their slot are *on trial*, and count only as far
+as those before them did: where nine of ten lately used nothing, ten on trial count as one. The more
+idlers there are, the more of them are tried at once, and the sooner all are known.
 """
 
 from __future__ import annotations
@@ -46,4 +46,4 @@ class FirstUses:
         return on_trial - math.ceil(on_trial * counts - 0.5)
 
     def _fading(self, now: float) -> float:
-        return 0.5 ** (max(0.0, now - self._noted_s) / _HALF_S)
+        return math.exp2(-max(0.0, now - self._noted_s) / _HALF_S)

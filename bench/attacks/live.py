@@ -70,7 +70,7 @@ ATTACKERS = {
 }
 
 
-# -- in the clients' namespace ----------------------------------------------------------------------
+# -- in the clients' namespace --------------------------------------------------------------------
 
 
 async def _connected(source: str, *, small: bool) -> socket.socket:
@@ -129,7 +129,9 @@ async def _strike(attacker: Attacker, number: int, manner: Manner) -> None:
     head = f"GET /big{number % 4}.iso HTTP/1.1\r\nHost: x\r\nTidegate-Client: a{name}\r\n\r\n"
     request = head.encode()
     sock = await _connected(source, small=manner != "real")
-    reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 16 if manner == "real" else 1024)
+    # What the reader takes by itself counts as used.
+    limit = 1 << 16 if manner == "real" else 1024
+    reader, writer = await asyncio.open_connection(sock=sock, limit=limit)
     try:
         writer.write(request[: len(request) // 2 if manner == "half" else None])
         if manner == "ghost":
@@ -161,7 +163,7 @@ async def _attack(attacker: Attacker, manner: Manner) -> None:
         await asyncio.sleep(1.0 / attacker.per_s)
 
 
-# -- outside ----------------------------------------------------------------------------------------
+# -- outside --------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -249,7 +251,7 @@ def main() -> None:
         case ["people"]:
             print(json.dumps(asyncio.run(_people())))
         case ["attack", title, ("ghost" | "idle" | "half" | "real") as manner]:
-            asyncio.run(_attack(ATTACKERS[title], manner))  # type: ignore[arg-type]
+            asyncio.run(_attack(ATTACKERS[title], manner))
         case _:
             sys.exit(f"unknown: {sys.argv[1:]}")
 

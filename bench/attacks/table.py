@@ -1,10 +1,11 @@
 """What an attacker can cost the others: the tables of docs/security.md.
 
-    python -m bench.attacks.table [--seeds 3] [--policy NAME …] [--attacker WHO …] [--no-live]
-        [--write]
+    python -m bench.attacks.table [--seeds 1] [--policy NAME …] [--attacker WHO …] [--no-live]
+        [--no-simulated] [--results FILE] [--write]
 
-In virtual time, a release day of 1 161 visitors under each policy, calm and attacked; then a
-default server on 127.0.0.1 under live attackers. `--write` puts the tables into docs/security.md.
+In virtual time, a release day of 1 161 visitors under each policy, calm and attacked; then real
+servers under attackers in network namespaces (root, some ten minutes). With `--results` a run goes
+on where the one before it was stopped. `--write` puts the tables into docs/security.md.
 
 Exit code 1 when under the default policy one network that uses nothing costs the honest over 5 % of
 their mean session time, or ten addresses over 15 %, by more than two standard errors; when one
@@ -15,9 +16,12 @@ somebody stops the service.
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 from bench.attacks import live
@@ -25,7 +29,13 @@ from bench.attacks.simulated import ATTACKERS, SHARE, AttackBench, Attacker, Cos
 from bench.shared import markdown
 from loadtest.sim.conditions import Starved
 
-_MANNERS: tuple[Manner, ...] = ("ghost", "idle", "real")
+_NAMES: dict[Manner, str] = {"ghost": "ghost", "idle": "idle", "real": "really downloads"}
+_MANNERS: tuple[Manner, ...] = tuple(_NAMES)
+_LIVE_MANNERS: tuple[live.Manner, ...] = (*_MANNERS, "half")
+_POLICIES = ("fair", "ticket", "reserve", "http")
+_LIVE_LIVE_MANNERS: tuple[live.Manner, ...] = (*_MANNERS, "half")
+_POLICIES = ("fair", "ticket")
+_CALM_DAYS = 3
 _DEFAULT_POLICY = "fair"
 _NAT_PEOPLE = 500
 #: What may be lost by those who use nothing: a fraction of the mean session time.
@@ -37,7 +47,8 @@ _BEGIN, _END = "<!-- make attacks: begin -->\n", "<!-- make attacks: end -->\n"
 
 def _spelled(cost: Cost) -> str:
     taken = f", takes {100 * cost.taken:.0f} %" if cost.taken >= 0.005 else ""
-    return f"{100 * cost.mean:+.1f} ± {100 * cost.error:.1f} %{taken}"
+    error = f" ± {100 * cost.error:.1f}" if cost.error else ""
+    return f"{100 * cost.mean:+.1f}{error} %{taken}"
 
 
 class CostJudge:
@@ -48,21 +59,21 @@ class CostJudge:
         #: What the shares of one network cost when honest people have them.
         self._share: Cost | None = None
 
-    def hear(self, policy: str, attacker: Attacker, manner: Manner, cost: Cost | None) -> str:
+    def hear(self, policy: str, title: str, manner: str, cost: Cost | None) -> str:
         """The figure as the cell of a table; None: the honest got no service."""
-        bar = _BARS.get(attacker.title)
+        bar = _BARS.get(title)
         if cost is None:
-            self._fault(policy, f"{attacker.title}, {manner}: stops the service")
+            self._fault(policy, f"{title}, {manner}: stops the service")
             return "no service"
-        if attacker is SHARE:
+        if title == SHARE.title:
             self._share = cost
-        elif attacker.title in _ONE_NETWORK and manner == "real":
+        elif title in _ONE_NETWORK and manner == "real":
             share = self._share
             error = 2.0 * math.hypot(cost.error, share.error) if share else 0.0
             if share is not None and cost.mean - share.mean > error:
-                self._fault(policy, f"{attacker.title} downloads more than its shares give it")
+                self._fault(policy, f"{title} downloads more than its shares give it")
         elif manner != "real" and bar is not None and cost.mean - 2.0 * cost.error > bar:
-            self._fault(policy, f"{attacker.title}, {manner}: {_spelled(cost)}")
+            self._fault(policy, f"{title}, {manner}: {_spelled(cost)}")
         return _spelled(cost)
 
     def _fault(self, policy: str, fault: str) -> None:
@@ -70,40 +81,131 @@ class CostJudge:
             self.faults.append(fault)
 
 
-def simulated(
-    policies: Sequence[str], attackers: Sequence[Attacker], seeds: int, judge: CostJudge
+class Cells:
+    """Figures that were measured, in a file that a run goes on from: JSON lines."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._known: dict[str, list[Cost] | None] = {}
+        if path is not None and path.exists():
+            for text in path.read_text("utf-8").splitlines():
+                name, costs = json.loads(text)
+                self._known[name] = None if costs is None else [Cost(*one) for one in costs]
+
+    def get(self, name: str, measure: Callable[[], list[Cost]]) -> list[Cost] | None:
+        """The figures of this name; None: the honest got no service."""
+        if name not in self._known:
+            try:
+                found: list[Cost] | None = measure()
+            except Starved:
+                found = None
+            self._known[name] = found
+            if self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                with self._path.open("a", encoding="utf-8") as out:
+                    costs = None if found is None else [astuple(one) for one in found]
+                    out.write(f"{json.dumps([name, costs])}\n")
+        return self._known[name]
+
+    def all_of(self, start: str) -> list[float]:
+        """The means of all figures whose names begin so."""
+        known = self._known.items()
+        return [one.mean for name, costs in known if name.startswith(start) for one in costs or ()]
+
+
+class Simulated:
+    """The cells in virtual time; a policy's calm days are played when they are first needed."""
+
+    def __init__(self, cells: Cells, seeds: int) -> None:
+        self._cells = cells
+        self._seeds = seeds
+        self._benches: dict[str, AttackBench] = {}
+
+    def _bench(self, policy: str) -> AttackBench:
+        if policy not in self._benches:
+            self._benches[policy] = AttackBench(policy, self._seeds)
+        return self._benches[policy]
+
+    def attack(self, policy: str, attacker: Attacker, manner: Manner) -> Cost | None:
+        """What one attacker costs; None: the honest got no service."""
+        found = self._cells.get(
+            f"simulated/{self._seeds}/{policy}/{attacker.title}/{manner}",
+            lambda: [self._bench(policy).attack(attacker, manner)],
+        )
+        return found[0] if found else None
+
+    def nat(self, policy: str) -> str:
+        """What people behind one address lose, and what the others lose."""
+        found = self._cells.get(
+            f"simulated/{self._seeds}/{policy}/nat",
+            lambda: list(self._bench(policy).nat(_NAT_PEOPLE)),
+        )
+        if not found:
+            return "no service"
+        inside, outside = found
+        return f"they {_spelled(inside)}, the others {_spelled(outside)}"
+
+
+class Lived:
+    """The cells of real servers."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+
+    def calm_s(self, policy: str) -> list[float]:
+        """Mean sessions of days without attackers."""
+        for number in range(_CALM_DAYS):
+            self._cells.get(f"live/{policy}/calm/{number}", lambda: [Cost(live.day(policy), 0.0)])
+        return self._cells.all_of(f"live/{policy}/calm/")
+
+    def attack(self, policy: str, title: str, manner: live.Manner) -> Cost:
+        """What one attacker costs; the error is that of the days without."""
+        calm_s = self.calm_s(policy)
+        mean_s = statistics.fmean(calm_s)
+        found = self._cells.get(
+            f"live/{policy}/{title}/{manner}", lambda: [Cost(live.day(policy, title, manner), 0.0)]
+        )
+        ratio = found[0].mean / mean_s if found else math.inf
+        return Cost(ratio - 1.0, ratio * statistics.stdev(calm_s) / mean_s)
+
+
+def simulated_rows(
+    policies: Sequence[str], attackers: Sequence[Attacker], simulated: Simulated, judge: CostJudge
 ) -> Iterator[str]:
     """The rows of the simulated table, as they are known."""
-    yield markdown.head("policy", "who", "ghost", "idle", "really downloads") + "\n"
+    yield markdown.head("policy", "who, simulated", *_NAMES.values()) + "\n"
     for policy in policies:
-        bench = AttackBench(policy, seeds)
         for attacker in attackers:
-            cells = []
-            for manner in _MANNERS:
-                if attacker is SHARE and manner != "real":
-                    cells.append("–")
-                    continue
-                try:
-                    cost = bench.attack(attacker, manner)
-                except Starved:
-                    cost = None
-                cells.append(judge.hear(policy, attacker, manner, cost))
+            cells = [
+                "–"
+                if attacker is SHARE and manner != "real"
+                else judge.hear(
+                    policy, attacker.title, manner, simulated.attack(policy, attacker, manner)
+                )
+                for manner in _MANNERS
+            ]
             yield markdown.row(f"`{policy}`", attacker.title, *cells) + "\n"
-        inside, outside = bench.nat(_NAT_PEOPLE)
         people = f"{_NAT_PEOPLE} honest people behind one NAT"
-        spelled = f"they {_spelled(inside)}, the others {_spelled(outside)}"
-        yield markdown.row(f"`{policy}`", people, "–", "–", spelled) + "\n"
+        yield markdown.row(f"`{policy}`", people, "–", "–", simulated.nat(policy)) + "\n"
 
 
-def lived() -> Iterator[str]:
+def live_rows(policies: Sequence[str], lived: Lived, judge: CostJudge) -> Iterator[str]:
     """The rows of the live table."""
-    yield markdown.head("who", "idle", "half a request", "really downloads") + "\n"
-    rows: dict[str, list[str]] = {}
-    for attack, cost in live.run():
-        row = rows.setdefault(attack.title, [])
-        row.append(f"{100 * cost:+.0f} %")
-        if attack.manner == "real":
-            yield markdown.row(attack.title, *row) + "\n"
+    yield markdown.head("policy", "who, live", *_NAMES.values(), "half a request") + "\n"
+    with live.line():
+        for policy in policies:
+            calm_s = lived.calm_s(policy)
+            days = ", ".join(f"{one:.1f} s" for one in calm_s)
+            yield markdown.row(f"`{policy}`", f"nobody: {days}", *["–"] * 4) + "\n"
+            for title in live.ATTACKERS:
+                cells = []
+                for manner in _LIVE_MANNERS:
+                    if manner == "half" and policy != _DEFAULT_POLICY:
+                        cells.append("–")
+                        continue
+                    cost = lived.attack(policy, title, manner)
+                    cells.append(judge.hear(policy, title, manner, cost))
+                yield markdown.row(f"`{policy}`", title, *cells) + "\n"
 
 
 def _written(text: str) -> None:
@@ -116,12 +218,14 @@ def _written(text: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all, print, and judge."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--policy", action="append", choices=("fair", "adaptive", "ticket"))
+    parser.add_argument("--policy", action="append", choices=(*_POLICIES, "adaptive"))
     everybody = (SHARE, *ATTACKERS)
     titles = [attacker.title for attacker in everybody]
     parser.add_argument("--attacker", action="append", choices=titles)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--no-live", dest="live", action="store_false")
+    parser.add_argument("--no-simulated", dest="simulated", action="store_false")
+    parser.add_argument("--results", type=Path, help="Keeps figures, and goes on from them.")
     parser.add_argument("--write", action="store_true", help="Put the tables into the page.")
     given = parser.parse_args(arguments)
     judge = CostJudge()
@@ -134,10 +238,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
 
     attackers = [one for one in everybody if one.title in (given.attacker or titles)]
-    show(simulated(given.policy or ("fair", "ticket"), attackers, given.seeds, judge))
+    cells = Cells(given.results)
+    if given.simulated:
+        simulated = Simulated(cells, given.seeds)
+        show(simulated_rows(given.policy or _POLICIES, attackers, simulated, judge))
     if given.live:
         lines.append("\n")
-        show(lived())
+        policies = [name for name in _LIVE_POLICIES if name in (given.policy or _LIVE_POLICIES)]
+        show(live_rows(policies, Lived(cells), judge))
     if given.write:
         _written("".join(lines))
     sys.stdout.write("".join(f"{fault}\n" for fault in judge.faults))
