@@ -153,7 +153,7 @@ class HookedAdmission:
         self._advanced_s: float | None = None
         #: Since when a slot for large jobs has been free although tickets wait.
         self._idle_since_s: float | None = None
-        self._used_s = -math.inf
+        self._used_s = self._shared_s = -math.inf
         #: Large leases whose use was not looked at since they started.
         self._unseen: set[int] = set()
         #: Those of them that strangers have, see `policies.first_use`.
@@ -569,7 +569,8 @@ class HookedAdmission:
 
     def _close(self, lease: Lease, now: float, done: bool, *, idled: bool = False) -> None:
         if lease.slotless:
-            self.crowds.regains_slot(lease.network, holds=False)
+            if not lease.lent:
+                self.crowds.regains_slot(lease.network, holds=False)
         else:
             self.crowds.leaves_slot(lease.network)
         self._tried(lease, now, used=done or _was_used(lease))
@@ -651,7 +652,7 @@ class HookedAdmission:
                 if waited_for and taken < least:
                     self._take_slot(lease, now)
             elif taken >= least:
-                if self.large_free() > 0:
+                if self.large_free() > 0 and self._may_regain(lease, now):
                     self._give_slot(lease)
                 elif not self.policy.link_bound:
                     self._to_pause.append(lease)
@@ -705,8 +706,48 @@ class HookedAdmission:
                 self.queue.stand_back(self.queue.table.rows[number])
 
     def _give_slot(self, lease: Lease) -> None:
+        if lease.lent:
+            self.crowds.takes_slot(lease.network)
+        else:
+            self.crowds.regains_slot(lease.network, holds=True)
         self.pool.give_slot(lease)
-        self.crowds.regains_slot(lease.network, holds=True)
+
+    def _may_regain(self, lease: Lease, now: float) -> bool:
+        """Whether a free slot is this lease's, rather than of others that its crowd gave way to."""
+        if not lease.lent or not self._others_wait(lease.network):
+            return True
+        slots, shares = self.policy.large_slots(), self._network_shares
+        return not self.crowds.is_full(lease.network, slots, shares, now)
+
+    def _others_wait(self, network: str) -> bool:
+        """Whether somebody is here in his turn who is not of this crowd."""
+        return self.queue.forward() > self.crowds.tickets_of(network)
+
+    def _give_back_lent(self, now: float) -> None:
+        """While others wait, a crowd that has slots beyond its part gives up the youngest.
+
+        Those downloads go on as others without a slot do.
+        """
+        if now - self._shared_s < _FIRST_USE_S or not len(self.queue) or self.large_free() > 0:
+            return
+        self._shared_s = now
+        beyond = self.crowds.beyond(self.policy.large_slots(), self._network_shares)
+        beyond = {network: more for network, more in beyond.items() if self._others_wait(network)}
+        if not beyond:
+            return
+        for lease in reversed(list(self.pool.leases.values())):
+            if len(self.pool.slotless) >= self.settings.slots_max:
+                return
+            if beyond.get(lease.network, 0) <= 0 or lease.slotless or not lease.large:
+                continue
+            beyond[lease.network] -= 1
+            lease.lent = True
+            self.pool.take_slot(lease)
+            self.crowds.leaves_slot(lease.network)
+            self._on_trial.discard(lease.id)
+            self._unseen.discard(lease.id)
+            if lease.connections and not lease.paused:
+                self._to_pause.append(lease)
 
     def pause_slotless(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Leases without a slot that would take a share pause until one is free.
@@ -717,7 +758,7 @@ class HookedAdmission:
         for lease in (*self._inherited, *self.pool.slotless.values()):
             if not lease.paused:
                 continue
-            free = lease.slotless and self._large_unused() > 0
+            free = lease.slotless and self._large_unused() > 0 and self._may_regain(lease, now)
             if free:
                 self._give_slot(lease)
             if free or not lease.slotless or now >= lease.stopped_s + _MOST_PAUSE_S:
@@ -775,6 +816,7 @@ class HookedAdmission:
         idled = self._end_idle(now)
         expired = self._expire(now)
         self._look_at_use(now)
+        self._give_back_lent(now)
         self._doubt(now)
         self._call_forward(now)
         self._grow(now)
@@ -799,6 +841,8 @@ class HookedAdmission:
             wakes.append(self._grown_s + self.settings.ready_grow_s)
         if queue.here and self.pool.leases:
             wakes.append(self._used_s + _USE_S)
+            if self.crowds.beyond(self.policy.large_slots(), self._network_shares):
+                wakes.append(max(now, self._shared_s) + _FIRST_USE_S)
         if not len(queue) or self.large_free() <= 0 or not self.policy.has_place(now):
             self._idle_since_s = None
         elif self._idle_since_s is None:

@@ -16,6 +16,9 @@ out unused a moment ago, count too, so that a network which uses nothing holds o
 A crowd that had a slot for nothing *owes*: all of it stands back until somebody who owes nothing
 has used a slot, or nobody else waits. So its others, who asked early, do not waste slot after slot
 before anybody else starts; and who sits behind its address goes on, one slot a waste later.
+
+While nobody else waits a crowd may have all slots. Those beyond its part are only lent then: once
+somebody else waits, the downloads that started last go on without theirs.
 """
 
 from __future__ import annotations
@@ -111,6 +114,10 @@ class Crowds:
         """Of the crowd of a stranger's ticket: its tickets that do not stand back."""
         return len(self._tickets.get(self._of[number], ()))
 
+    def tickets_of(self, network: str) -> int:
+        """Its tickets in front."""
+        return len(self._tickets.get(network, ()))
+
     def of(self, number: int) -> str | None:
         """The crowd that a ticket counts with."""
         return self._of.get(number)
@@ -163,6 +170,18 @@ class Crowds:
             del self._tickets[network]
 
     # -- slots -----------------------------------------------------------------------------------
+
+    def beyond(self, slots: int, shares: int) -> dict[str, int]:
+        """How many slots more than its part each crowd has that has so; `shares` 0: nobody."""
+        if not shares:
+            return {}
+        most = self.most_in_front(slots, shares)
+        held = (
+            (network, count - len(self._tickets.get(network, ())))
+            for network, count in self._in_front.items()
+            if count > most
+        )
+        return {network: count - most for network, count in held if count > most}
 
     def takes_slot(self, network: str) -> None:
         """A lease of this crowd holds a slot from now on."""

@@ -29,6 +29,7 @@ class Lease:
         "idled_s",
         "key",
         "large",
+        "lent",
         "mark",
         "network",
         "paused",
@@ -60,6 +61,8 @@ class Lease:
         #: Where it ends in its client's virtual share, see `policies.virtual_sharing`.
         self.mark = math.inf
         self.slotless = False
+        #: Its slot went to somebody else although it was used, see `policies.crowds`.
+        self.lent = False
         #: The network as a part of whose crowd it counts (`policies.crowds`); empty: none.
         self.network = ""
         self.large = large
@@ -154,7 +157,7 @@ class LeasePool:
 
     def give_slot(self, lease: Lease) -> None:
         """The lease has a slot again."""
-        lease.slotless = False
+        lease.slotless = lease.lent = False
         self.slotless.pop(lease.id, None)
 
     def find(self, client: str, file: str) -> Lease | None:

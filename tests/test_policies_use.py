@@ -351,3 +351,36 @@ def test_two_idle_readers_change_nothing_for_the_slots_of_others() -> None:
     for number in range(10):
         policy.offer(job(f"d{number}", network=(f"10.1.{number}.0/24",)), 4.0)
     assert len(policy.leases()) <= 22
+
+
+def test_a_network_that_downloads_for_hours_gives_up_half_of_the_slots_once_others_come() -> None:
+    """They used to be all its own until its downloads were done."""
+    policy = make(slots=8, bandwidth_bytes_s=8e6)
+    rates = {}
+    for number in range(20):
+        answer = policy.offer(job(f"a{number}", 100 * BIG, network=("192.0.2.0/24",)), 0.0)
+        if isinstance(answer, Admit):
+            rates[answer.lease] = 1e6
+    assert len(rates) == 8
+    run(policy, rates, 0.0, 20.0)
+    assert policy.snapshot(20.0).slotless == 0
+    jobs = {}
+    for number in range(6):
+        asked = job(f"h{number}", present=True, network=(f"10.0.{number}.0/24",))
+        answer = policy.offer(asked, 20.0)
+        assert isinstance(answer, Wait)
+        assert answer.ticket is not None
+        jobs[answer.ticket] = asked
+    called = run(policy, rates, 20.0, 24.0)
+    assert sorted(set(called)) == sorted(jobs)[:4]
+    for ticket in sorted(jobs)[:4]:
+        started = policy.offer(jobs[ticket], 24.0, ticket)
+        assert isinstance(started, Admit)
+        rates[started.lease] = 1e6
+    for second in range(24, 60):
+        run(policy, rates, second, second + 1.0)
+        views = {view.client[0]: 0 for view in policy.leases()}
+        assert views, "all go on"
+        snapshot = policy.snapshot(second + 1.0)
+        assert snapshot.large_active == 12
+        assert snapshot.slotless == 4

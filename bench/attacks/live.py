@@ -47,7 +47,7 @@ _GHOST_S = 0.45
 
 
 @dataclass(frozen=True, slots=True)
-class Attacker:
+class LiveAttacker:
     """Who attacks from where: the n-th address, how many there are, names at each, how many
     connections a second it opens, and how many it holds."""
 
@@ -62,10 +62,10 @@ class Attacker:
 ATTACKERS = {
     attacker.title: attacker
     for attacker in (
-        Attacker("one IPv4", lambda n: "203.0.113.7", 1, 1000, 20.0, 100),
-        Attacker("one /48", lambda n: f"2001:db8:bad:{n:x}::1", 65_536, 1, 60.0, 300),
-        Attacker("ten addresses", lambda n: f"10.100.{n}.1", 10, 1000, 60.0, 300),
-        Attacker("a botnet", lambda n: f"10.101.{n}.1", 200, 1000, 100.0, 400),
+        LiveAttacker("one IPv4", lambda n: "203.0.113.7", 1, 1000, 20.0, 100),
+        LiveAttacker("one /48", lambda n: f"2001:db8:bad:{n:x}::1", 65_536, 1, 60.0, 300),
+        LiveAttacker("ten addresses", lambda n: f"10.100.{n}.1", 10, 1000, 60.0, 300),
+        LiveAttacker("a botnet", lambda n: f"10.101.{n}.1", 200, 1000, 100.0, 400),
     )
 }
 
@@ -122,7 +122,7 @@ async def _people() -> float:
     return statistics.fmean(await asyncio.gather(*map(person, range(_PEOPLE))))
 
 
-async def _strike(attacker: Attacker, number: int, manner: Manner) -> None:
+async def _strike(attacker: LiveAttacker, number: int, manner: Manner) -> None:
     """One connection of the attacker, until it is over."""
     name = number // attacker.addresses % attacker.names
     source = attacker.address(number % attacker.addresses)
@@ -145,7 +145,7 @@ async def _strike(attacker: Attacker, number: int, manner: Manner) -> None:
         writer.transport.abort()
 
 
-async def _attack(attacker: Attacker, manner: Manner) -> None:
+async def _attack(attacker: LiveAttacker, manner: Manner) -> None:
     """Connection after connection, until this process is ended."""
     tasks: set[asyncio.Task[None]] = set()
 

@@ -112,7 +112,7 @@ class Cells:
         return [one.mean for name, costs in known if name.startswith(start) for one in costs or ()]
 
 
-class Simulated:
+class SimulatedCells:
     """The cells in virtual time; a policy's calm days are played when they are first needed."""
 
     def __init__(self, cells: Cells, seeds: int) -> None:
@@ -145,7 +145,7 @@ class Simulated:
         return f"they {_spelled(inside)}, the others {_spelled(outside)}"
 
 
-class Lived:
+class LiveCells:
     """The cells of real servers."""
 
     def __init__(self, cells: Cells) -> None:
@@ -169,7 +169,10 @@ class Lived:
 
 
 def simulated_rows(
-    policies: Sequence[str], attackers: Sequence[Attacker], simulated: Simulated, judge: CostJudge
+    policies: Sequence[str],
+    attackers: Sequence[Attacker],
+    simulated: SimulatedCells,
+    judge: CostJudge,
 ) -> Iterator[str]:
     """The rows of the simulated table, as they are known."""
     yield markdown.head("policy", "who, simulated", *_NAMES.values()) + "\n"
@@ -188,7 +191,7 @@ def simulated_rows(
         yield markdown.row(f"`{policy}`", people, "–", "–", simulated.nat(policy)) + "\n"
 
 
-def live_rows(policies: Sequence[str], lived: Lived, judge: CostJudge) -> Iterator[str]:
+def live_rows(policies: Sequence[str], lived: LiveCells, judge: CostJudge) -> Iterator[str]:
     """The rows of the live table."""
     yield markdown.head("policy", "who, live", *_NAMES.values(), "half a request") + "\n"
     with live.line():
@@ -239,12 +242,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     attackers = [one for one in everybody if one.title in (given.attacker or titles)]
     cells = Cells(given.results)
     if given.simulated:
-        simulated = Simulated(cells, given.seeds)
+        simulated = SimulatedCells(cells, given.seeds)
         show(simulated_rows(given.policy or _POLICIES, attackers, simulated, judge))
     if given.live:
         lines.append("\n")
         policies = [name for name in _LIVE_POLICIES if name in (given.policy or _LIVE_POLICIES)]
-        show(live_rows(policies, Lived(cells), judge))
+        show(live_rows(policies, LiveCells(cells), judge))
     if given.write:
         _written("".join(lines))
     sys.stdout.write("".join(f"{fault}\n" for fault in judge.faults))

@@ -1,0 +1,47 @@
+"""A ticket that was used, or is shown from elsewhere, admits nobody, also after a restart."""
+
+from __future__ import annotations
+
+import http.client
+from pathlib import Path
+
+import pytest
+
+from tests.running import RunningServer, make_release, serving
+
+pytestmark = pytest.mark.e2e
+SIZE = 5_000_000
+
+
+def get(server: RunningServer, source: str = "127.0.0.1", ticket: str = "") -> tuple[int, str, str]:
+    port = int(server.url.rpartition(":")[2])
+    connection = http.client.HTTPConnection("127.0.0.1", port, 20, (source, 0))
+    try:
+        connection.request("GET", "/big.iso", headers={"Tidegate-Ticket": ticket} if ticket else {})
+        answer = connection.getresponse()
+        body = answer.read()
+        assert (answer.status != 200) or len(body) == SIZE
+        return answer.status, answer.headers.get("Tidegate-Ticket", ""), body.decode("latin-1")
+    finally:
+        connection.close()
+
+
+def test_a_used_ticket_is_refused_here_elsewhere_and_after_a_restart(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", big_iso=SIZE)
+    folders = (tmp_path / "release", tmp_path / "state", "--policy", "ticket")
+    with serving(*folders) as server:
+        status, ticket, _ = get(server)
+        assert status == 200
+        assert ticket
+        for source in ("127.0.0.1", "127.5.0.1"):
+            status, _, text = get(server, source, ticket)
+            assert status == 403
+            assert "ticket-used" in text or "ticket-foreign" in text
+    with serving(*folders) as server:
+        status, _, text = get(server, ticket=ticket)
+        assert status == 403
+        assert "ticket-used" in text
+    with serving(tmp_path / "release", tmp_path / "another", "--policy", "ticket") as server:
+        status, _, text = get(server, ticket=ticket)
+        assert status == 403
+        assert "ticket-forged" in text
