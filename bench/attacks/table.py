@@ -1,10 +1,11 @@
 """What an attacker can cost the others: the tables of docs/security.md.
 
     python -m bench.attacks.table [--seeds 1] [--policy NAME …] [--attacker WHO …] [--no-live]
-        [--no-simulated] [--results FILE] [--write]
+        [--no-simulated] [--no-mirrors] [--results FILE] [--write]
 
 In virtual time, a release day of 1 161 visitors under each policy, calm and attacked; then real
-servers under attackers in network namespaces (root, some ten minutes). With `--results` a run goes
+servers under attackers in network namespaces (root, some ten minutes); then downloads that have a
+malicious mirror. With `--results` a run goes
 on where the one before it was stopped. `--write` puts the tables into docs/security.md.
 
 Exit code 1 when under the default policy one network that uses nothing costs the honest over 5 % of
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
-from bench.attacks import live
+from bench.attacks import live, mirrors
 from bench.attacks.simulated import ATTACKERS, SHARE, AttackBench, Attacker, Cost, Manner
 from bench.shared import markdown
 from loadtest.sim.conditions import Starved
@@ -210,6 +211,18 @@ def live_rows(policies: Sequence[str], lived: LiveCells, judge: CostJudge) -> It
                 yield markdown.row(f"`{policy}`", title, *cells) + "\n"
 
 
+def mirror_rows(judge: CostJudge) -> Iterator[str]:
+    """The rows of the table of malicious mirrors."""
+    head = ("a mirror that", "time of the download", "bytes taken from it", "the file")
+    yield markdown.head(*head) + "\n"
+    for cost in mirrors.costs():
+        right = "right" if cost.right else "WRONG"
+        taken = f"{cost.wasted_bytes / 1e6:.1f} MB"
+        yield markdown.row(cost.title, f"{100 * cost.ratio:+.0f} %", taken, right) + "\n"
+        if not cost.right:
+            judge.faults.append(f"a mirror that {cost.title}: the file is wrong")
+
+
 def _written(text: str) -> None:
     page = _PAGE.read_text("utf-8")
     before, _, rest = page.partition(_BEGIN)
@@ -227,6 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--no-live", dest="live", action="store_false")
     parser.add_argument("--no-simulated", dest="simulated", action="store_false")
+    parser.add_argument("--no-mirrors", dest="mirrors", action="store_false")
     parser.add_argument("--results", type=Path, help="Keeps figures, and goes on from them.")
     parser.add_argument("--write", action="store_true", help="Put the tables into the page.")
     given = parser.parse_args(arguments)
@@ -248,6 +262,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lines.append("\n")
         policies = [name for name in _LIVE_POLICIES if name in (given.policy or _LIVE_POLICIES)]
         show(live_rows(policies, LiveCells(cells), judge))
+    if given.mirrors:
+        lines.append("\n")
+        show(mirror_rows(judge))
     if given.write:
         _written("".join(lines))
     sys.stdout.write("".join(f"{fault}\n" for fault in judge.faults))

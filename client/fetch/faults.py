@@ -340,18 +340,23 @@ def changed(state: State, mirror: Mirror, text: str) -> Actions:
 
 
 def disagrees(state: State, mirror: Mirror, size: int | None) -> Actions:
-    """A mirror has a copy of another size: the majority of those asked decides."""
+    """A mirror has a copy of another size: the majority of those asked decides.
+
+    Where as many say this as that, it is the one that the user named first, not who answers first.
+    """
     mirror.size_bytes = size
     sizes = [other.size_bytes for other in state.mirrors if other.size_bytes is not None]
     certain = state.promised_bytes is not None
-    if not certain and size is not None and sizes.count(size) > sizes.count(state.size_bytes):
+    more = sizes.count(size) - sizes.count(state.size_bytes)
+    if not certain and size is not None and more >= (mirror.number > 0):
         actions: Actions = []
         for other in state.mirrors:
             if other.size_bytes == size and not other.alive:
                 other.state, other.dropped = MirrorState.READY, None
             elif other.size_bytes not in (size, None):
                 actions += drop(state, other, "its copy has another size")
-        text = "most mirrors have a copy of another size"
+        whose = "most mirrors have" if more > 0 else "the first mirror has"
+        text = f"{whose} a copy of another size"
         return [*actions, *start_over(state, mirror, text)]
     if state.others(mirror):
         return drop(state, mirror, "its copy has another size")
