@@ -81,6 +81,8 @@ _FRESH_S, _OLD_S = 0.5, 2.0
 _USE_S = 10.0
 #: One that has not taken its part since it started shows that in this time, seconds.
 _FIRST_USE_S = 3.0
+#: And was measured so often meanwhile: it is not the server that stood still.
+_FIRST_LOOKS = 6
 #: How long a download without a slot pauses at a stretch, seconds.
 _MOST_PAUSE_S = 10.0
 #: Slower than any modem: a reader that takes less stands still, bytes a second.
@@ -154,8 +156,9 @@ class HookedAdmission:
         #: Since when a slot for large jobs has been free although tickets wait.
         self._idle_since_s: float | None = None
         self._used_s = self._shared_s = -math.inf
-        #: Large leases whose use was not looked at since they started.
-        self._unseen: set[int] = set()
+        #: Large leases whose use was not looked at since they started, and how often each was
+        #: measured.
+        self._unseen: dict[int, int] = {}
         #: Those of them that strangers have, see `policies.first_use`.
         self._on_trial: set[int] = set()
         self.pool.doubted = 0
@@ -395,7 +398,7 @@ class HookedAdmission:
         lease = self.pool.open(job, now, number, large)
         if large:
             self._tally.admitted_large += 1
-            self._unseen.add(lease.id)
+            self._unseen[lease.id] = 0
             lease.network = stranger_network(job)
             self.crowds.takes_slot(lease.network)
             if lease.network:
@@ -575,7 +578,7 @@ class HookedAdmission:
             self.crowds.leaves_slot(lease.network)
         self._tried(lease, now, used=done or _was_used(lease))
         self.pool.close(lease)
-        self._unseen.discard(lease.id)
+        self._unseen.pop(lease.id, None)
         self._tally.completed += done
         if done:
             self.state.reputation.used(lease.client)
@@ -665,6 +668,7 @@ class HookedAdmission:
         downloads are paused soon after they start.
         """
         passed_s = now - lease.started_s
+        self._unseen[lease.id] += 1
         if passed_s < _FIRST_USE_S or self.policy.link_bound:
             return
         taken = lease.started_bytes - lease.remaining_bytes
@@ -672,9 +676,9 @@ class HookedAdmission:
         least_bytes_s = self._least_rate_bytes_s()
         if taken >= least_bytes_s * passed_s or lease.rate_bytes_s >= least_bytes_s:
             self._tried(lease, now, used=True)
-            self._unseen.discard(lease.id)
-        elif len(self.queue):
-            self._unseen.discard(lease.id)
+            self._unseen.pop(lease.id, None)
+        elif len(self.queue) and self._unseen[lease.id] >= _FIRST_LOOKS:
+            del self._unseen[lease.id]
             if looked_at:
                 self._take_slot(lease, now)
 
@@ -745,7 +749,7 @@ class HookedAdmission:
             self.pool.take_slot(lease)
             self.crowds.leaves_slot(lease.network)
             self._on_trial.discard(lease.id)
-            self._unseen.discard(lease.id)
+            self._unseen.pop(lease.id, None)
             if lease.connections and not lease.paused:
                 self._to_pause.append(lease)
 

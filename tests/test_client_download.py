@@ -269,6 +269,17 @@ def test_most_mirrors_of_a_small_file_decide_its_size(one: Run) -> None:
     assert one.path.read_bytes() == data
 
 
+def test_of_two_sizes_that_of_the_mirror_named_first_counts_not_of_who_answers_first(
+    one: Run,
+) -> None:
+    """A mirror that lied about the size and was fast used to have its file saved."""
+    first = Behaviour(DATA, rate=RATE, delay_s=0.1)
+    with running(first, Behaviour(DATA + DATA, rate=RATE)) as mirrors:
+        result = one.get(*(m.url for m in mirrors))
+        assert result.sources[1].dropped == "its copy has another size"
+    assert one.right()
+
+
 def test_a_mirror_that_packs_the_file_is_left_out(one: Run) -> None:
     packing = Behaviour(WRONG, rate=RATE, headers=(("Content-Encoding", "gzip"),))
     with running(packing, Behaviour(DATA, rate=RATE)) as mirrors:

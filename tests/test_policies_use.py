@@ -384,3 +384,14 @@ def test_a_network_that_downloads_for_hours_gives_up_half_of_the_slots_once_othe
         snapshot = policy.snapshot(second + 1.0)
         assert snapshot.large_active == 12
         assert snapshot.slotless == 4
+
+
+def test_a_server_that_stood_still_takes_nobodys_slot_for_it() -> None:
+    """Under load it did: a second's bytes were held against three seconds."""
+    policy = make(slots=1, bandwidth_bytes_s=1e6)
+    busy = policy.offer(job("busy"), 0.0)
+    assert isinstance(busy, Admit)
+    policy.offer(job("next", present=True), 0.0)
+    policy.progress(busy.lease, 3.5, BIG - 20_000, 1e3)
+    assert policy.advance(3.5).call == ()
+    assert policy.snapshot(3.5).slotless == 0
