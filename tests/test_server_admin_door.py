@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
@@ -162,11 +163,19 @@ def test_changing_the_password_ends_all_other_sessions(site: Site) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "0" * 64])
-def test_a_form_without_its_token_is_refused(site: Site, token: str) -> None:
+def test_nothing_that_acts_is_done_without_the_form_token(site: Site, token: str) -> None:
     browser = operator(site)
-    answer = browser.ask("POST", "/queue/block", {"csrf": token, "network": "192.0.2.1"})
-    assert answer.status == 403
-    assert site.server.blocks.all() == []
+    before = site.server.store.musts_total
+    for route in site.admin.router.routes:
+        if route.method != "GET" and not route.public:
+            answer = browser.ask(route.method, some(route.path), {"csrf": token})
+            assert answer.status == 403, route
+    assert site.server.store.musts_total == before
+
+
+def some(path: str) -> str:
+    """A path that fits the route's pattern."""
+    return re.sub(r"{\w+}", "1", path)
 
 
 def test_a_form_token_of_another_session_is_refused(site: Site) -> None:
@@ -309,6 +318,19 @@ def test_a_viewer_sees_everything_and_changes_nothing(site: Site) -> None:
         assert api(browser, method, path, b"{}", x_csrf_token=browser.token).status == 403
     assert browser.post("/account/tokens", {"label": "x", "role": "operator"}).status == 403
     assert site.server.revisions.current.number == 1
+
+
+def test_a_viewer_acts_nowhere_and_looking_changes_nothing(site: Site) -> None:
+    browser = viewer(site)
+    before = site.server.store.musts_total
+    for route in site.admin.router.routes:
+        path = some(route.path)
+        if route.method == "GET":
+            if route.operation is None or "stream" not in route.operation.media:
+                assert browser.get(path).status < 500, path
+        elif not route.public and route.scope is not Scope.READ:
+            assert browser.post(path, {}).status in (403, 405), path
+    assert site.server.store.musts_total == before
 
 
 def token(site: Site, *scopes: Scope, owner: str = "admin", days: float | None = None) -> str:

@@ -1,4 +1,4 @@
-"""A ticket that is over is never honoured again, whoever shows it, also after a restart."""
+"""A ticket that is over is never honoured again, by anybody, also after a restart."""
 
 from __future__ import annotations
 
