@@ -347,7 +347,7 @@ def disagrees(state: State, mirror: Mirror, size: int | None) -> Actions:
     mirror.size_bytes = size
     sizes = [other.size_bytes for other in state.mirrors if other.size_bytes is not None]
     certain = state.promised_bytes is not None
-    more = sizes.count(size) - sizes.count(state.size_bytes)
+    more = 0 if size is None else sizes.count(size) - sizes.count(state.size_bytes)
     if not certain and size is not None and more >= (mirror.number > 0):
         actions: Actions = []
         for other in state.mirrors:
