@@ -63,7 +63,7 @@ async def network(ask: HandlerCall) -> Answer:
         "network.html",
         mirrors=ask.server.mirror_rows(),
         multicast=ask.server.multicast_rows(),
-        listeners=ask.server.vitals.read().listeners,
+        listeners=ask.server.vitals.read().totals.listeners,
     )
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from argon2 import PasswordHasher
 from twisted.logger import Logger
 
+from protocol.disk.durable import replacing
+
 _NAME = "password-reset.json"
 log = Logger()
 
@@ -29,21 +31,13 @@ class Reset:
 
 def leave_reset(state: Path, name: str, password: str) -> None:
     """Write the new password's hash for the server that uses this state folder. Raises OSError."""
-    fresh = state / f".{_NAME}.{os.getpid()}"
     owner = state.stat()
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as stream:
-            json.dump({"name": name, "password_hash": PasswordHasher().hash(password)}, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
+    reset = {"name": name, "password_hash": PasswordHasher().hash(password)}
+    with replacing(state / _NAME, mode=0o600) as out:
+        out.write(json.dumps(reset).encode("ascii"))
         # Root writes it, the server's own user reads it.
         if os.geteuid() == 0:
-            os.chown(fresh, owner.st_uid, owner.st_gid)
-        os.replace(fresh, state / _NAME)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
+            os.fchown(out.fileno(), owner.st_uid, owner.st_gid)
 
 
 def read_reset(state: Path) -> Reset | None:

@@ -191,7 +191,7 @@ async def begin_preview(
 
 async def _capacity(ask: HandlerCall) -> float | None:
     """What the link carries: the configured cap, else the most that was seen within the hour."""
-    configured = ask.server.vitals.read().capacity_bytes_s
+    configured = ask.server.vitals.read().totals.capacity_bytes_s
     if configured is not None:
         return configured
     past = await ask.server.history.read(ask.now - HOUR_S, ask.now, 240)

@@ -44,8 +44,8 @@ def state_of(snapshot: Snapshot, health: Health) -> Status:
     if health.multicast_receivers:
         receivers = _count(health.multicast_receivers, "receiver")
         found = Status(found.tone, found.headline, f"{found.more} Multicast reaches {receivers}.")
-    if health.fleet_fault:
-        found = Status("alarm", found.headline, f"{found.more} {health.fleet_fault}")
+    if health.totals.fleet_fault:
+        found = Status("alarm", found.headline, f"{found.more} {health.totals.fleet_fault}")
     if health.store_degraded:
         more = f"{found.more} The database does not answer ({health.store_fault or 'no reason'}); "
         more += "downloads and the queue go on, history and the journal wait in memory."

@@ -90,7 +90,7 @@ def fleet_totals(
 ) -> Totals:
     """Several processes serve; this one sends multicast only."""
     return Totals(
-        urls=plan.urls,
+        listeners=plan.urls,
         connections=nodes.connections,
         connections_total=nodes.connections_total,
         sent_bytes_total=nodes.sent_bytes_total + pacer.sent_bytes_total,
@@ -108,7 +108,7 @@ def fleet_totals(
             for node in sorted(nodes, key=lambda node: node.name)
         ),
         epoch=plan.epoch,
-        fault=_fault(nodes, plan, now()),
+        fleet_fault=_fault(nodes, plan, now()),
     )
 
 

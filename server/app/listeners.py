@@ -25,7 +25,6 @@ class Listener:
 
     port: Any
     url: str
-    unix_path: Path | None = None
 
 
 def tls_server(config: ServerConfig) -> TlsServer | None:
@@ -53,7 +52,7 @@ def open_port(front: Front, place: str, tls: TlsServer | None, flag: str = "--li
             path = Path(place.removeprefix("unix:"))
             _remove_stale(path)
             url = f"http+unix://{str(path).replace('/', '%2F')}"
-            return Listener(front.listen_unix(str(path)), url, path)
+            return Listener(front.listen_unix(str(path)), url)
         host, number = split_address(place)
         port = front.listen_tcp(host, number, tls)
     except OSError as fault:

@@ -381,7 +381,7 @@ class Service:
             self._tell_ready()
 
     def _tell_ready(self) -> None:
-        self._ready(list(self._totals().urls))
+        self._ready(list(self._totals().listeners))
 
     # -- while running -----------------------------------------------------------------------
 
@@ -493,7 +493,7 @@ class Service:
     def _own_totals(self) -> Totals:
         """One process serves."""
         return Totals(
-            urls=tuple(listener.url for listener in self.listeners),
+            listeners=tuple(listener.url for listener in self.listeners),
             connections=len(self.factory.connections),
             connections_total=self.factory.accepted_total,
             sent_bytes_total=self.pacer.sent_bytes_total,

@@ -32,49 +32,41 @@ class NodeFigures:
 class Totals:
     """What all that serve have in common at this moment, be it this process or several.
 
-    `urls` are where files are served, `goodput_bytes_s` is measured, `capacity_bytes_s` what may
-    leave (None: as much as can); `epoch` counts the leaders (0 where nobody can follow this one),
-    `fault` says what is wrong among processes and machines.
+    `listeners` are where files are served, `goodput_bytes_s` is measured, `capacity_bytes_s` what
+    may leave (None: as much as can); `epoch` counts the leaders (0 where nobody can follow this
+    one), `fleet_fault` says what is wrong among processes and machines.
     """
 
-    urls: tuple[str, ...]
-    connections: int
-    connections_total: int
-    sent_bytes_total: int
-    goodput_bytes_s: float
-    capacity_bytes_s: float | None
+    listeners: tuple[str, ...] = ()
+    connections: int = 0
+    connections_total: int = 0
+    sent_bytes_total: int = 0
+    goodput_bytes_s: float = 0.0
+    capacity_bytes_s: float | None = None
     nodes: tuple[NodeFigures, ...] = ()
     epoch: int = 0
-    fault: str = ""
+    fleet_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What the server says of itself beside its policy. `goodput_bytes_s` is measured."""
+    """What the server says of itself beside its policy."""
 
     version: str
     started_s: float
+    totals: Totals = Totals()
     draining: bool = False
     store_degraded: bool = False
     store_fault: str = ""
-    goodput_bytes_s: float = 0.0
-    capacity_bytes_s: float | None = None
-    connections: int = 0
     held: int = 0
     held_limit: int = 0
-    connections_total: int = 0
     errors_total: int = 0
     forged_total: int = 0
-    sent_bytes_total: int = 0
     multicast_cohorts: int = 0
     multicast_receivers: int = 0
     torrent_peers: int = 0
     torrent_peers_complete: int = 0
     torrent_announces_total: int = 0
-    listeners: tuple[str, ...] = ()
-    nodes: tuple[NodeFigures, ...] = ()
-    epoch: int = 0
-    fleet_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +100,7 @@ class Vitals:
         """What the probe `/-/ready` says; None while the server drains."""
         if self.gate.draining:
             return None
-        seen, ill, fault = self.gate.snapshot(), self.store.state.reason, self.totals().fault
+        seen, ill, fault = self.gate.snapshot(), self.store.state.reason, self.totals().fleet_fault
         # Downloads go on without a database, so a balancer should go on to send clients here.
         text = f"ready, but the database takes no writes: {ill}\n" if ill else "ready\n"
         if fault:
@@ -117,9 +109,11 @@ class Vitals:
 
     def figures(self) -> dict[str, Any]:
         """Every number by its one name, as charts, metrics and the API read it."""
-        snapshot = self.gate.snapshot()
-        wait = snapshot.last_wait
-        return asdict(self.read()) | {
+        snapshot, health = self.gate.snapshot(), asdict(self.read())
+        totals, wait = health.pop("totals"), snapshot.last_wait
+        return {
+            **health,
+            **totals,
             **asdict(snapshot),
             "admitted_total": snapshot.admitted_small_total + snapshot.admitted_large_total,
             "last_wait_s": wait.expected_s if wait else None,
@@ -128,32 +122,24 @@ class Vitals:
 
     def read(self) -> Health:
         """Everything else at a glance."""
-        state, totals = self.store.state, self.totals()
+        state = self.store.state
         multicast = self.multicast.figures() if self.multicast is not None else (0, 0)
         torrents = self.torrents
         peers = torrents.census() if torrents is not None else None
         return Health(
             version=self.version,
             started_s=self.started_s,
+            totals=self.totals(),
             draining=self.gate.draining,
             store_degraded=not state.ok,
             store_fault=state.reason,
-            goodput_bytes_s=totals.goodput_bytes_s,
-            capacity_bytes_s=totals.capacity_bytes_s,
-            connections=totals.connections,
             held=len(self.gate.parked),
             held_limit=self.gate.parked.most,
-            connections_total=totals.connections_total,
             errors_total=self.faults.total + self.store.failures_total,
             forged_total=self.gate.reception.forged_total,
-            sent_bytes_total=totals.sent_bytes_total,
             multicast_cohorts=multicast[0],
             multicast_receivers=multicast[1],
             torrent_peers=peers.complete + peers.incomplete if peers is not None else 0,
             torrent_peers_complete=peers.complete if peers is not None else 0,
             torrent_announces_total=torrents.announces_total if torrents is not None else 0,
-            listeners=totals.urls,
-            nodes=totals.nodes,
-            epoch=totals.epoch,
-            fleet_fault=totals.fault,
         )

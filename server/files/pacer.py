@@ -19,7 +19,7 @@ from collections import deque
 from typing import Any, Protocol
 
 from policies.upkeep import TRICKLE_S, trickle_bytes
-from server.http.clock import Clock
+from server.http.clock import Clock, cancel
 
 TICK_S = 0.01
 #: What a turn is: at least this on a ring that is short, more on a fast link, where turns cost CPU.
@@ -279,8 +279,7 @@ class Pacer:
             self._tick_call = self._reactor.callLater(TICK_S, self._tick)
 
     def _wake_for_trickle(self) -> None:
-        if self._trickle_call is not None and self._trickle_call.active():
-            self._trickle_call.cancel()
+        cancel(self._trickle_call)
         self._trickle_call = None
         if self._paused:
             delay_s = max(_TOGETHER_S, self._paused[0][0] - self.now())

@@ -147,7 +147,6 @@ class HttpFactory:
         self.connections: set[CountedConnection] = set()
         self.per_address: AddressCounts = per_address if per_address is not None else OwnCounts()
         self.refusing = 0
-        self.refused_total = 0
         self.accepted_total = 0
         self._nothing_idle_s = -1.0
         self.draining = False
@@ -196,7 +195,6 @@ class HttpFactory:
         if self._refusal(peer_address) is None:
             return True
         self.accepted_total += 1
-        self.refused_total += 1
         return False
 
     def has_room(self, peer_address: str) -> bool:
@@ -247,7 +245,6 @@ class HttpFactory:
         self.per_address.add(block)
         if reason is None:
             return None
-        self.refused_total += 1
         self.refusing += 1
         return ProtocolError(reason, status=503, code="too-many-connections")
 

@@ -18,7 +18,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from policies.contract import TicketRow
-from server.http.clock import Clock, DelayedCall
+from server.http.clock import Clock, DelayedCall, cancel
 from server.store.cluster import Fenced
 from server.store.database import Database
 from server.store.journal import write_tickets
@@ -164,8 +164,7 @@ class Store:
         def settle(stored: bool) -> None:
             if not done.called:
                 done.callback(stored)
-            if limit.active():
-                limit.cancel()
+            cancel(limit)
 
         limit = self._reactor.callLater(STORED_S, settle, False)
         self._askers.append(lambda: settle(True))
@@ -209,11 +208,8 @@ class Store:
         False when a thread still waits for the database: it may hang for ever.
         """
         self._closed = True
-        if self._look_call is not None and self._look_call.active():
-            self._look_call.cancel()
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
+        cancel(self._look_call, self._call)
+        self._call = None
         done: Deferred[bool] = Deferred()
         limits: list[DelayedCall] = []
         attempts = iter((False, True))
@@ -224,9 +220,7 @@ class Store:
             limits.append(self._reactor.callLater(CUT_S, end, False))
 
         def end(free: bool) -> None:
-            for limit in (*limits, *([self._late_call] if self._late_call else [])):
-                if limit.active():
-                    limit.cancel()
+            cancel(*limits, self._late_call)
             if done.called:
                 return
             pending = self.state.pending + self._flying_count
@@ -305,8 +299,7 @@ class Store:
         def landed() -> None:
             self._flying = None
             self._flying_count = 0
-            if overdue_call.active():
-                overdue_call.cancel()
+            cancel(overdue_call)
 
         def succeeded(_: None) -> None:
             landed()
