@@ -130,7 +130,7 @@ class SingleBlocks(Board):
 class AdaptiveBlocks(Board):
     """Blocks as long as a lane's last half second, ever shorter towards the end.
 
-    - A lane's block is its measured rate times `stretch_s` (or what `client.schedule.model` holds
+    - A lane's block is its measured rate times `stretch_s` (or `round_trips`, or what `client.schedule.model` holds
       for the shortest that is worth a request), at most half of the time that all
       lanes together still need, so that all end together. It grows at most eightfold at a time.
     - A lane takes nothing that it would end after the others are through.
@@ -146,6 +146,9 @@ class AdaptiveBlocks(Board):
 
     stretch_s = 0.5
     single_stretch_s = 2.0
+    #: On a long line at least this: shorter blocks leave the sender without work before the next
+    #: request comes, that lowers the rate, and a lower rate makes shorter blocks.
+    round_trips = 4
     grain_s = 0.03
     margin_s = 0.02
     worth_s = 0.03
@@ -249,6 +252,7 @@ class AdaptiveBlocks(Board):
         else:
             # On a slow or a long line, what the model says is worth a request.
             stretch_s = self.single_stretch_s if own.single else self.stretch_s
+            stretch_s = max(stretch_s, self.round_trips * own.rtt_s)
             size = max(int(rate * stretch_s), least_block(Path(own.rtt_s, rate)))
             if own.last_size and not own.single:
                 size = min(size, own.last_size * 8)
