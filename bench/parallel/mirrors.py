@@ -237,7 +237,7 @@ class Mirrors:
 
     def _wait_for(self, number: int) -> None:
         for _ in range(50):
-            words = ["curl", "-s", "-o", "/dev/null", "-m", "1", "-r", "0-0"]
+            words = ["curl", "-s", "-o", "/dev/null", "-m", "5", "-r", "0-0"]
             words.append(f"http://{self.address(number)}/")
             done = subprocess.run(inside(self.client, *words), check=False)
             if done.returncode == 0:

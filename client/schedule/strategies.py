@@ -130,9 +130,10 @@ class SingleBlocks(Board):
 class AdaptiveBlocks(Board):
     """Blocks as long as a lane's last half second, ever shorter towards the end.
 
-    - A lane's block is its measured rate times `stretch_s` (or `round_trips`, or what `client.schedule.model` holds
-      for the shortest that is worth a request), at most half of the time that all
-      lanes together still need, so that all end together. It grows at most eightfold at a time.
+    - A lane's block is its measured rate times `stretch_s` (or `round_trips`, or what
+      `client.schedule.model` holds for the shortest that is worth a request), at most half of the
+      time that all lanes together still need, so that all end together. It grows at most
+      eightfold at a time.
     - A lane takes nothing that it would end after the others are through.
     - The next block is asked for one round trip before the last one ends.
     - When nothing is free, an idle lane takes over the tail of the block that would end last, if
