@@ -17,22 +17,17 @@ def tokens() -> None:
 @steer
 def tokens_list(s: Steering) -> None:
     """List API tokens."""
-    found = s.api.get("/tokens")
-    if s.shown(found):
-        return
-    show.table(
-        ("serial", "label", "owner", "may", "expires", "last used"),
-        (
-            (
-                row["serial"],
-                row["label"],
-                row["owner"],
-                ",".join(row["scopes"]),
-                show.moment(row["expires_s"]),
-                show.moment(row["used_s"]),
-            )
-            for row in found["tokens"]
-        ),
+    s.table(
+        s.api.get("/tokens"),
+        "tokens",
+        {
+            "serial": "serial",
+            "label": "label",
+            "owner": "owner",
+            "may": lambda row: ",".join(row["scopes"]),
+            "expires": ("expires_s", show.moment),
+            "last used": ("used_s", show.moment),
+        },
         "There is no API token.",
     )
 
@@ -78,20 +73,15 @@ def users() -> None:
 @steer
 def users_list(s: Steering) -> None:
     """List users."""
-    found = s.api.get("/users")
-    if s.shown(found):
-        return
-    show.table(
-        ("name", "role", "codes", "since"),
-        (
-            (
-                r["name"],
-                r["role"],
-                "on" if r["one_time_codes"] else "off",
-                show.moment(r["created_s"]),
-            )
-            for r in found["users"]
-        ),
+    s.table(
+        s.api.get("/users"),
+        "users",
+        {
+            "name": "name",
+            "role": "role",
+            "codes": lambda row: "on" if row["one_time_codes"] else "off",
+            "since": ("created_s", show.moment),
+        },
         "There is no user.",
     )
 

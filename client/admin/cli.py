@@ -128,26 +128,28 @@ def status(s: Steering) -> None:
 @steer
 def events(s: Steering, kind: str, search: str, limit: int) -> None:
     """Show the log, newest first."""
-    found = s.api.get("/events", kind=kind, q=search, limit=limit)
-    if s.shown(found):
-        return
-    show.table(
-        ("when", "kind", "who", "what"),
-        ((show.moment(r["at_s"]), r["kind"], r["who"] or "-", r["text"]) for r in found["events"]),
+    s.table(
+        s.api.get("/events", kind=kind, q=search, limit=limit),
+        "events",
+        {
+            "when": ("at_s", show.moment),
+            "kind": "kind",
+            "who": lambda row: row["who"] or "-",
+            "what": "text",
+        },
         "Nothing has happened.",
     )
 
 
 def _rows(s: Steering, path: str, empty: str) -> None:
-    found = s.api.get(path)
-    if s.shown(found):
-        return
-    show.table(
-        ("name", "state", "facts"),
-        (
-            (r["name"], r["state"], ", ".join(f"{k} {v}" for k, v in r["facts"].items()))
-            for r in found["rows"]
-        ),
+    s.table(
+        s.api.get(path),
+        "rows",
+        {
+            "name": "name",
+            "state": "state",
+            "facts": lambda row: ", ".join(f"{k} {v}" for k, v in row["facts"].items()),
+        },
         empty,
     )
 

@@ -62,12 +62,14 @@ def settings_show(s: Steering) -> None:
 @steer
 def settings_overrides(s: Steering) -> None:
     """List settings in force that are not what the configuration file says."""
-    found = s.api.get("/settings/overrides")
-    if s.shown(found):
-        return
-    show.table(
-        ("setting", "file", "in force"),
-        ((row["name"], row["configured"], row["in_force"]) for row in found["overrides"]),
+    s.table(
+        s.api.get("/settings/overrides"),
+        "overrides",
+        {
+            "setting": "name",
+            "file": "configured",
+            "in force": "in_force",
+        },
         "What the configuration file says is in force.",
     )
 
@@ -125,22 +127,17 @@ def _revision(found: Any) -> None:
 @steer
 def revisions(s: Steering, limit: int, before: int | None) -> None:
     """List the changes of the policy, newest first."""
-    found = s.api.get("/revisions", limit=limit, before=before)
-    if s.shown(found):
-        return
-    show.table(
-        ("revision", "when", "who", "policy", "restores", "note"),
-        (
-            (
-                row["number"],
-                show.moment(row["at_s"]),
-                row["who"],
-                row["policy"],
-                row["restored_from"] or "-",
-                row["note"],
-            )
-            for row in found["revisions"]
-        ),
+    s.table(
+        s.api.get("/revisions", limit=limit, before=before),
+        "revisions",
+        {
+            "revision": "number",
+            "when": ("at_s", show.moment),
+            "who": "who",
+            "policy": "policy",
+            "restores": lambda row: row["restored_from"] or "-",
+            "note": "note",
+        },
         "The policy was never changed on this server.",
     )
 

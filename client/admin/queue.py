@@ -16,23 +16,18 @@ from protocol.units import parse_duration
 @steer
 def downloads(s: Steering, search: str, limit: int, offset: int) -> None:
     """List running downloads."""
-    found = s.api.get("/downloads", q=search, limit=limit, offset=offset)
-    if s.shown(found):
-        return
-    show.table(
-        ("number", "file", "client", "size", "left", "rate", "state"),
-        (
-            (
-                row["lease"],
-                row["file"],
-                row["client"],
-                show.size(row["size_bytes"]),
-                show.size(row["remaining_bytes"]),
-                show.rate(row["rate_bytes_s"]),
-                "paused" if row["paused"] else f"{row['connections']} connections",
-            )
-            for row in found["leases"]
-        ),
+    s.table(
+        s.api.get("/downloads", q=search, limit=limit, offset=offset),
+        "leases",
+        {
+            "number": "lease",
+            "file": "file",
+            "client": "client",
+            "size": ("size_bytes", show.size),
+            "left": ("remaining_bytes", show.size),
+            "rate": ("rate_bytes_s", show.rate),
+            "state": lambda row: "paused" if row["paused"] else f"{row['connections']} connections",
+        },
         "No download is running.",
     )
 
@@ -52,24 +47,19 @@ def cancel(s: Steering, number: int) -> None:
 @steer
 def tickets(s: Steering, search: str, limit: int, offset: int, state: str | None) -> None:
     """List who waits, in the order of their turn."""
-    found = s.api.get("/tickets", q=search, limit=limit, offset=offset, state=state)
-    if s.shown(found):
-        return
-    show.table(
-        ("place", "ticket", "file", "client", "class", "starts in", "visits", "state"),
-        (
-            (
-                row["place"] or "-",
-                row["number"],
-                row["file"],
-                row["client"],
-                row["kind"] or "-",
-                show.span(row["expected_s"]),
-                row["polls"],
-                row["state"],
-            )
-            for row in found["tickets"]
-        ),
+    s.table(
+        s.api.get("/tickets", q=search, limit=limit, offset=offset, state=state),
+        "tickets",
+        {
+            "place": lambda row: row["place"] or "-",
+            "ticket": "number",
+            "file": "file",
+            "client": "client",
+            "class": lambda row: row["kind"] or "-",
+            "starts in": ("expected_s", show.span),
+            "visits": "polls",
+            "state": "state",
+        },
         "Nobody is waiting.",
     )
 
@@ -96,21 +86,16 @@ def expire(s: Steering, number: int) -> None:
 @steer
 def blocks(s: Steering) -> None:
     """List blocked addresses."""
-    found = s.api.get("/blocks")
-    if s.shown(found):
-        return
-    show.table(
-        ("network", "since", "until", "by", "note"),
-        (
-            (
-                r["network"],
-                show.moment(r["since_s"]),
-                show.moment(r["until_s"]),
-                r["who"],
-                r["note"],
-            )
-            for r in found["blocks"]
-        ),
+    s.table(
+        s.api.get("/blocks"),
+        "blocks",
+        {
+            "network": "network",
+            "since": ("since_s", show.moment),
+            "until": ("until_s", show.moment),
+            "by": "who",
+            "note": "note",
+        },
         "No address is blocked.",
     )
 

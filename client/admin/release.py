@@ -18,21 +18,16 @@ from client.admin.steering import Steering, paged, read_moment, steer
 @steer
 def files(s: Steering, search: str, limit: int, offset: int, sort: str) -> None:
     """List what is served."""
-    found = s.api.get("/files", q=search, limit=limit, offset=offset, sort=sort)
-    if s.shown(found):
-        return
-    show.table(
-        ("path", "size", "downloads", "sent", "sha256"),
-        (
-            (
-                row["path"],
-                show.size(row["size_bytes"]),
-                row["downloads"],
-                show.size(row["sent_bytes"]),
-                (row["sha256"] or row["digest_state"])[:16],
-            )
-            for row in found["files"]
-        ),
+    s.table(
+        s.api.get("/files", q=search, limit=limit, offset=offset, sort=sort),
+        "files",
+        {
+            "path": "path",
+            "size": ("size_bytes", show.size),
+            "downloads": "downloads",
+            "sent": ("sent_bytes", show.size),
+            "sha256": lambda row: (row["sha256"] or row["digest_state"])[:16],
+        },
         "No file is served.",
     )
 
@@ -46,24 +41,19 @@ def rules() -> None:
 @steer
 def rules_list(s: Steering) -> None:
     """List the rules in force: those of the configuration, then those of operators."""
-    found = s.api.get("/rules")
-    if s.shown(found):
-        return
-    show.table(
-        ("pattern", "needs", "as", "multicast", "hidden until", "pre-queue from", "from", "note"),
-        (
-            (
-                row["path"],
-                row["require_class"] or "-",
-                row["treat_as"] or "-",
-                {None: "-", True: "yes", False: "no"}[row["multicast"]],
-                show.moment(row["hidden_until_s"]),
-                show.moment(row["prequeue_from_s"]),
-                row["source"],
-                row["note"],
-            )
-            for row in found["rules"]
-        ),
+    s.table(
+        s.api.get("/rules"),
+        "rules",
+        {
+            "pattern": "path",
+            "needs": lambda row: row["require_class"] or "-",
+            "as": lambda row: row["treat_as"] or "-",
+            "multicast": lambda row: {None: "-", True: "yes", False: "no"}[row["multicast"]],
+            "hidden until": ("hidden_until_s", show.moment),
+            "pre-queue from": ("prequeue_from_s", show.moment),
+            "from": "source",
+            "note": "note",
+        },
         "There is no rule.",
     )
 
@@ -115,15 +105,16 @@ def rules_remove(s: Steering, path: str) -> None:
 @steer
 def prequeues(s: Steering) -> None:
     """List pre-queues with what is published of their draws."""
-    found = s.api.get("/prequeues")
-    if s.shown(found):
-        return
-    show.table(
-        ("pattern", "opens", "registered", "commitment", "seed"),
-        (
-            (r["path"], show.moment(r["opens_s"]), r["entered"], r["commitment"], r["seed"] or "-")
-            for r in found["prequeues"]
-        ),
+    s.table(
+        s.api.get("/prequeues"),
+        "prequeues",
+        {
+            "pattern": "path",
+            "opens": ("opens_s", show.moment),
+            "registered": "entered",
+            "commitment": "commitment",
+            "seed": lambda row: row["seed"] or "-",
+        },
         "No release is planned.",
     )
 
@@ -138,23 +129,18 @@ def passes() -> None:
 @steer
 def passes_list(s: Steering, search: str, limit: int, offset: int) -> None:
     """List the passes that were issued."""
-    found = s.api.get("/passes", q=search, limit=limit, offset=offset)
-    if s.shown(found):
-        return
-    show.table(
-        ("serial", "class", "files", "until", "used", "state", "note"),
-        (
-            (
-                row["serial"],
-                row["kind"],
-                row["path"],
-                show.moment(row["expires_s"]),
-                f"{row['used']}/{row['max_uses']}",
-                "revoked" if row["revoked"] else "good",
-                row["note"],
-            )
-            for row in found["passes"]
-        ),
+    s.table(
+        s.api.get("/passes", q=search, limit=limit, offset=offset),
+        "passes",
+        {
+            "serial": "serial",
+            "class": "kind",
+            "files": "path",
+            "until": ("expires_s", show.moment),
+            "used": lambda row: f"{row['used']}/{row['max_uses']}",
+            "state": lambda row: "revoked" if row["revoked"] else "good",
+            "note": "note",
+        },
         "No pass was issued yet.",
     )
 

@@ -5,14 +5,28 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
+from client.admin import show
 from client.admin.api import AdminApi
 from protocol.units import parse_duration
+
+Row = dict[str, Any]
+#: A field as it is; a field and how it is written; or what is made of the whole row.
+Column = str | tuple[str, Callable[[Any], str]] | Callable[[Row], object]
+
+
+def _cell(column: Column, row: Row) -> object:
+    if isinstance(column, str):
+        return row[column]
+    if isinstance(column, tuple):
+        field, write = column
+        return write(row[field])
+    return column(row)
 
 
 class Steering:
@@ -27,6 +41,15 @@ class Steering:
         if self.as_json:
             click.echo(json.dumps(found, ensure_ascii=True))
         return self.as_json
+
+    def table(
+        self, found: dict[str, Any], key: str, columns: Mapping[str, Column], empty: str
+    ) -> None:
+        """The rows under `key` as a table, or the whole document if JSON was asked for."""
+        if self.shown(found):
+            return
+        rows = ([_cell(column, row) for column in columns.values()] for row in found[key])
+        show.table(list(columns), rows, empty)
 
     def said(self, words: str) -> None:
         """Say what was done."""
