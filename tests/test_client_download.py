@@ -288,6 +288,24 @@ def test_a_mirror_that_packs_the_file_is_left_out(one: Run) -> None:
     assert one.right()
 
 
+def test_the_size_of_a_packed_copy_is_no_word_against_the_right_one(one: Run) -> None:
+    packing = Behaviour(WRONG[:900_000], ranges=False, headers=(("Content-Encoding", "gzip"),))
+    with running(packing, Behaviour(DATA, rate=RATE, delay_s=0.02)) as mirrors:
+        one.get(*(m.url for m in mirrors))
+        with running(Behaviour(DATA, rate=RATE), packing) as turned:
+            one.get(*(m.url for m in turned))
+    assert one.right()
+
+
+def test_a_slow_mirror_is_compared_though_the_other_has_brought_nearly_all(one: Run) -> None:
+    headers = [(("Last-Modified", year),) for year in ("2025", "2020")]
+    fast = Behaviour(WRONG, etag='"a"', headers=headers[0])
+    slow = Behaviour(DATA, etag='"b"', headers=headers[1], rate=2e6)
+    with running(fast, slow) as mirrors:
+        one.get(*(m.url for m in mirrors))
+    assert one.path.read_bytes() == WRONG
+
+
 def test_a_server_that_packs_whatever_it_is_told_is_not_taken_for_the_file(one: Run) -> None:
     with running(Behaviour(DATA, headers=(("Content-Encoding", "gzip"),))) as (mirror,):
         assert one.get(mirror.url).notes == (

@@ -35,6 +35,9 @@ def answered(state: State, event: Answered, now: float) -> Actions:
     if mirror.validator is not None and body.validator != mirror.validator:
         when = "during the download" if mirror.answered else "since the download was broken off"
         return faults.changed(state, mirror, f"the file changed on the server {when}")
+    if _packed(state, mirror, event.coding):
+        # Its size is that of the packed file, and no word against those of the others.
+        return faults.drop(state, mirror, f"it sends the file packed ({event.coding})")
     actions: Actions = []
     size = body.size_bytes
     if size is not None and state.board is not None and state.size_bytes >= UNKNOWN_SIZE:
@@ -42,9 +45,6 @@ def answered(state: State, event: Answered, now: float) -> Actions:
         actions.append(Settle(size))
     if size is not None and state.size_bytes not in (UNKNOWN_SIZE, size):
         return [*actions, *faults.disagrees(state, mirror, size)]
-    if _packed(state, mirror, event.coding):
-        text = f"it sends the file packed ({event.coding})"
-        return [*actions, *faults.drop(state, mirror, text)]
     if state.board is None and size is not None and faults.outvoted(state, mirror, size):
         return [*actions, *faults.drop(state, mirror, "its copy has another size")]
     first = not mirror.answered

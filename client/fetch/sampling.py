@@ -33,8 +33,17 @@ def choose(state: State) -> None:
         state.samples.rounds.append(Round(at, at + SAMPLE_BYTES))
 
 
+def opened(state: State, lane: int) -> list[Action]:
+    """The lane's connection stands: what was asked for on the last one is lost."""
+    number = state.lane_mirrors[lane]
+    for one in state.samples.rounds:
+        if number not in one.jury.said:
+            one.jury.heard.discard(number)
+    return ask(state, lane)
+
+
 def ask(state: State, lane: int) -> list[Action]:
-    """The lane's connection stands."""
+    """Ask for what this mirror was not asked for yet."""
     mirror = state.mirror_of(lane)
     if lane not in mirror.lanes[:1] or not mirror.parts:
         return []
@@ -166,8 +175,17 @@ def awaited(state: State, working: frozenset[int], now: float) -> bool:
     samples = state.samples
     if state.vouched:
         return False
-    outstanding = {n for one in samples.rounds for n in one.jury.heard - one.jury.said}
-    if not any(state.usable(state.mirrors[n]) for n in outstanding & working):
+    outstanding = {n for one in samples.rounds for n in one.jury.heard - one.jury.said} & working
+    if samples.doubtful:
+        # Bytes of it are in the file. Its connection may be on its way anew.
+        outstanding |= {
+            mirror.number
+            for mirror in state.mirrors
+            if mirror.counts.received_bytes and mirror.parts and mirror.depth is not Depth.ONE
+            for one in samples.rounds
+            if mirror.number not in one.jury.said
+        }
+    if not any(state.usable(state.mirrors[n]) for n in outstanding):
         return False
     if samples.late_s is None:
         samples.late_s = now + _PATIENCE_S
