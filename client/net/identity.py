@@ -50,13 +50,12 @@ def client_secret(folder: Path) -> str:
     except (OSError, ValueError):
         pass
     made = os.urandom(16).hex()
-    fresh = f"{path}.{os.getpid()}"
     # Without a folder to keep it in, each download is a stranger's.
     with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(made + "\n")
-        os.replace(fresh, path)
+        # Needed once in a user's life.
+        from protocol.disk.durable import write_whole
+
+        write_whole(path, f"{made}\n".encode("ascii"), mode=0o600)
     return made
 
 
