@@ -6,13 +6,16 @@ import hashlib
 import os
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from faulty_mirrors import Behaviour, certificate, running
 
 from client.api import Options, Result, fetch, fetch_blocking, fetch_bytes
+from client.fetch.download import Download
 from client.fetch.metalink import Metalink
 from client.fetch.options import Strategy
 from client.net.errors import (
@@ -528,7 +531,7 @@ def test_a_reader_that_leaves_ends_the_download(one: Run) -> None:
     read, write = os.pipe()
     os.close(read)
     with running(Behaviour(DATA, rate=RATE)) as (mirror,):
-        with pytest.raises(LocalProblem, match="standard output"):
+        with pytest.raises(LocalProblem, match="Broken pipe"):
             fetch_blocking([mirror.url], write, Options(data_folder=one.folder, environ={}))
     os.close(write)
 
@@ -549,3 +552,34 @@ def test_what_is_no_url_is_said(one: Run, url: str) -> None:
 def test_a_header_cannot_smuggle_another(one: Run) -> None:
     with pytest.raises(UsageProblem, match="header"):
         one.get("http://127.0.0.1:1/x", headers=(("X", "a\r\nHost: b"),))
+
+
+@pytest.mark.parametrize("where", ["_woken", "_due", "_look_after", "joined", "took"])
+def test_a_fault_in_a_callback_ends_its_download_and_no_other(
+    one: Run, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Timers and sockets: what they call has failed, and nobody would look after it any more."""
+    real = getattr(Download, where)
+
+    def step(download: Download, *words: Any) -> Any:
+        if download.state.options.seed == 2:
+            raise RuntimeError("boom")
+        return real(download, *words)
+
+    async def both(url: str) -> tuple[BaseException | Result, ...]:
+        each = [
+            fetch([url], one.folder / name, replace(options, seed=seed))
+            for name, seed in (("whole", 1), ("broken", 2))
+        ]
+        return tuple(await asyncio.gather(*each, return_exceptions=True))
+
+    options = Options(data_folder=one.folder / "data", environ={})
+    # Busy first, so that it comes again by a timer.
+    behaviour = Behaviour(DATA, rate=20e6, busy_times=2 if where == "_due" else 0)
+    monkeypatch.setattr(Download, where, step)
+    with running(behaviour) as (mirror,):
+        whole, broken = asyncio.run(asyncio.wait_for(both(mirror.url), 20))
+    assert isinstance(broken, LocalProblem)
+    assert "RuntimeError: boom" in str(broken)
+    assert isinstance(whole, Result)
+    assert (one.folder / "whole").read_bytes() == DATA

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.logger import LogLevel, capturedLogs
 
 from server.http.answers import header_block
+from server.http.connection import HttpConnection
 from server.http.limits import HttpLimits
 from server.http.request import Request
 from tests.http_bench import Answer, Bench
@@ -306,6 +308,28 @@ def test_an_idle_connection_is_closed_without_a_word(make: Callable[..., Bench])
     bench.tick(4)
     assert client.taken() == b""
     assert client.wire.disconnecting
+
+
+def test_a_connection_that_cannot_be_looked_at_keeps_no_other_open(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make(limits=HttpLimits(idle_timeout_s=10))
+    clients = [bench.connect() for _ in range(3)]
+    broken, *others = bench.factory.connections
+    real = type(broken).sweep
+
+    def sweep(connection: HttpConnection, now: float) -> None:
+        if connection is broken:
+            raise RuntimeError("boom")
+        real(connection, now)
+
+    monkeypatch.setattr(type(broken), "sweep", sweep)
+    with capturedLogs() as logged:
+        for client in clients:
+            client.ask(OK)
+        bench.tick(30)
+    assert [client.wire.disconnecting for client in clients].count(True) == len(others)
+    assert any(event["log_level"] is LogLevel.critical for event in logged)
 
 
 def test_a_silent_peer_is_cut_at_last(make: Callable[..., Bench]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import pytest
+from twisted.logger import LogLevel, capturedLogs
 
 from policies.contract import TicketState
 from policies.driver import PolicyDriver
@@ -30,6 +31,22 @@ def test_each_of_many_downloads_is_measured_within_two_ticks() -> None:
         one.transfer.send(1000 + number)
     house.wait(2 * TICK_S, 0.01)
     assert left(house) == [BIG - 1000 - number for number in range(350)]
+
+
+def test_a_fault_in_one_download_leaves_the_others_measured() -> None:
+    house, asked = crowd(60)
+
+    def broken() -> int:
+        raise RuntimeError("boom")
+
+    asked[0].transfer.delivered_bytes = broken  # type: ignore[method-assign]
+    with capturedLogs() as logged:
+        for sent in (1000, 1000):
+            for one in asked[1:]:
+                one.transfer.send(sent)
+            house.wait(2 * TICK_S, 0.01)
+    assert left(house) == [BIG, *[BIG - 2000] * 59]
+    assert [event for event in logged if event["log_level"] is LogLevel.critical]
 
 
 def test_a_download_that_stands_still_is_asked_rarely_and_found_when_it_moves() -> None:

@@ -7,11 +7,12 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from twisted.internet.defer import succeed
 from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
 
 from server.files import openfile
 from server.files.openfile import OpenFile, key_of
@@ -100,3 +101,61 @@ def test_the_page_cache_is_asked_once_for_what_leaves_in_many_turns(
     assert peer.turns > 10
     # A window of a megabyte or two each, and the last bytes, which leave by a copy.
     assert len(probed) <= 5
+
+
+def test_a_fault_in_one_body_ends_it_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under a cap, where one timer serves all."""
+    path = tmp_path / "a.iso"
+    path.write_bytes(os.urandom(SIZE))
+    rep = Representation(b"a.iso", "/a.iso", SIZE, 0.0, '"a"', key_of(path.stat()))
+    clock, nobody = Clock(), cast(Any, None)
+    pacer = Pacer(clock, 50e6)
+    ends: dict[str, bool] = {}
+    peers: dict[str, Peer] = {}
+
+    def send(name: str) -> BodySender:
+        def over(transfer: BodySender, complete: bool) -> None:
+            ends[name] = complete
+            if name == "broken":
+                raise RuntimeError("and its end fails as well")
+
+        listener: Any = SimpleNamespace(share=None, may_end=lambda go_on: True, transfer_done=over)
+        peers[name] = peer = Peer()
+        request: Any = SimpleNamespace(
+            connection=peer,
+            bytes_out=0,
+            on_gone=lambda call: None,
+            finish=lambda: None,
+            abort=peer.close,
+            target=name,
+        )
+        file = OpenFile(os.open(path, os.O_RDONLY), rep)
+        whole = [(0, SIZE)]
+        same = succeed(True)
+        sender = BodySender(request, file, whole, SIZE, listener, pacer, lambda _: same, nobody)
+        sender.start()
+        return sender
+
+    broken = send("broken")
+    send("whole")
+    real = BodySender._send_piece
+
+    def piece(sender: BodySender, *words: Any) -> tuple[int, int]:
+        if sender is broken and sender.sent_bytes > 100_000:
+            raise RuntimeError("boom")
+        return real(sender, *words)
+
+    monkeypatch.setattr(BodySender, "_send_piece", piece)
+    with capturedLogs() as logged:
+        for _ in range(200):
+            clock.advance(0.01)
+            for peer in peers.values():
+                if peer.socket.fileno() >= 0:
+                    peer.read_all()
+    assert ends == {"broken": False, "whole": True}
+    assert bytes(peers["whole"].got) == path.read_bytes()
+    peers["whole"].close()
+    counted = [event for event in logged if event["log_level"] is LogLevel.critical]
+    assert len(counted) == 2

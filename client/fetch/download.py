@@ -62,6 +62,7 @@ from client.fetch.sharing import make_board
 from client.fetch.state import DownloadPhase, State
 from client.fetch.workers import Worker
 from client.net.errors import Corrupt, DownloadFailed, Interrupted, LocalProblem, UsageProblem
+from client.net.guarded import GuardedNetwork
 from client.net.identity import client_secret, data_folder
 from client.net.network import Network
 from client.net.request_builder import Asking
@@ -92,7 +93,8 @@ class Download:
         emit: Emit,
         metalink: Metalink | None = None,
     ) -> None:
-        self.network = network
+        #: Without a timer or an answer of its own nothing would look after it any more.
+        self.network: Network = GuardedNetwork(network, self._broke)
         self.target = target
         self.emit = emit
         folder = options.data_folder or data_folder(options.environ)
@@ -118,7 +120,7 @@ class Download:
         self._workers: dict[int, Worker] = {}
         #: Small downloads beside this one (a Metalink, a torrent).
         self._aside: list[Download] = []
-        self._limit = pacing.RateLimit(network, options.limit_bytes_s, self._hold_all)
+        self._limit = pacing.RateLimit(self.network, options.limit_bytes_s, self._hold_all)
         self._waking = False
         self._noted_s = self.state.began_s
         self._told_s = 0.0
@@ -193,6 +195,18 @@ class Download:
                 self.target.close(discard=isinstance(problem, Corrupt))
         finally:
             self.when_over()
+
+    def _broke(self, fault: Exception) -> None:
+        """Something that the network called has failed."""
+        if self.over:
+            raise fault
+        if isinstance(fault, DownloadFailed):
+            self.fail(fault)
+            return
+        what = f"{type(fault).__name__}: {fault}"
+        local = LocalProblem(f"a fault while it ran ({what}); what arrived is kept")
+        local.__cause__ = fault
+        self.fail(local)
 
     # -- deciding and acting -------------------------------------------------------------------
 
@@ -444,18 +458,10 @@ class Download:
     def _tick(self) -> None:
         if self.over:
             return
-        try:
-            if self.result is None:
-                self._look_after(self.network.now())
-            else:
-                self._part()
-        except DownloadFailed as problem:
-            self.fail(problem)
-        except Exception as fault:  # noqa: BLE001 - without its timer nothing looks after it
-            what = f"{type(fault).__name__}: {fault}"
-            local = LocalProblem(f"a fault while it ran ({what}); what arrived is kept")
-            local.__cause__ = fault
-            self.fail(local)
+        if self.result is None:
+            self._look_after(self.network.now())
+        else:
+            self._part()
         if not self.over:
             self.network.call_later(TICK_S, self._tick)
 

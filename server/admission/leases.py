@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Protocol
 
+from twisted.logger import Logger
+
 from policies.contract import Admit, Decision, Job, PolicyView, TicketRow, TicketState
 from policies.driver import PolicyDriver
 from policies.registry import make_policy
@@ -27,6 +29,7 @@ _MOMENT_S = 0.01
 #: So many downloads are measured in one go (a quarter of a millisecond), so that requests are
 #: answered in between.
 _AT_ONCE = 25
+_log = Logger()
 _OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN})
 
 
@@ -358,10 +361,11 @@ class LeaseManager:
         for lease in leases:
             download = rounds.take(lease, now)
             if download is not None:
-                left = download.measure(now)
-                rounds.measured(download)
-                rate = download.rate_bytes_s
-                self._driver.progress(lease, now, left, rate, line.held_back(download))
+                with _log.failuresHandled("A download could not be measured"):
+                    left = download.measure(now)
+                    rounds.measured(download)
+                    rate = download.rate_bytes_s
+                    self._driver.progress(lease, now, left, rate, line.held_back(download))
         self._measure_call = (
             self._parts.reactor.callLater(
                 max(0.0, due_s + pause_s - now), self._measure, due_s + pause_s, pause_s

@@ -429,7 +429,21 @@ class BodySender:
     # -- sending ----------------------------------------------------------------------------
 
     def _send_some(self, most_bytes: int) -> int:
-        """Send until the socket is full, the most is reached or all is out."""
+        """Send until the socket is full, the most is reached or all is out.
+
+        A fault of ours on the way ends this body and nobody else's: whoever called goes on with
+        the next one.
+        """
+        try:
+            return self._send_up_to(most_bytes)
+        except Exception:  # noqa: BLE001 - logged, counted, and the end of this body
+            _log.failure("The download of {target} failed", target=self._request.target)
+            self._request.abort()
+            with _log.failuresHandled("The end of a download failed"):
+                self._end(False)
+            return 0
+
+    def _send_up_to(self, most_bytes: int) -> int:
         total = 0
         while total < most_bytes:
             piece = self._piece()

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 from wsgiref.handlers import format_date_time
 
+from twisted.logger import Logger
+
 from protocol.errors import ProtocolError
 from server.http.accesslog import AccessLog
 from server.http.clock import Clock, pause
@@ -17,6 +19,7 @@ from server.http.proxies import TrustedProxies, block_of, prefixes_of
 from server.http.ready import ReadyTable, Turns
 from server.http.request import Request
 
+_log = Logger()
 _SWEEP_S = 1.0
 _SWEPT_AT_ONCE = 1000
 _PART_LOOK_S = 0.02
@@ -304,10 +307,12 @@ class HttpFactory:
     def _sweep_some(self) -> None:
         """A part of them, so that thousands keep nobody waiting."""
         now = self.now
-        for connection in self._to_sweep[-_SWEPT_AT_ONCE:]:
-            if connection.alive and connection.needs_sweep(now):
-                connection.sweep(now)
+        some = self._to_sweep[-_SWEPT_AT_ONCE:]
         del self._to_sweep[-_SWEPT_AT_ONCE:]
+        for connection in some:
+            if connection.alive and connection.needs_sweep(now):
+                with _log.failuresHandled("A connection's time could not be looked at"):
+                    connection.sweep(now)
         if self._to_sweep:
             self._sweeper = self.reactor.callLater(0, self._sweep_some)
         else:
