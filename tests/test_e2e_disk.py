@@ -206,6 +206,17 @@ def test_an_operators_change_is_stored_when_it_is_answered(
         assert word in kept, word
 
 
+def test_a_full_disk_at_the_first_start_is_one_sentence(tmp_path: Path, disk: FaultyDisk) -> None:
+    release, state = tmp_path / "release", tmp_path / "state"
+    make_release(release, big_iso=1_000)
+    for part in ("lock", "tidegate.db"):
+        disk.set(f"write enospc 0 {state}/{part}")
+        with pytest.raises(AssertionError, match="did not start") as told:
+            RunningServer(release, state, **disk.environ)
+        assert "Traceback" not in str(told.value)
+        assert "make room" in str(told.value).lower()
+
+
 def test_a_state_that_cannot_be_read_stops_the_start_in_one_sentence(
     tmp_path: Path, disk: FaultyDisk
 ) -> None:

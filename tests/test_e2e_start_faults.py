@@ -111,6 +111,11 @@ def access_log_nowhere(folder: Path) -> tuple[Sequence[str], str]:
     return ("--access-log", str(folder / "none" / "log")), "access log"
 
 
+def access_log_nobody_reads(folder: Path) -> tuple[Sequence[str], str]:
+    os.mkfifo(folder / "pipe")
+    return ("--access-log", str(folder / "pipe")), "nobody reads"
+
+
 def no_interface(folder: Path) -> tuple[Sequence[str], str]:
     return ("--multicast", "--multicast-interface", "nowhere0"), "nowhere0"
 
@@ -119,6 +124,7 @@ FAULTS: tuple[Fault, ...] = (
     *(no_tree, bad_setting, bad_toml, port_in_use, port_in_use_of_workers, admin_port_in_use),
     *(state_in_use, state_is_a_file, newer_database, no_database, damaged_keys, open_keys),
     *(damaged_mark, bad_certificate, bad_certificate_of_workers, access_log_nowhere, no_interface),
+    access_log_nobody_reads,
 )
 
 _NO_THREAD = """

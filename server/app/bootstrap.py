@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 #: Author of revisions that come from the configuration and not from an operator.
 CONFIGURATION = "configuration"
 _MARK = "ticket-numbers"
+#: A database of SQLite needs more than this on its disk, in bytes.
+_ROOM_BYTES = 1 << 20
 
 
 def open_tree(config: ServerConfig) -> Tree:
@@ -96,11 +99,12 @@ def open_memory(config: ServerConfig, now: float, shared: Database | None = None
                 revision = add_revision(session, wanted)
     except (StoreUnavailable, Fenced, OSError) as fault:
         text = str(fault).splitlines()[0]
-        remedy = (
-            "Repair it, or move it away to start with an empty queue"
-            if url.startswith("sqlite")
-            else "Start it, or correct `database`"
-        )
+        if not url.startswith("sqlite"):
+            remedy = "Start it, or correct `database`"
+        elif "is full" in text or shutil.disk_usage(config.state).free < _ROOM_BYTES:
+            remedy = "Make room on its disk"
+        else:
+            remedy = "Repair it, or move it away to start with an empty queue"
         named = without_password(url)
         raise CannotStart(f"The database {named} cannot be used: {text}. {remedy}.") from fault
     return Memory(database, journal, revision, passes)

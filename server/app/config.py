@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import tomllib
 import types
 import typing
@@ -51,6 +52,8 @@ def start_fault(fault: Exception) -> str | None:
             "The system gives no more threads or no memory for one; raise the limits (ulimit -u "
             "and -v, TasksMax=, MemoryMax=)."
         )
+    if isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{fault.filename or 'The state folder'}: its disk is full; make room there."
     if isinstance(fault, OSError):
         place = f"{fault.filename}: " if fault.filename else ""
         return f"{place}{fault.strerror or fault}."

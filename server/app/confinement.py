@@ -112,4 +112,6 @@ def prepare(config: ServerConfig) -> None:
     log = log_file(config.access_log)
     if log is not None:
         with contextlib.suppress(OSError):
-            os.close(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640))
+            # A named pipe is not waited for, see `log_outlets`.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+            os.close(os.open(log, flags, 0o640))

@@ -7,6 +7,7 @@ is counted and said in the operator's log instead.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import queue
 import socket
@@ -83,7 +84,16 @@ class _File:
         self._cut = False
 
     def _open(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        try:
+            # A named pipe is not waited for: who begins to read it may never come.
+            handle = os.open(self._path, flags | os.O_NONBLOCK, 0o640)
+        except OSError as fault:
+            if fault.errno == errno.ENXIO:
+                raise OSError(errno.ENXIO, "nobody reads this pipe") from None
+            raise
+        os.set_blocking(handle, True)
+        return handle
 
     def send(self, lines: list[str]) -> None:
         lines = ["", *lines] if self._cut else lines
