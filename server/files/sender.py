@@ -431,7 +431,7 @@ class BodySender:
     def _send_some(self, most_bytes: int) -> int:
         """Send until the socket is full, the most is reached or all is out.
 
-        A fault of ours on the way ends this body and nobody else's: whoever called goes on with
+        A fault of ours on the way ends this body and no other: the pacer goes on with
         the next one.
         """
         try:
