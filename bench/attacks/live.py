@@ -37,7 +37,7 @@ _HOST, _HOST6 = "192.0.2.1", "fd5a::1"
 _LINE_MBIT = 24.0
 _PEOPLE, _FILE_BYTES, _SPAN_S = 40, 900_000, 8.0
 #: Nobody waits longer than this: a day costs no more than a minute.
-_LONGEST_S = 45.0
+LONGEST_S = 45.0
 #: The attacker is there so long before the first of the people, seconds.
 _AHEAD_S = 3.0
 #: An idle reader takes so much a second, a little above the least rate.
@@ -93,9 +93,9 @@ async def _fetch(number: int) -> float:
     """Download like a person with curl does, again as long as told to wait; the time it took."""
     begun = time.monotonic()
     request = f"GET /file{number % 4}.bin HTTP/1.1\r\nHost: x\r\nUser-Agent: curl/8\r\n"
-    while time.monotonic() < begun + _LONGEST_S:
+    while time.monotonic() < begun + LONGEST_S:
         with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
-            async with asyncio.timeout(begun + _LONGEST_S - time.monotonic()):
+            async with asyncio.timeout(begun + LONGEST_S - time.monotonic()):
                 sock = await _connected(f"10.20.{number}.1", small=False)
                 reader, writer = await asyncio.open_connection(sock=sock)
                 try:
@@ -109,7 +109,7 @@ async def _fetch(number: int) -> float:
                 if head.startswith(b"HTTP/1.1 200") and size == _FILE_BYTES:
                     return time.monotonic() - begun
         await asyncio.sleep(0.5)
-    return _LONGEST_S
+    return LONGEST_S
 
 
 async def _people() -> float:

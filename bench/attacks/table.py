@@ -22,6 +22,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import astuple
 from pathlib import Path
 
@@ -59,12 +60,15 @@ class CostJudge:
         #: What the shares of one network cost when honest people have them.
         self._share: Cost | None = None
 
-    def hear(self, policy: str, title: str, manner: str, cost: Cost | None) -> str:
-        """The figure as the cell of a table; None: the honest got no service."""
+    def hear(self, policy: str, title: str, manner: str, costs: list[Cost] | None) -> str:
+        """The figure as the cell of a table, see `Cells.get`."""
         bar = _BARS.get(title)
-        if cost is None:
+        if costs is None:
             self._fault(policy, f"{title}, {manner}: stops the service")
             return "no service"
+        if not costs:
+            return "–"
+        cost = costs[0]
         if title == SHARE.title:
             self._share = cost
         elif title in _ONE_NETWORK and manner == "real":
@@ -84,7 +88,8 @@ class CostJudge:
 class Cells:
     """Figures that were measured, in a file that a run goes on from: JSON lines."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, *, measures: bool = True) -> None:
+        self.measures = measures
         self._path = path
         self._known: dict[str, list[Cost] | None] = {}
         if path is not None and path.exists():
@@ -93,7 +98,9 @@ class Cells:
                 self._known[name] = None if costs is None else [Cost(*one) for one in costs]
 
     def get(self, name: str, measure: Callable[[], list[Cost]]) -> list[Cost] | None:
-        """The figures of this name; None: the honest got no service."""
+        """The figures of this name; None: the honest got no service; empty: not measured yet."""
+        if name not in self._known and not self.measures:
+            return []
         if name not in self._known:
             try:
                 found: list[Cost] | None = measure()
@@ -126,13 +133,12 @@ class SimulatedCells:
             self._benches[policy] = AttackBench(policy, self._seeds)
         return self._benches[policy]
 
-    def attack(self, policy: str, attacker: Attacker, manner: Manner) -> Cost | None:
-        """What one attacker costs; None: the honest got no service."""
-        found = self._cells.get(
+    def attack(self, policy: str, attacker: Attacker, manner: Manner) -> list[Cost] | None:
+        """What one attacker costs, see `Cells.get`."""
+        return self._cells.get(
             f"simulated/{self._seeds}/{policy}/{attacker.title}/{manner}",
             lambda: [self._bench(policy).attack(attacker, manner)],
         )
-        return found[0] if found else None
 
     def nat(self, policy: str) -> str:
         """What people behind one address lose, and what the others lose."""
@@ -141,7 +147,7 @@ class SimulatedCells:
             lambda: list(self._bench(policy).nat(_NAT_PEOPLE)),
         )
         if not found:
-            return "no service"
+            return "no service" if found is None else "–"
         inside, outside = found
         return f"they {_spelled(inside)}, the others {_spelled(outside)}"
 
@@ -151,6 +157,7 @@ class LiveCells:
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
+        self.measures = cells.measures
 
     def calm_s(self, policy: str) -> list[float]:
         """Mean sessions of days without attackers."""
@@ -158,15 +165,19 @@ class LiveCells:
             self._cells.get(f"live/{policy}/calm/{number}", lambda: [Cost(live.day(policy), 0.0)])
         return self._cells.all_of(f"live/{policy}/calm/")
 
-    def attack(self, policy: str, title: str, manner: live.Manner) -> Cost:
-        """What one attacker costs; the error is that of the days without."""
+    def attack(self, policy: str, title: str, manner: live.Manner) -> list[Cost] | None:
+        """What one attacker costs; the error is that of the days without. None: no service."""
         calm_s = self.calm_s(policy)
-        mean_s = statistics.fmean(calm_s)
         found = self._cells.get(
             f"live/{policy}/{title}/{manner}", lambda: [Cost(live.day(policy, title, manner), 0.0)]
         )
-        ratio = found[0].mean / mean_s if found else math.inf
-        return Cost(ratio - 1.0, ratio * statistics.stdev(calm_s) / mean_s)
+        if not found or not calm_s:
+            return []
+        if found[0].mean >= live.LONGEST_S:
+            return None
+        mean_s = statistics.fmean(calm_s)
+        ratio = found[0].mean / mean_s
+        return [Cost(ratio - 1.0, ratio * statistics.stdev(calm_s) / mean_s)]
 
 
 def simulated_rows(
@@ -195,7 +206,7 @@ def simulated_rows(
 def live_rows(policies: Sequence[str], lived: LiveCells, judge: CostJudge) -> Iterator[str]:
     """The rows of the live table."""
     yield markdown.head("policy", "who, live", *_NAMES.values(), "half a request") + "\n"
-    with live.line():
+    with live.line() if lived.measures else nullcontext():
         for policy in policies:
             calm_s = lived.calm_s(policy)
             days = ", ".join(f"{one:.1f} s" for one in calm_s)
@@ -206,13 +217,13 @@ def live_rows(policies: Sequence[str], lived: LiveCells, judge: CostJudge) -> It
                     if manner == "half" and policy != _DEFAULT_POLICY:
                         cells.append("–")
                         continue
-                    cost = lived.attack(policy, title, manner)
-                    cells.append(judge.hear(policy, title, manner, cost))
+                    costs = lived.attack(policy, title, manner)
+                    cells.append(judge.hear(policy, title, manner, costs))
                 yield markdown.row(f"`{policy}`", title, *cells) + "\n"
 
 
 def mirror_rows(judge: CostJudge) -> Iterator[str]:
-    """The rows of the table of malicious mirrors."""
+    """The rows of the table of malicious mirrors, half a minute."""
     head = ("a mirror that", "time of the download", "bytes taken from it", "the file")
     yield markdown.head(*head) + "\n"
     for cost in mirrors.costs():
@@ -240,6 +251,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--no-live", dest="live", action="store_false")
     parser.add_argument("--no-simulated", dest="simulated", action="store_false")
+    parser.add_argument(
+        "--known", action="store_true", help="Measure nothing: tell what stands in --results."
+    )
     parser.add_argument("--no-mirrors", dest="mirrors", action="store_false")
     parser.add_argument("--results", type=Path, help="Keeps figures, and goes on from them.")
     parser.add_argument("--write", action="store_true", help="Put the tables into the page.")
@@ -254,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
 
     attackers = [one for one in everybody if one.title in (given.attacker or titles)]
-    cells = Cells(given.results)
+    cells = Cells(given.results, measures=not given.known)
     if given.simulated:
         simulated = SimulatedCells(cells, given.seeds)
         show(simulated_rows(given.policy or _POLICIES, attackers, simulated, judge))
