@@ -118,7 +118,7 @@ chaos: $(VENV)/.test
 staging: $(VENV)/.test
 	$(BIN)/python -m bench.staging $${DIR:-staging} $(STAGING)
 
-# What attackers cost the others, simulated and live: the tables of docs/security.md (an hour).
+# What attackers cost the others, simulated and live: the tables of docs/security.md (hours; live ten minutes).
 .PHONY: attacks
 attacks: $(VENV)/.test
 	$(BIN)/python -m bench.attacks.table --results build/attacks.jsonl --write

@@ -15,11 +15,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from bench.attacks.simulated import Cost
 from bench.cluster import serving
-from tests.faulty_mirrors import Behaviour, Mirror, running
+from tests.faulty_mirrors import Behaviour, running
 
 _SIZE_BYTES, _RATE = 20_000_000, "40Mbit"
 _ALONE_TIMES = 3
@@ -43,14 +44,9 @@ def _behaviours(data: bytes) -> dict[str, Behaviour]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorCost:
-    """Seconds against those without it, less one; bytes it sent; whether the file is right."""
-
-    title: str
-    ratio: float
-    wasted_bytes: int
-    right: bool
+TITLES = ("is none; spread of three downloads", *_behaviours(b""))
+#: Stands for the bytes that were taken where the file came out wrong.
+WRONG = float("inf")
 
 
 def _get(folder: Path, *urls: str) -> tuple[float, bytes]:
@@ -65,8 +61,8 @@ def _get(folder: Path, *urls: str) -> tuple[float, bytes]:
     return time.monotonic() - begun, out.read_bytes() if out.exists() else b""
 
 
-def costs() -> Iterator[MirrorCost]:
-    """Each sort of mirror; the first has the spread of the downloads without."""
+def costs() -> Iterator[Cost]:
+    """Each of `TITLES`: time against that without, less one; `taken` is bytes, or `WRONG`."""
     with tempfile.TemporaryDirectory(prefix="tidegate-mirror-") as name, ExitStack() as stack:
         folder = Path(name)
         (folder / "release").mkdir()
@@ -76,13 +72,9 @@ def costs() -> Iterator[MirrorCost]:
         url = f"{url.rstrip('/')}/file.bin"
         alone_s = [_get(folder, url)[0] for _ in range(_ALONE_TIMES)]
         mean_s = statistics.fmean(alone_s)
-        spread = (max(alone_s) - min(alone_s)) / mean_s
-        yield MirrorCost("none; spread of three downloads", spread, 0, True)
-        for title, behaviour in _behaviours(data).items():
+        yield Cost((max(alone_s) - min(alone_s)) / mean_s, 0.0)
+        for behaviour in _behaviours(data).values():
             with running(behaviour) as [mirror]:
                 took_s, got = _get(folder, url, mirror.url)
-                yield MirrorCost(title, took_s / mean_s - 1.0, _sent(mirror), got == data)
-
-
-def _sent(mirror: Mirror) -> int:
-    return mirror.sent
+                sent = float(mirror.sent) if got == data else WRONG
+                yield Cost(took_s / mean_s - 1.0, 0.0, sent)

@@ -198,9 +198,12 @@ def simulated_rows(
                 )
                 for manner in _MANNERS
             ]
-            yield markdown.row(f"`{policy}`", attacker.title, *cells) + "\n"
+            if set(cells) != {"–"}:
+                yield markdown.row(f"`{policy}`", attacker.title, *cells) + "\n"
         people = f"{_NAT_PEOPLE} honest people behind one NAT"
-        yield markdown.row(f"`{policy}`", people, "–", "–", simulated.nat(policy)) + "\n"
+        nat = simulated.nat(policy)
+        if nat != "–":
+            yield markdown.row(f"`{policy}`", people, "–", "–", nat) + "\n"
 
 
 def live_rows(policies: Sequence[str], lived: LiveCells, judge: CostJudge) -> Iterator[str]:
@@ -219,19 +222,24 @@ def live_rows(policies: Sequence[str], lived: LiveCells, judge: CostJudge) -> It
                         continue
                     costs = lived.attack(policy, title, manner)
                     cells.append(judge.hear(policy, title, manner, costs))
-                yield markdown.row(f"`{policy}`", title, *cells) + "\n"
+                if set(cells) != {"–"}:
+                    yield markdown.row(f"`{policy}`", title, *cells) + "\n"
 
 
-def mirror_rows(judge: CostJudge) -> Iterator[str]:
-    """The rows of the table of malicious mirrors, half a minute."""
+def mirror_rows(cells: Cells, judge: CostJudge) -> Iterator[str]:
+    """The rows of the table of malicious mirrors, a minute."""
     head = ("a mirror that", "time of the download", "bytes taken from it", "the file")
     yield markdown.head(*head) + "\n"
-    for cost in mirrors.costs():
-        right = "right" if cost.right else "WRONG"
-        taken = f"{cost.wasted_bytes / 1e6:.1f} MB"
-        yield markdown.row(cost.title, f"{100 * cost.ratio:+.0f} %", taken, right) + "\n"
-        if not cost.right:
-            judge.faults.append(f"a mirror that {cost.title}: the file is wrong")
+    found = cells.get("mirrors", lambda: list(mirrors.costs()))
+    for title, cost in zip(mirrors.TITLES, found or (), strict=False):
+        right = cost.taken < mirrors.WRONG
+        taken = f"{cost.taken / 1e6:.1f} MB" if right else "–"
+        yield (
+            markdown.row(title, f"{100 * cost.mean:+.0f} %", taken, "right" if right else "WRONG")
+            + "\n"
+        )
+        if not right:
+            judge.faults.append(f"a mirror that {title}: the file is wrong")
 
 
 def _written(text: str) -> None:
@@ -278,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(live_rows(policies, LiveCells(cells), judge))
     if given.mirrors:
         lines.append("\n")
-        show(mirror_rows(judge))
+        show(mirror_rows(cells, judge))
     if given.write:
         _written("".join(lines))
     sys.stdout.write("".join(f"{fault}\n" for fault in judge.faults))
