@@ -5,7 +5,8 @@
 A scripted server keeps each program waiting in five ways: it says nothing for 12, 28 or 40 s, it
 says nothing for 8 s and then sends a header line every 5 s, eight in all, or it answers 503 with
 `Retry-After: 3` twice. Programs that are not installed are left out (Debian: curl wget wget2 aria2
-axel ffmpeg mpv vlc-bin vlc-plugin-base skopeo git-lfs python3-libtorrent nodejs).
+axel ffmpeg mpv vlc-bin vlc-plugin-base skopeo git-lfs python3-libtorrent nodejs npm golang cargo
+default-jdk dnf zypper pacman-package-manager lftp rclone yt-dlp httpie).
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ WAYS = {
     "lines": (8.0, 8, 0),
     "503": (0.0, 0, 2),
 }
+AT_ONCE = (0.0, 0, 0)
 _LINE_EVERY_S, _LIMIT_S = 5.0, 240.0
 
 
@@ -135,7 +137,7 @@ class _Handler(socketserver.StreamRequestHandler):
         self.wfile.flush()
 
     def _registry(self, method: str, target: str, body: bytes) -> None:
-        """Just enough of a container registry and of a Git LFS store to lead to the file."""
+        """Just enough of a container registry, a Git LFS store and a crate index."""
         origin = f"http://127.0.0.1:{self.server.server_address[1]}"
         if target.endswith("/objects/batch"):
             action = {"download": {"href": f"{origin}/payload"}}
@@ -156,6 +158,11 @@ class _Handler(socketserver.StreamRequestHandler):
             oci = "application/vnd.oci.image.manifest.v1+json"
             manifest = {"schemaVersion": 2, "mediaType": oci, "config": config, "layers": [layer]}
             self._json(manifest, f"Content-Type: {oci}\r\n".encode())
+        elif target.endswith("/config.json"):
+            self._json({"dl": f"{origin}/payload"}, b"")
+        elif target.endswith("/wa/ve/waves"):
+            crate = {"name": "waves", "vers": "1.0.0", "deps": [], "features": {}, "yanked": False}
+            self._json({**crate, "cksum": DIGEST}, b"")
         else:
             self._json({}, b"Content-Type: application/json\r\n")
 
@@ -228,33 +235,155 @@ def _libtorrent(origin: str, folder: Path) -> list[str]:
     return ["/usr/bin/python3", "-c", _TORRENT, f"{origin}/payload.wav", str(folder)]
 
 
+def _cargo(origin: str, folder: Path) -> list[str]:
+    work = folder / "crate"
+    (work / "src").mkdir(parents=True)
+    (work / "src" / "lib.rs").touch()
+    (work / "Cargo.toml").write_text(
+        '[package]\nname = "reader"\nversion = "1.0.0"\nedition = "2021"\n'
+        '[dependencies]\nwaves = { version = "1", registry = "here" }\n'
+    )
+    (work / ".cargo").mkdir()
+    index = f'[registries.here]\nindex = "sparse+{origin}/index/"\n'
+    (work / ".cargo" / "config.toml").write_text(index)
+    home = f"CARGO_HOME={folder / 'cargo-home'}"
+    return ["env", "-C", str(work), home, "cargo", "fetch"]
+
+
+_GO = """package main
+import ("io"; "net/http"; "os")
+func main() {
+    r, err := http.Get(os.Args[1])
+    if err != nil || r.StatusCode != 200 { os.Exit(1) }
+    if _, err = io.Copy(io.Discard, r.Body); err != nil { os.Exit(1) }
+}
+"""
+_JAVA = """import java.io.*; import java.net.*;
+public class Fetch {
+    public static void main(String[] words) throws Exception {
+        new URL(words[0]).openStream().transferTo(OutputStream.nullOutputStream());
+    }
+}
+"""
+
+
+def _source(name: str, text: str, *command: str) -> Callable[[str, Path], list[str]]:
+    """A program of a few lines, run from its source."""
+
+    def made(origin: str, folder: Path) -> list[str]:
+        (folder / name).write_text(text)
+        return [*command, str(folder / name), f"{origin}/payload.wav"]
+
+    return made
+
+
+def _dnf(origin: str, folder: Path) -> list[str]:
+    places = (f"--installroot={folder}/dnf", f"--setopt=cachedir={folder}/cache")
+    (folder / "repos").mkdir()
+    alone = ("--releasever=1", f"--setopt=reposdir={folder}/repos", "--downloadonly")
+    return ["dnf", "-q", "-y", *places, *alone, "install", f"{origin}/payload.rpm"]
+
+
+def _zypper(origin: str, folder: Path) -> list[str]:
+    zypper = ["zypper", "-q", "--root", str(folder / "zypper"), "--non-interactive"]
+    return [*zypper, "--no-gpg-checks", "install", f"{origin}/payload.rpm"]
+
+
+def _pacman(origin: str, folder: Path) -> list[str]:
+    for name in ("db", "got"):
+        (folder / name).mkdir()
+    (folder / "pacman.conf").write_text("[options]\nArchitecture = auto\nSigLevel = Never\n")
+    places = ("--dbpath", f"{folder}/db", "--cachedir", f"{folder}/got", "--noconfirm")
+    told = ("--config", f"{folder}/pacman.conf", "-U", f"{origin}/payload-1-1-any.pkg.tar.zst")
+    return ["pacman", *places, *told]
+
+
+def _npm(origin: str, folder: Path) -> list[str]:
+    alone = ("--cache", f"{folder}/npm", "--no-update-notifier", "--ignore-scripts")
+    return ["npm", "pack", *alone, f"{origin}/payload.tgz"]
+
+
+def _pip(origin: str, folder: Path) -> list[str]:
+    alone = ("--isolated", "--no-deps", "--no-cache-dir", "--disable-pip-version-check", "-q")
+    pip = [sys.executable, "-m", "pip", "download", *alone, "-d", str(folder / "pip")]
+    return [*pip, f"{origin}/payload-1.0.tar.gz"]
+
+
 _NODE = "fetch('URL').then(async r => { if (!r.ok) process.exit(1); await r.arrayBuffer(); })"
-#: Name -> the program that must be there, and the command that fetches the file.
-TOOLS: dict[str, tuple[str, Callable[[str, Path], list[str]]]] = {
-    "curl": ("curl", _script("curl", "-sSf", "-o", "OUT", "URL")),
-    "curl --retry": ("curl", _script("curl", "-sSf", "--retry", "5", "-o", "OUT", "URL")),
-    "wget": ("wget", _script("wget", "-q", "-O", "OUT", "URL")),
-    "wget2": ("wget2", _script("wget2", "-q", "-O", "OUT", "URL")),
-    "aria2": ("aria2c", _script("aria2c", "-q", "-d", ".", "-o", "out", "URL")),
-    "axel": ("axel", _script("axel", "-q", "-o", "OUT", "URL")),
-    "ffmpeg": ("ffmpeg", _script("ffmpeg", "-v", "error", "-i", "URL", "-f", "null", "-")),
-    "mpv": (
+_URLLIB = "import urllib.request as u; u.urlretrieve('URL', 'OUT')"
+_REQUESTS = "import requests as r; a = r.get('URL'); a.raise_for_status(); a.content"
+_AIOHTTP = """
+import aiohttp, asyncio
+async def main():
+    async with aiohttp.request('GET', 'URL', raise_for_status=True) as a: await a.read()
+asyncio.run(main())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """How a program is made to fetch the file."""
+
+    #: What must be there for it.
+    program: str
+    #: The command, by the server's origin and an empty folder.
+    command: Callable[[str, Path], list[str]]
+    #: It wants a package of its own kind: once it has the file whole, it fails.
+    opens: bool = False
+
+
+TOOLS: dict[str, Tool] = {
+    "curl": Tool("curl", _script("curl", "-sSf", "-o", "OUT", "URL")),
+    "curl --retry": Tool("curl", _script("curl", "-sSf", "--retry", "5", "-o", "OUT", "URL")),
+    "wget": Tool("wget", _script("wget", "-q", "-O", "OUT", "URL")),
+    "wget2": Tool("wget2", _script("wget2", "-q", "-O", "OUT", "URL")),
+    "aria2": Tool("aria2c", _script("aria2c", "-q", "-d", ".", "-o", "out", "URL")),
+    "axel": Tool("axel", _script("axel", "-q", "-o", "OUT", "URL")),
+    "apt": Tool(
+        "apt-get",
+        _script(
+            "/usr/lib/apt/apt-helper", "-o", "APT::Sandbox::User=", "download-file", "URL", "OUT"
+        ),
+    ),
+    "zypper": Tool("zypper", _zypper, opens=True),
+    "dnf": Tool("dnf", _dnf, opens=True),
+    "cargo": Tool("cargo", _cargo, opens=True),
+    "pacman": Tool("pacman", _pacman, opens=True),
+    "pip": Tool(sys.executable, _pip, opens=True),
+    "npm": Tool("npm", _npm, opens=True),
+    "Go": Tool("go", _source("fetch.go", _GO, "go", "run")),
+    "Java": Tool("javac", _source("Fetch.java", _JAVA, "java")),
+    "Python: urllib": Tool(sys.executable, _script(sys.executable, "-c", _URLLIB)),
+    "Python: requests": Tool(sys.executable, _script(sys.executable, "-c", _REQUESTS)),
+    "Python: aiohttp": Tool(sys.executable, _script(sys.executable, "-c", _AIOHTTP)),
+    "Node": Tool("node", _script("node", "-e", _NODE)),
+    "rclone": Tool("rclone", _script("rclone", "copyurl", "URL", "OUT")),
+    # Stands for docker and podman: podman's library, and the same HTTP client as docker's.
+    "skopeo": Tool("skopeo", _skopeo),
+    "git-lfs": Tool("git-lfs", _git_lfs),
+    "ffmpeg": Tool("ffmpeg", _script("ffmpeg", "-v", "error", "-i", "URL", "-f", "null", "-")),
+    "mpv": Tool(
         "mpv",
         _script("mpv", "--no-config", "--vo=null", "--ao=null", "--untimed", "--length=1", "URL"),
     ),
     # It does not run for root.
-    "VLC": (
+    "VLC": Tool(
         "cvlc",
         _script(
             *("setpriv", "--reuid", "65534", "--clear-groups", "env", "HOME=/nonexistent", "cvlc"),
             *("-q", "--aout=adummy", "--run-time=1", "URL", "vlc://quit"),
         ),
     ),
-    "skopeo (as docker and podman)": ("skopeo", _skopeo),
-    "git-lfs": ("git-lfs", _git_lfs),
-    "libtorrent, web seed": ("/usr/bin/python3", _libtorrent),
-    "Node (fetch)": ("node", _script("node", "-e", _NODE)),
+    "libtorrent": Tool("/usr/bin/python3", _libtorrent),
+    "lftp": Tool("lftp", _script("lftp", "-c", "get -o OUT URL")),
+    "HTTPie": Tool("http", _script("http", "--check-status", "-o", "OUT", "GET", "URL")),
+    "yt-dlp": Tool("yt-dlp", _script("yt-dlp", "-q", "-o", "OUT", "URL")),
 }
+
+
+def there() -> list[str]:
+    """The programs of the table that are installed here."""
+    return [name for name, tool in TOOLS.items() if shutil.which(tool.program)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,19 +397,19 @@ class ProgramTrial:
     pauses_s: tuple[float, ...]
 
 
-def trial(tool: str, way: str) -> ProgramTrial:
+def trial(tool: str, way: tuple[float, int, int]) -> ProgramTrial:
     """One program, one way."""
-    seen = SeenTries(WAYS[way])
+    seen = SeenTries(way)
     with _Server(seen) as server, tempfile.TemporaryDirectory() as name:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         folder = Path(name)
         folder.chmod(0o755)
-        command = TOOLS[tool][1](f"http://127.0.0.1:{server.server_address[1]}", folder)
+        command = TOOLS[tool].command(f"http://127.0.0.1:{server.server_address[1]}", folder)
         try:
             done = subprocess.run(
                 command, cwd=folder, capture_output=True, timeout=_LIMIT_S, check=False
             )
-            well = done.returncode == 0
+            well = TOOLS[tool].opens or done.returncode == 0
         except subprocess.TimeoutExpired:
             well = False
         server.shutdown()
@@ -309,7 +438,7 @@ def row(tool: str, found: dict[str, ProgramTrial]) -> str:
         f"tries {refused.tries} times" if refused.tries > 1 else "gives up"
     )  # fmt: skip
     taken = "yes" if lines.patient else "no"
-    return markdown.row(tool, f"`{refused.agent}`", patience, taken, came_back)
+    return markdown.row(tool, f"`{refused.agent[:60]}`", patience, taken, came_back)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -317,11 +446,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--only", nargs="*", choices=sorted(TOOLS), default=sorted(TOOLS))
     given = parser.parse_args(arguments)
-    tools = [tool for tool in TOOLS if tool in given.only and shutil.which(TOOLS[tool][0])]
+    tools = [tool for tool in there() if tool in given.only]
+    # At once at first: what must be compiled is compiled then, and what does not work is told.
+    broken = [tool for tool in tools if not trial(tool, AT_ONCE).got]
+    for tool in broken:
+        sys.stderr.write(f"{tool} does not even fetch a file at once: left out\n")
+    tools = [tool for tool in tools if tool not in broken]
     jobs = [(tool, way) for tool in tools for way in WAYS]
     os.environ["GIT_TERMINAL_PROMPT"] = "0"
     with ThreadPoolExecutor(len(jobs) or 1) as pool:
-        found = dict(zip(jobs, pool.map(lambda job: trial(*job), jobs), strict=True))
+        found = dict(
+            zip(jobs, pool.map(lambda job: trial(job[0], WAYS[job[1]]), jobs), strict=True)
+        )
     columns = "program", "User-Agent", "silence it bears", "header lines", "503"
     sys.stdout.write(markdown.head(*columns) + "\n")
     for tool in tools:

@@ -56,7 +56,8 @@ PROBLEMS: Mapping[str, str] = {
         "place."
     ),
     "closed": (
-        "The server is about to stop or closed to downloads. Come back when Retry-After says."
+        "The server is being stopped or restarted, or its doors are closed. Come back when "
+        "Retry-After says."
     ),
     "no-leader": (
         "The process that keeps the queue is being restarted; every place is kept. Ask again when "

@@ -29,14 +29,18 @@ _SKETCHED = re.compile(r"…|\.\.\.|\bOPTIONS?\b|\[[A-Z-]|\bCOMMAND\b")
 _ENDS = re.compile(r"\s+(?:\||&&|>|;|#).*$|\s+--\s*$")
 
 
+def blocks(document: str) -> list[str]:
+    """What a document shows apart from its sentences, fenced or indented."""
+    text = (ROOT / document).read_text("utf-8")
+    fenced = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return fenced + re.findall(r"(?:^ {4}\S.*\n)+", text, re.MULTILINE)
+
+
 def commands() -> list[tuple[str, str]]:
     """Every `tidegate …` that a document shows in a block of its own, with the document."""
     found = []
     for name in DOCUMENTS:
-        text = (ROOT / name).read_text("utf-8")
-        blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-        blocks += re.findall(r"(?:^ {4}\S.*\n)+", text, re.MULTILINE)
-        for block in blocks:
+        for block in blocks(name):
             joined = re.sub(r"\\\n\s*", " ", block)
             for line in joined.splitlines():
                 for part in re.split(r"&&", line):

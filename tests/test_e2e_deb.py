@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.booted import booted
 from tests.running import ROOT, wait_for
+from tests.test_docs_commands import blocks
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -93,3 +95,33 @@ def test_the_package_installs_serves_and_goes(package: Path, tmp_path: Path) -> 
     assert not (root / "opt/tidegate").exists()
     assert settings.exists(), "what the operator wrote stays until the package is purged"
     assert (root / "srv/release/image.iso").exists()
+
+
+def test_a_service_in_the_four_commands_of_the_manual(package: Path, tmp_path: Path) -> None:
+    (block,) = (text for text in blocks("docs/deployment.md") if "systemctl enable" in text)
+    make, install, copy, start = (line.removeprefix("$ ") for line in block.splitlines())
+    assert make == "make deb", "what the fixture has done"
+    brought = tmp_path / "brought"
+    (brought / "dist").mkdir(parents=True)
+    shutil.copy(package, brought / "dist")
+    (brought / "build").mkdir()
+    (brought / "build/image.iso").write_bytes(b"tide" * 100_000)
+    with booted(tmp_path / "machine", brought) as machine:
+        assert "could not be found" in machine.run("systemctl status tidegate", check=False)
+        for line in (install, copy, start):
+            machine.run(line.removeprefix("sudo ").replace("apt install", "apt install -y"))
+        told = "journalctl -u tidegate --no-pager -o cat"
+        wait_for(lambda: "ready http" in machine.run(told), 60)
+        assert "ready http" in machine.run(told), machine.run(
+            "systemctl status tidegate", check=False
+        )
+        machine.run(
+            "tidegate get http://127.0.0.1/image.iso -o got --quiet && cmp got build/image.iso"
+        )
+        assert "image.iso" in machine.run("cat /var/log/tidegate/access.log")
+        assert "admin" in machine.run(told), "the banner has the first password"
+        # Nobody but the service reads its keys, and it is nobody who could log in.
+        assert machine.run("stat -Lc %a /var/lib/tidegate").strip() == "700"
+        assert machine.run("ps -o user= -p $(systemctl show -P MainPID tidegate)").strip() != "root"
+        machine.run("systemctl reload tidegate && curl -fsS http://127.0.0.1/ >/dev/null")
+        machine.run("apt remove -y tidegate && ! systemctl is-active tidegate")

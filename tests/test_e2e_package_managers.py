@@ -1,11 +1,11 @@
-"""Package managers through a full server: dnf, zypper and pacman wait, and get their package."""
+"""Programs that know nothing of queues, through a full server: each waits, and gets its file."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.running import RunningServer, serving, wait_for
+from bench import clients
+from tests.running import RunningServer, make_release, serving, wait_for
 
 pytestmark = pytest.mark.e2e
 
 PACKAGE_BYTES = 1_000_000
+PAYLOAD_BYTES = 400_000
 #: One slot at 2 MB/s: a client that comes while it is taken waits some seconds.
 FULL = (
     *("--slots", "1", "--reserve-small", "0", "--bandwidth", "2MB", "--policy", "ticket"),
@@ -100,48 +102,58 @@ def test_dnf(repositories: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "got").glob("waves-*.rpm"))) == 1
 
 
-def test_zypper(repositories: Path, tmp_path: Path) -> None:
-    need("zypper")
-    with full(repositories, tmp_path / "state") as server:
-        zypper = ("zypper", "-q", "--root", str(tmp_path / "root"), "--non-interactive")
-        run(*zypper, "ar", "-G", f"{server.url}/rpm", "waves", cwd=tmp_path)
-        run(*zypper, "--no-gpg-checks", "download", "waves", cwd=tmp_path)
-    assert len(list((tmp_path / "root").rglob("waves-*.rpm"))) == 1
+#: Programs of the benchmark's table -> what they ask for. Those that fetch by another protocol's
+#: index, and players, are measured there only.
+ASKED = {
+    "zypper": "payload.rpm",
+    "pacman": "payload-1-1-any.pkg.tar.zst",
+    "pip": "payload-1.0.tar.gz",
+    "npm": "payload.tgz",
+    **dict.fromkeys(
+        (
+            *("curl", "wget", "wget2", "aria2", "axel", "apt", "Go", "Java", "Node", "rclone"),
+            *("Python: urllib", "Python: requests", "Python: aiohttp", "lftp"),
+        ),
+        "payload.wav",
+    ),
+}
 
 
-def test_pacman(repositories: Path, tmp_path: Path) -> None:
-    need("pacman")
-    with full(repositories, tmp_path / "state") as server:
-        (tmp_path / "db").mkdir()
-        (tmp_path / "got").mkdir()
-        (tmp_path / "pacman.conf").write_text(
-            "[options]\nArchitecture = auto\nSigLevel = Never\n"
-            f"[waves]\nServer = {server.url}/arch\n"
-        )
-        run(
-            *("pacman", "--config", "pacman.conf", "--dbpath", str(tmp_path / "db")),
-            *("--cachedir", str(tmp_path / "got"), "--noconfirm", "-Syw", "waves"),
-            cwd=tmp_path,
-        )
-    assert len(list((tmp_path / "got").glob("waves-*.zst"))) == 1
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "import urllib.request as u; u.urlretrieve(url, out)",
-        "import requests\nr = requests.get(url, timeout=10)\nr.raise_for_status()\n"
-        "open(out, 'wb').write(r.content)",
-    ],
-    ids=["urllib", "requests"],
-)
-def test_a_script_that_knows_nothing_of_queues(
-    repositories: Path, tmp_path: Path, script: str
-) -> None:
-    (package,) = (repositories / "rpm").glob("*.rpm")
-    out = tmp_path / "out"
-    with full(repositories, tmp_path / "state") as server:
-        start = f"url, out = {server.url + '/rpm/' + package.name!r}, {str(out)!r}\n"
-        run(sys.executable, "-c", start + script, cwd=tmp_path)
-    wait_for(out.exists, 1)
-    assert out.read_bytes() == package.read_bytes()
+def test_everybody_at_once_by_default_gets_the_file(tmp_path: Path) -> None:
+    """Each real program as it is, all of one address: none is refused, each gets every byte."""
+    tools = [tool for tool in clients.there() if tool in ASKED]
+    assert {"curl", "wget", "pip"} <= set(tools)
+    release = tmp_path / "release"
+    make_release(release, first_iso=8_000_000)
+    for name in set(ASKED.values()):
+        (release / name).write_bytes(clients.PAYLOAD[:PAYLOAD_BYTES])
+    log = tmp_path / "access.json"
+    told = {"TIDEGATE_ACCESS_LOG_FORMAT": "json"}
+    running = {}
+    with serving(release, tmp_path / "state", *FULL, "--access-log", str(log), **told) as server:
+        first = subprocess.Popen(["curl", "-sS", "-o", os.devnull, f"{server.url}/first.iso"])
+        ready = f"{server.url}/-/ready"
+        wait_for(lambda: requests.get(ready, timeout=10).headers["Tidegate-Free"] == "no")
+        for tool in tools:
+            folder = tmp_path / "work" / tool
+            folder.mkdir(parents=True)
+            running[tool] = subprocess.Popen(
+                clients.TOOLS[tool].command(server.url, folder),
+                cwd=folder,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        said = {tool: process.communicate(timeout=120)[0] for tool, process in running.items()}
+        assert first.wait(60) == 0
+    for tool, process in running.items():
+        assert process.returncode == 0 or clients.TOOLS[tool].opens, f"{tool}: {said[tool]}"
+        for out in (tmp_path / "work" / tool).glob("out*"):
+            assert out.read_bytes() == clients.PAYLOAD[:PAYLOAD_BYTES], tool
+    answers = [json.loads(line) for line in log.read_text().splitlines()]
+    asked = [one for one in answers if "/payload" in one["target"]]
+    assert [one for one in asked if one["status"] >= 400] == []
+    assert {name for tool in tools for name in [ASKED[tool]]} <= {
+        one["target"].strip("/") for one in asked if one["bytes"] == PAYLOAD_BYTES
+    }
+    assert max(one["waited"] for one in asked) > 1

@@ -20,6 +20,7 @@ from protocol.units import format_duration
 from server.admin.charts import CHARTS, from_first_value, show
 from server.admin.status_text import state_of
 from server.admission.responses import Notice
+from server.app.run import introduction
 from server.control.revisions import diff
 from server.control.series import SERIES, Series
 from server.control.vitals import Health
@@ -419,6 +420,11 @@ def test_where_the_file_is_overridden_every_place_says_so(site: Site, browser: B
     assert "differ from the configuration" in browser.text("/policy")
     banner = "\n".join(site.service.admin.introduction())
     assert "policy fair (file: ticket), slots 50 (file: 2)" in banner
+    told = "\n".join(introduction(site.service, ["http://host:80"]))
+    assert "What the line carries is found by measuring" in told
+    assert "50 slots" not in told, "under fair they hold nobody back"
+    browser.post("/policy", {**filled(slots="50"), "policy": "ticket"})
+    assert "50 slots" in "\n".join(introduction(site.service, ["http://host:80"]))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from server.files.disk import Disk
 from server.files.openfile import OpenFile
 from server.files.transfer import Representation
 from server.http.denylist import BlockList
+from server.http.front import tcp_socket
 from server.http.limits import HttpLimits
 from server.http.ready import Plainly, Ready, ReadyTable
 from server.http.request import Request
@@ -34,6 +35,15 @@ HOST = b"Host: h\r\n"
 def _hang_up() -> Generator[None, None, None]:
     yield
     Dialled.hang_up()
+
+
+def test_both_families_may_be_named_for_one_port() -> None:
+    """As the Debian package does: the second place once kept the service from starting."""
+    with tcp_socket("0.0.0.0") as four, tcp_socket("::") as six:
+        four.bind(("0.0.0.0", 0))
+        four.listen()
+        six.bind(("::", four.getsockname()[1]))
+        six.listen()
 
 
 FILES = {

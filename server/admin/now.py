@@ -243,7 +243,9 @@ async def ready(ask: HandlerCall) -> Answer:
     found = ask.server.vitals.readiness()
     if found is None:
         again = (("retry-after", "5"),)
-        raise Problem(503, "The server is about to stop.", code="closed", headers=again)
+        raise Problem(
+            503, "The server is being stopped or restarted.", code="closed", headers=again
+        )
     free = ("tidegate-free", "yes" if found.free else "no")
     return Answer(
         200, found.text.encode("ascii", "replace"), (("content-type", "text/plain"), free)

@@ -193,7 +193,7 @@ class Simulator:
 
     def _play(self, request: bytes) -> bytes:
         if self._closed:
-            raise PreviewFailed("The server is about to stop.")
+            raise PreviewFailed("The server is being stopped or restarted.")
         paths = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {
             **os.environ,

@@ -55,7 +55,7 @@ _SENTENCES = {
     Reason.TICKET_FOREIGN: "This ticket belongs to another download; ask without it.",
     Reason.TOO_MANY_CONNECTIONS: "This download has as many connections as it may; close one.",
     Reason.TOO_MANY_TICKETS: "You wait for as many files as one client may; finish some first.",
-    Reason.CLOSED: "The server is about to stop; come back in a moment, your place is kept.",
+    Reason.CLOSED: "The server is being stopped or restarted; come back soon, your place is kept.",
 }
 #: How often parked requests look for a free slot where the policy calls nobody.
 _LOOK_S = 2.0

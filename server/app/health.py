@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 LIVE, READY = "/-/live", "/-/ready"
 _NO_STORE = (b"Cache-Control", b"no-store")
+_STOPPING = "The server is being stopped or restarted."
 
 
 def add_routes(site: Site, vitals: Vitals) -> None:
@@ -23,7 +24,7 @@ def add_routes(site: Site, vitals: Vitals) -> None:
     def ready(request: Request) -> None:
         found = vitals.readiness()
         if found is None:
-            request.refuse(503, "closed", "The server is about to stop.", [(b"Retry-After", b"5")])
+            request.refuse(503, "closed", _STOPPING, [(b"Retry-After", b"5")])
         else:
             _say(request, found.text, (b"Tidegate-Free", b"yes" if found.free else b"no"))
 
@@ -40,7 +41,7 @@ def add_node_routes(site: Site, admission: RemoteAdmission, draining: Callable[[
 
     def ready(request: Request) -> None:
         if draining():
-            request.refuse(503, "closed", "This server is about to stop.", [(b"Retry-After", b"5")])
+            request.refuse(503, "closed", _STOPPING, [(b"Retry-After", b"5")])
         elif admission.fault:
             _say(request, f"ready\n{admission.fault}\n")
         else:

@@ -12,7 +12,7 @@ from typing import Any
 
 from server.app.config import CannotStart
 from server.app.settings import HANDED_OVER, ServerConfig, split_address
-from server.http.front import Front
+from server.http.front import Front, tcp_socket
 from server.http.proxies import TrustedProxies
 from server.http.tls import BadCertificate, TlsServer
 
@@ -132,13 +132,12 @@ def bind_shared(
             one.listen(_BACKLOG)
             return [one, *(one.dup() for _ in range(count - 1))], url_of(one, tls)
         host, number = split_address(place)
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # Two servers with SO_REUSEPORT would share a port silently: this finds the other one.
-        with _bound(family, host, number, shared=False) as probe:
+        with _bound(host, number, shared=False) as probe:
             number = probe.getsockname()[1]
         found = []
         for _ in range(count):
-            one = _bound(family, host, number, shared=True)
+            one = _bound(host, number, shared=True)
             # Connections inherit it.
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             one.listen(_BACKLOG)
@@ -168,10 +167,9 @@ def _url(host: str, number: int, tls: bool) -> str:
     return f"{'https' if tls else 'http'}://{shown}:{number}"
 
 
-def _bound(family: socket.AddressFamily, host: str, port: int, *, shared: bool) -> socket.socket:
-    one = socket.socket(family, socket.SOCK_STREAM)
+def _bound(host: str, port: int, *, shared: bool) -> socket.socket:
+    one = tcp_socket(host)
     try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         one.bind((host, port))

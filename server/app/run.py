@@ -44,6 +44,8 @@ from server.app.settings import HANDED_OVER
 from server.http.clock import Reactor
 
 if TYPE_CHECKING:
+    from policies.hooks import Policy
+    from policies.settings import PolicySettings
     from server.app.listeners import OpenListener
     from server.app.workers import Child
 
@@ -434,16 +436,11 @@ class _Supervisor:
 def introduction(service: Any, urls: list[str]) -> list[str]:
     """What is served, under which policy, and what the other person types."""
     config, gate = service.config, service.gate
-    settings = gate.settings
-    cap = f", at most {format_rate(config.bandwidth)}" if config.bandwidth else ""
     name = gate.policy.name
-    small = f"{settings.reserve_small} of them only for files below "
-    small += format_size(settings.small_below_bytes)
-    reserved = f", {small}" if name != "fcfs" and settings.reserve_small else ""
     lines = [
-        f"Serving   {config.directory}{cap}",
+        f"Serving   {config.directory}",
         f"Policy    {name}: {POLICIES[name].summary}",
-        f"          {settings.slots} slots{reserved}",
+        *(f"          {text}" for text in _limits(gate.policy, gate.settings, config.bandwidth)),
     ]
     if service.nodes is not None:
         lines.append(f"Nodes     {len(service.nodes)} processes serve, and one has the queue")
@@ -452,6 +449,19 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
     if example is not None:
         lines.append(f"Next      {_next_command(urls[0], example)}")
     return lines
+
+
+def _limits(policy: Policy, settings: PolicySettings, bandwidth: float | None) -> list[str]:
+    """What holds a download back: the line under some policies, slots under the others."""
+    size = format_size(settings.small_below_bytes)
+    cap = f"at most {format_rate(bandwidth)}" if bandwidth else ""
+    if policy.link_bound:
+        found = "What the line carries is found by measuring"
+        texts = [f"{found}, {cap}" if cap else found]
+        return [*texts, f"Files below {size} wait for no larger one"]
+    keeps = policy.name != "fcfs" and settings.reserve_small > 0
+    small = f", {settings.reserve_small} of them only for files below {size}" if keeps else ""
+    return [f"{settings.slots} slots{small}", *([f"The line: {cap}"] if cap else [])]
 
 
 def _next_command(url: str, example: str) -> str:

@@ -137,8 +137,8 @@ class ServerConfig(_Section):
     listen: tuple[str, ...] = Field(
         ("127.0.0.1:8080",),
         min_length=1,
-        description="Where to listen: HOST:PORT, [IPv6]:PORT, unix:PATH, or systemd: for what its "
-        "socket unit opened; port 0 picks one.",
+        description="Where to listen: HOST:PORT, [IPv6]:PORT (no IPv4), unix:PATH, or systemd: for "
+        "what its socket unit opened; port 0 picks one.",
     )
     workers: int | Literal["auto"] = Field(
         1,

@@ -55,7 +55,7 @@ _FIGURES = (
     ("tidegate_torrent_announces", "Words of peers to the tracker.", "torrent_announces_total"),
     ("tidegate_forged_tokens", "Tickets and passes with a wrong signature.", "forged_total"),
     ("tidegate_doors_closed", "Whether nobody may start, for maintenance.", "closed"),
-    ("tidegate_draining", "Whether the server is about to stop.", "draining"),
+    ("tidegate_draining", "Whether the server finishes what runs, to stop or restart.", "draining"),
     ("tidegate_store_up", "Whether the database takes writes.", "store_up"),
     ("tidegate_settings_revision", "Settings in force.", "settings_revision"),
 )

@@ -70,6 +70,19 @@ class Port:
                     os.unlink(self._path)
 
 
+def tcp_socket(host: str) -> socket.socket:
+    """An unbound socket for an address of IPv4, or of IPv6 alone.
+
+    With `[::]` for both families, as the kernel has it, `0.0.0.0` could not be named beside it.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    return sock
+
+
 @implementer(interfaces.IReadDescriptor)
 class Front:
     """Watches listening sockets and connections for a factory; starts with its first port.
@@ -90,10 +103,8 @@ class Front:
 
     def listen_tcp(self, host: str, number: int, tls: TlsServer | None = None) -> Port:
         """Listen on an address of IPv4 or IPv6; raises OSError."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock = tcp_socket(host)
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((host, number))
             return self.listen_on(sock, tls)
         except OSError:

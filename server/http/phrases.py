@@ -91,7 +91,8 @@ ENGLISH: Mapping[str, str] = {
     "problem_digest": "The checksums are being computed. Try again in a few seconds.",
     "problem_overloaded": "The server has too much to do. Try again in a moment.",
     "problem_internal": "The operator can read in the log why. Try again later.",
-    "problem_closed": "The server is about to stop. Try again in a few minutes.",
+    "problem_closed": "No new download starts just now: the server is being stopped or restarted. "
+    "Try again in a few minutes.",
     "problem_leader": "The queue is being restarted, and every place is kept. Try again in a few "
     "seconds.",
     "problem_blocked": "The operator has blocked your network.",
