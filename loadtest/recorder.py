@@ -74,7 +74,7 @@ def _extend_page(environment: Environment, **_: Any) -> None:
                 "key": "admission",
                 "structure": [
                     {"key": "group", "title": "About"},
-                    {"key": "name", "title": "Figure"},
+                    {"key": "figure", "title": "Figure"},
                     {"key": "value", "title": "Value"},
                     {"key": "meaning", "title": "Meaning"},
                 ],
@@ -86,7 +86,12 @@ def _extend_page(environment: Environment, **_: Any) -> None:
     @app.after_request
     def add_figures(response: Response) -> Response:
         if request.path == "/stats/requests" and response.is_json:
-            extra = [{"key": "admission", "data": rows(total().figures())}]
+            # The page sorts by `name`, which would tear our groups apart.
+            shown = [
+                {**row, "figure": row["name"], "name": number}
+                for number, row in enumerate(rows(total().figures()))
+            ]
+            extra = [{"key": "admission", "data": shown}]
             response.set_data(json.dumps({**response.get_json(), "extended_stats": extra}))
         return response
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import signal
 import socket
@@ -117,7 +118,11 @@ def admission(port: int) -> dict[str, str] | None:
         stats = json.loads(read(f"http://127.0.0.1:{port}/stats/requests"))
     except (OSError, ValueError):
         return None
-    found = {row["name"]: row["value"] for row in stats["extended_stats"][0]["data"]}
+    rows = stats["extended_stats"][0]["data"]
+    assert [row["name"] for row in rows] == list(range(len(rows))), "the page sorts by it"
+    groups = [row["group"] for row in rows]
+    assert len(set(groups)) == 1 + sum(a != b for a, b in itertools.pairwise(groups)), groups
+    found = {row["figure"]: row["value"] for row in rows}
     return found if found.get("finished", "0") != "0" else None
 
 

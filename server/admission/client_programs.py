@@ -80,6 +80,14 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
     ToolRule(agent=r"libdnf|librepo|^cargo[ /]", manner="hold", silent_s=35.0, drip_lines=0),
     # The same after 10 s, and once only.
     ToolRule(agent=r"^pacman/", manner="hold", silent_s=15.0, drip_lines=0),
+    # HttpURLConnection asks for text/html as a browser does, and cannot come back.
+    ToolRule(
+        agent=r"(^| )Java/[0-9]",
+        manner="hold",
+        silent_s=_IMPATIENT_S,
+        drip_s=_IMPATIENT_S,
+        drip_lines=_FEW_LINES,
+    ),
     ToolRule(agent=r"^tidegate/", manner="come-back"),
 )
 

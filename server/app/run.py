@@ -440,7 +440,7 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
     lines = [
         f"Serving   {config.directory}",
         f"Policy    {name}: {POLICIES[name].summary}",
-        *(f"          {text}" for text in _limits(gate.policy, gate.settings, config.bandwidth)),
+        *(f"          {text}" for text in _limits(POLICIES[name], gate.settings, config.bandwidth)),
     ]
     if service.nodes is not None:
         lines.append(f"Nodes     {len(service.nodes)} processes serve, and one has the queue")
@@ -451,7 +451,7 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
     return lines
 
 
-def _limits(policy: Policy, settings: PolicySettings, bandwidth: float | None) -> list[str]:
+def _limits(policy: type[Policy], settings: PolicySettings, bandwidth: float | None) -> list[str]:
     """What holds a download back: the line under some policies, slots under the others."""
     size = format_size(settings.small_below_bytes)
     cap = f"at most {format_rate(bandwidth)}" if bandwidth else ""
