@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import itertools
 import json
 import re
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -19,8 +22,10 @@ import requests
 
 import tidegate
 from server.app.keys import load_keys
+from tests import test_e2e_loadtest_cli as loadtest_cli
+from tests import test_loadtest_sim_cli as sim_cli
 from tests.admin_browser import AdminVisit
-from tests.running import make_release, serving, sha256
+from tests.running import make_release, serving, sha256, wait_for
 from tests.test_docs import DOCUMENTS, ROOT
 
 pytestmark = pytest.mark.timeout(600)
@@ -44,7 +49,7 @@ def commands() -> list[tuple[str, str]]:
             joined = re.sub(r"\\\n\s*", " ", block)
             for line in joined.splitlines():
                 for part in re.split(r"&&", line):
-                    part = part.strip().removeprefix("$ ").removeprefix("sudo ")
+                    part = re.sub(r"^\w*\$ |\s+#.*", "", part.strip()).removeprefix("sudo ")
                     if part.startswith("tidegate ") and not _SKETCHED.search(part):
                         found.append((name, _ENDS.sub("", part)))
     return found
@@ -79,7 +84,13 @@ def test_the_documents_have_commands() -> None:
     assert len(commands()) > 25
 
 
-def run(line: str, folder: Path, environ: Mapping[str, str] | None = None, **changed: str) -> str:
+def run(
+    line: str,
+    folder: Path,
+    environ: Mapping[str, str] | None = None,
+    typed: str = "",
+    **changed: str,
+) -> str:
     """A command as it stands, with the reader's places exchanged; what it says."""
     for old, new in changed.items():
         line = line.replace(old, new)
@@ -94,6 +105,7 @@ def run(line: str, folder: Path, environ: Mapping[str, str] | None = None, **cha
             "HOME": str(folder),
             **(environ or {}),
         },
+        input=typed,
         capture_output=True,
         text=True,
         timeout=300,
@@ -101,6 +113,32 @@ def run(line: str, folder: Path, environ: Mapping[str, str] | None = None, **cha
     )
     assert done.returncode == 0, f"{line}: {done.stderr}"
     return done.stdout
+
+
+@contextlib.contextmanager
+def started(line: str, folder: Path, **changed: str) -> Iterator[str]:
+    """A `tidegate serve` as it stands, but for places and ports; under which URL it serves."""
+    for old, new in changed.items():
+        line = line.replace(old, new)
+    here = {"LISTEN": "127.0.0.1:0", "ADMIN": "off", "STATE": str(folder / "state")}
+    folder.mkdir(exist_ok=True)
+    with subprocess.Popen(
+        [sys.executable, "-m", "tidegate", *shlex.split(line)[1:]],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+        | {f"TIDEGATE_{name}": value for name, value in here.items()},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        try:
+            told = list(itertools.takewhile(lambda text: "ready http" not in text, server.stdout))
+            assert server.poll() is None, f"{line}: {told}"
+            files = [text.split()[1] for text in told if text.startswith("Files ")]
+            yield files[0].rstrip("/")
+        finally:
+            server.terminate()
+            server.communicate(timeout=40)
 
 
 def shown(document: str, begins: str) -> str:
@@ -226,18 +264,32 @@ def test_the_walk_to_a_mirror_as_the_manual_has_it(tmp_path: Path) -> None:
     found = re.search(r"sha256:([0-9a-f]{64})", told)
     assert found is not None, told
     run(shown(document, "tidegate mirror publish"), tmp_path, **places)
-    offered = ["--mirror-publish", str(www / "updates"), "--mirror-channel", "main"]
-    with serving(www, tmp_path / "state", *offered, "--mirror-prefix", "/pub/") as server:
+    serve = (
+        shown(document, "tidegate serve /srv/www"),
+        shown(document, "tidegate serve /srv/mirror"),
+    )
+    copy = {"/srv/mirror": str(tmp_path / "mirror")}
+    with started(serve[0], tmp_path / "origin", **places) as origin:
         follow = shown(document, "tidegate mirror follow") + " --once"
-        here = {"https://origin.example": server.url, "/srv/mirror": str(tmp_path / "mirror")}
-        run(follow, tmp_path, **here, HEX=found[1])
-    (copy,) = (path for path in (tmp_path / "mirror").rglob("tool.tar") if path.is_file())
-    assert copy.read_bytes() == (www / "pub" / "tool.tar").read_bytes()
+        follow = follow.replace("https://origin.example", origin).replace("HEX", found[1])
+        run(follow, tmp_path, **copy)
+        with started(serve[1], tmp_path / "copy", **copy) as url:
+            own = {"https://one.example": url}
+            admit = shown(document, "tidegate mirror admit")
+            (tmp_path / "one.secret").write_text(run(admit, tmp_path, **places, **own))
+            reports = "--report-as one --report-key one.secret --own-url https://one.example/"
+            assert reports in (ROOT / document).read_text("utf-8")
+            run(f"{follow} {reports}", tmp_path, **copy, **own)
+            assert (
+                requests.get(f"{url}/tool.tar", timeout=10).content
+                == (www / "pub" / "tool.tar").read_bytes()
+            )
+            assert "one" in run(f"tidegate mirror status {origin}/", tmp_path)
 
 
 @pytest.mark.e2e
 def test_an_operator_types_what_the_manual_has(tmp_path: Path) -> None:
-    make_release(tmp_path / "release", a_txt=10)
+    make_release(tmp_path / "release", a_txt=10, b_iso=9_000_000)
     with serving(
         tmp_path / "release", tmp_path / "state", "--admin", "127.0.0.1:0", "--slots", "8"
     ) as server:
@@ -246,11 +298,17 @@ def test_an_operator_types_what_the_manual_has(tmp_path: Path) -> None:
         lines = [line for name, line in commands() if name == "docs/admin.md"]
         steering = [line for line in lines if "reset-password" not in line]
         assert len(steering) >= 10
+        # Somebody who came is something to preview.
+        assert requests.get(f"{server.url}/b.iso", timeout=10).ok
+        past = f"file:{tmp_path}/state/tidegate.db?mode=ro"
+        with contextlib.closing(sqlite3.connect(past, uri=True)) as database:
+            wait_for(lambda: database.execute("SELECT 1 FROM arrivals").fetchone())
         for line in steering:
-            # The recorded past is short here: a preview of it has nothing to play.
-            if "preview" in line:
-                continue
-            run(line.replace("restore 3", "restore 1"), tmp_path, environ)
+            told = run(line.replace("restore 3", "restore 1"), tmp_path, environ)
+            assert told or "set" in line, line
+    twice = "tall ships sail at dawn\n" * 2
+    reset = run(shown("docs/admin.md", "tidegate admin reset-password"), tmp_path, typed=twice)
+    assert "admin" in reset
 
 
 @pytest.mark.e2e
@@ -312,6 +370,132 @@ def test_a_simulation_as_the_manual_has_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
+def test_what_the_readme_tells_an_operator_to_start(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", image_iso=200_000)
+    places = {
+        "/srv/release": str(tmp_path / "release"),
+        "/var/lib/tidegate": str(tmp_path / "kept"),
+    }
+    ports = {"0.0.0.0:80": "127.0.0.1:0", "127.0.0.1:8081": "127.0.0.1:0"}
+    with started(shown("README.md", "tidegate serve"), tmp_path, **ports, **places) as url:
+        assert len(requests.get(f"{url}/image.iso", timeout=10).content) == 200_000
+    assert (tmp_path / "kept" / "keys.json").exists()
+
+
+@pytest.mark.e2e
+def test_multicast_as_the_manual_has_it(tmp_path: Path) -> None:
+    document, release = "docs/multicast.md", tmp_path / "release"
+    make_release(release, image_iso=200_000)
+    places = {"/srv/release": str(release), "192.0.2.1": "127.0.0.1"}
+    with started(shown(document, "tidegate serve"), tmp_path, **places) as url:
+        send = shown(document, "tidegate multicast send").replace("18:00", "+1s")
+        assert run(send, tmp_path, **places)
+        get = shown(document, "tidegate get").replace("http://192.0.2.1:8080", url)
+        run(get, tmp_path)
+    assert (tmp_path / "image.iso").read_bytes() == (release / "image.iso").read_bytes()
+
+
+@pytest.mark.e2e
+def test_a_release_is_published_as_the_manual_has_it(tmp_path: Path) -> None:
+    if shutil.which("rsync") is None:
+        pytest.skip("rsync is not installed")
+    make_release(tmp_path / "build", image_iso=1000)
+    (release := tmp_path / "release").mkdir()
+    (block,) = (text for text in blocks("docs/deployment.md") if "rsync" in text)
+    script = block.replace("$ ", "").replace("/srv/release", str(release))
+    for _ in range(2):
+        subprocess.run(["sh", "-ec", script], cwd=tmp_path, check=True)
+    assert (release / "latest" / "image.iso").stat().st_size == 1000
+    assert sorted(path.name for path in release.iterdir()) == ["9.0", "latest"]
+
+
+@pytest.mark.e2e
+def test_a_draw_is_checked_as_the_manual_has_it(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", image_iso=1000)
+    opens = int(time.time()) + 3
+    when = datetime.datetime.fromtimestamp(opens, datetime.UTC).isoformat()
+    rule = (
+        f'[[rules]]\npath = "/*"\nhidden_until = "{when}"\nprequeue_from = "2020-01-01T00:00:00Z"\n'
+    )
+    (settings := tmp_path / "tidegate.toml").write_text(rule)
+    (block,) = (text for text in blocks("docs/admin.md") if "/-/prequeue/" in text)
+    with serving(
+        tmp_path / "release", tmp_path / "state", "--config", str(settings), "--policy", "ticket"
+    ) as server:
+        for number in range(4):
+            fields = {"Tidegate-Client": f"visitor-{number}", "Tidegate-Wait": "ticket"}
+            requests.get(f"{server.url}/image.iso", headers=fields, timeout=10)
+        script = block.replace("https://download.example", server.url)
+        script = script.replace("1900000000", str(opens))
+        address = f"{server.url}/-/prequeue/{opens}"
+        wait_for(lambda: len(requests.get(address, timeout=10).json().get("order", ())) == 4, 20)
+        done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.e2e
+def test_a_recorded_day_is_compared_as_the_manual_has_it(tmp_path: Path) -> None:
+    (tmp_path / "yesterday.jsonl").write_text(
+        "".join(
+            f'{{"t_s": {one}, "client": "c{one}", "file": "/x.iso", "size_bytes": 9000000}}\n'
+            for one in range(20)
+        )
+    )
+    line = shown("docs/simulator.md", "tidegate simulate compare --policy ticket")
+    assert {"ticket", "fair"} <= set(run(line, tmp_path).split())
+
+
+@pytest.mark.e2e
 def test_a_comparison_as_the_readme_has_it(tmp_path: Path) -> None:
     told = run(shown("README.md", "tidegate simulate compare") + " --seeds 1", tmp_path)
     assert {"http", "ticket", "fair"} <= set(told.split())
+
+
+#: Each command of the documents -> the test that executes it.
+_EXECUTED = {
+    "README.md": {
+        "tidegate serve": test_what_the_readme_tells_an_operator_to_start,
+        "tidegate plan": test_a_plan_as_the_documents_have_it,
+        "tidegate simulate compare": test_a_comparison_as_the_readme_has_it,
+        "tidegate get": test_what_the_readme_tells_a_downloader,
+    },
+    "docs/admin.md": {"tidegate admin": test_an_operator_types_what_the_manual_has},
+    "docs/deployment.md": {
+        "tidegate config check": test_what_an_operator_looks_at_before_the_start,
+        "tidegate backup": test_backup_and_restore_as_the_manual_has_it,
+        "tidegate restore": test_backup_and_restore_as_the_manual_has_it,
+    },
+    "docs/mirrors.md": {
+        "tidegate mirror": test_the_walk_to_a_mirror_as_the_manual_has_it,
+        "tidegate serve": test_the_walk_to_a_mirror_as_the_manual_has_it,
+    },
+    "docs/multicast.md": {"tidegate": test_multicast_as_the_manual_has_it},
+    "docs/parallel.md": {"tidegate get": test_every_get_of_the_manuals},
+    "docs/peers.md": {"tidegate get": test_every_get_of_the_manuals},
+    "docs/simulator.md": {
+        # Its own options make it a run of seconds there.
+        "tidegate simulate paper": sim_cli.test_paper_marks_every_cell_and_every_finding,
+        "tidegate simulate compare --policy ticket": (
+            test_a_recorded_day_is_compared_as_the_manual_has_it
+        ),
+        "tidegate simulate compare --workload": test_a_comparison_as_the_readme_has_it,
+        "tidegate simulate run": test_a_simulation_as_the_manual_has_it,
+    },
+    "loadtest/README.md": {
+        "tidegate plan": test_a_plan_as_the_documents_have_it,
+        "tidegate loadtest": loadtest_cli.test_it_lays_out_runs_and_ends_in_one_page,
+    },
+}
+
+
+def test_every_command_of_the_documents_is_executed() -> None:
+    """Whatever a document comes to show needs a test that types it."""
+    left = {
+        (name, line)
+        for name, line in commands()
+        if not any(line.startswith(begins) for begins in _EXECUTED.get(name, ()))
+    }
+    assert left == set()
+    for name, walks in _EXECUTED.items():
+        for begins in walks:
+            assert any(one == name and line.startswith(begins) for one, line in commands()), begins

@@ -118,7 +118,9 @@ def test_a_service_in_the_four_commands_of_the_manual(package: Path, tmp_path: P
         machine.run(
             "tidegate get http://127.0.0.1/image.iso -o got --quiet && cmp got build/image.iso"
         )
-        assert "image.iso" in machine.run("cat /var/log/tidegate/access.log")
+        log = "cat /var/log/tidegate/access.log"
+        wait_for(lambda: "image.iso" in machine.run(log))
+        assert "image.iso" in machine.run(log)
         assert "admin" in machine.run(told), "the banner has the first password"
         # Nobody but the service reads its keys, and it is nobody who could log in.
         assert machine.run("stat -Lc %a /var/lib/tidegate").strip() == "700"
