@@ -116,7 +116,7 @@ def _be_child(child: Child, load: Callable[[], LoadedConfig], admin: OpenListene
             faults, status = _serve(loaded, load, child, admin=admin)
         else:
             if admin is not None:
-                # A process that parses what strangers send has no business with it.
+                # Who parses what strangers send has no business with it.
                 admin.sockets[0].close()
             faults, status = _serve_node(loaded, load, child)
     for text in faults:
@@ -461,7 +461,8 @@ def _limits(policy: type[Policy], settings: PolicySettings, bandwidth: float | N
         return [*texts, f"Files below {size} wait for no larger one"]
     keeps = policy.name != "fcfs" and settings.reserve_small > 0
     small = f", {settings.reserve_small} of them only for files below {size}" if keeps else ""
-    return [f"{settings.slots} slots{small}", *([f"The line: {cap}"] if cap else [])]
+    slots = "1 slot" if settings.slots == 1 else f"{settings.slots} slots"
+    return [f"{slots}{small}", *([f"The line: {cap}"] if cap else [])]
 
 
 def _next_command(url: str, example: str) -> str:

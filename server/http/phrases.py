@@ -66,7 +66,7 @@ ENGLISH: Mapping[str, str] = {
     "command_line": "From the command line",
     "check_have": "Check what you have:",
     "signature": "Signature",
-    "draw_how": "Open a name now to take part in the draw; coming earlier gives no advantage.",
+    "draw_how": "Choose a name now to take part in the draw; coming earlier gives no advantage.",
     "feed": "New files as a feed",
     "footer": "When many download at once, you get a place in line and an honest time.",
     "error": "That did not work",
