@@ -116,7 +116,7 @@ def _be_child(child: Child, load: Callable[[], LoadedConfig], admin: OpenListene
             faults, status = _serve(loaded, load, child, admin=admin)
         else:
             if admin is not None:
-                # Who parses what strangers send has no business with it.
+                # A process that parses what strangers send has no business with it.
                 admin.sockets[0].close()
             faults, status = _serve_node(loaded, load, child)
     for text in faults:
