@@ -17,7 +17,7 @@ from twisted.internet.defer import fail
 from policies.contract import Estimate, Snapshot, Wait
 from policies.settings import PolicySettings
 from protocol.units import format_duration
-from server.admin.charts import CHARTS, from_first_value, show
+from server.admin.charts import CHARTS, first_value, from_first_value, show
 from server.admin.status_text import state_of
 from server.admission.responses import Notice
 from server.app.run import introduction
@@ -227,6 +227,8 @@ def test_a_young_server_is_drawn_from_its_first_value() -> None:
     assert found.series["waiting"] == (1.0,) * 40
     last = from_first_value(Series(t, {"waiting": (None,) * 239 + (1.0,)}))
     assert len(last.t) == len(last.series["waiting"]) == 8
+    # "Recorded since" is not the beginning of the picture, which has some steps at least.
+    assert first_value(Series(t, {"waiting": (None,) * 239 + (1.0,)})) == 239
     assert from_first_value(Series(t, {"waiting": (1.0,) + (None,) * 239})).t == t
     assert from_first_value(Series(t, {"waiting": (None,) * 240})).t == t
     assert from_first_value(Series((), {})).t == ()

@@ -82,11 +82,16 @@ def drawn(chart: Chart, value: float | None) -> float | None:
 _STEPS_LEAST = 8
 
 
-def from_first_value(history: Series) -> Series:
-    """The history without its empty beginning: a young server's pictures are not one thin line."""
+def first_value(history: Series) -> int:
+    """The first step of which anything is known; 0 where nothing is."""
     values = history.series.values()
     filled = (at for at in range(len(history.t)) if any(row[at] is not None for row in values))
-    first = max(0, min(next(filled, 0), len(history.t) - _STEPS_LEAST))
+    return next(filled, 0)
+
+
+def from_first_value(history: Series) -> Series:
+    """The history without its empty beginning: a young server's pictures are not one thin line."""
+    first = max(0, min(first_value(history), len(history.t) - _STEPS_LEAST))
     return Series(history.t[first:], {name: row[first:] for name, row in history.series.items()})
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from policies.contract import Estimate
 from server.admin.app import HandlerCall
-from server.admin.charts import CHARTS, drawn, from_first_value, lines_of, picture
+from server.admin.charts import CHARTS, drawn, first_value, from_first_value, lines_of, picture
 from server.admin.openapi import openapi
 from server.admin.render import clock, moment
 from server.admin.router import Operations, PageRoutes
@@ -159,7 +159,7 @@ async def now(ask: HandlerCall) -> Answer:
         chosen=chosen,
         span_s=span_s,
         title=title,
-        recorded_s=history.t[0] if len(history.t) < len(whole.t) else None,
+        recorded_s=whole.t[began] if (began := first_value(whole)) else None,
     )
 
 
