@@ -44,7 +44,6 @@ from server.app.settings import HANDED_OVER
 from server.http.clock import Reactor
 
 if TYPE_CHECKING:
-    from policies.hooks import Policy
     from policies.settings import PolicySettings
     from server.app.listeners import OpenListener
     from server.app.workers import Child
@@ -440,7 +439,7 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
     lines = [
         f"Serving   {config.directory}",
         f"Policy    {name}: {POLICIES[name].summary}",
-        *(f"          {text}" for text in _limits(POLICIES[name], gate.settings, config.bandwidth)),
+        *(f"          {text}" for text in _limits(name, gate.settings, config.bandwidth)),
     ]
     if service.nodes is not None:
         lines.append(f"Nodes     {len(service.nodes)} processes serve, and one has the queue")
@@ -451,15 +450,15 @@ def introduction(service: Any, urls: list[str]) -> list[str]:
     return lines
 
 
-def _limits(policy: type[Policy], settings: PolicySettings, bandwidth: float | None) -> list[str]:
+def _limits(name: str, settings: PolicySettings, bandwidth: float | None) -> list[str]:
     """What holds a download back: the line under some policies, slots under the others."""
     size = format_size(settings.small_below_bytes)
     cap = f"at most {format_rate(bandwidth)}" if bandwidth else ""
-    if policy.link_bound:
+    if POLICIES[name].link_bound:
         found = "What the line carries is found by measuring"
         texts = [f"{found}, {cap}" if cap else found]
         return [*texts, f"Files below {size} wait for no larger one"]
-    keeps = policy.name != "fcfs" and settings.reserve_small > 0
+    keeps = name != "fcfs" and settings.reserve_small > 0
     small = f", {settings.reserve_small} of them only for files below {size}" if keeps else ""
     slots = "1 slot" if settings.slots == 1 else f"{settings.slots} slots"
     return [f"{slots}{small}", *([f"The line: {cap}"] if cap else [])]
