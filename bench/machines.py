@@ -89,7 +89,8 @@ _LEASE_S = 1.5
 class BenchMachine:
     """One server of the cluster; its port stays its own over restarts.
 
-    `within` is the command that runs another one at its place, `host` where it listens.
+    `within` is the command that runs another one at its place, `host` where it listens, `program`
+    the folder of the program that it runs.
     """
 
     folder: Path
@@ -99,6 +100,7 @@ class BenchMachine:
     environ: dict[str, str] = field(default_factory=dict)
     within: tuple[str, ...] = ()
     host: str = "127.0.0.1"
+    program: Path = field(default_factory=Path.cwd)
 
     def start(self) -> None:
         """Start it and wait until it serves."""
@@ -111,6 +113,7 @@ class BenchMachine:
         with self.log_file.open("a", encoding="utf-8") as log:
             self.process = subprocess.Popen(
                 command,
+                cwd=self.program,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -118,7 +121,7 @@ class BenchMachine:
                     **os.environ,
                     **ENVIRON,
                     **self.environ,
-                    "PYTHONPATH": os.getcwd(),
+                    "PYTHONPATH": str(self.program),
                     "PGAPPNAME": self.folder.name,
                 },
             )
@@ -188,12 +191,14 @@ def machines(
     *args: str,
     lease_s: float = _LEASE_S,
     spaces: Spaces | None = None,
+    program: Path | None = None,
 ) -> Iterator[list[BenchMachine]]:
     """`count` servers with one queue."""
     found = []
     try:
         for index in range(count):
             one = BenchMachine(root / f"m{index}", ["--cluster", url, *args])
+            one.program = program or one.program
             if spaces is not None:
                 one.within, one.host = spaces.within(index), spaces.address(index)
             one.environ["TIDEGATE_CLUSTER_LEASE_S"] = f"{lease_s}"
@@ -778,10 +783,10 @@ async def _torment(
     await harm.go_on(until_s)
     await asyncio.gather(*tasks)
     await asyncio.sleep(LEASE_IDLE_S + 1.0)
-    return history, await _newcomers(urls[0], slots + 1)
+    return history, await newcomers(urls[0], slots + 1)
 
 
-async def _newcomers(url: str, count: int) -> int:
+async def newcomers(url: str, count: int) -> int:
     """How many of so many newcomers start a long download at once."""
     began: list[ClientAnswer] = []
 

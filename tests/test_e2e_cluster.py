@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -20,7 +22,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from server.store.cluster import Seat, read_nodes, read_seat
+from server.cluster.identity import make_identity
+from server.store.cluster import (
+    Seat,
+    Secret,
+    read_nodes,
+    read_seat,
+    read_secrets,
+    write_secrets,
+)
 from server.store.database import Database
 from tests.postgres import postgres_running
 from tests.running import ROOT, RunningServer, make_release, wait_for
@@ -271,7 +281,19 @@ def test_a_leader_that_was_stopped_finds_another_in_its_place_and_follows(
         assert again.status == 200 or again.place <= one.place
 
 
-def test_a_machine_is_drained_and_removed_while_its_downloads_end(
+def _renew_keys(machines: Machines) -> None:
+    """A new certificate that is shown at once by who knows it, and a new key for tickets."""
+    long_ago = time.time() - 7200.0
+    fresh = {
+        "links": Secret("fresh", make_identity(long_ago).pem, long_ago),
+        "tickets": Secret("fresh", secrets.token_hex(32), time.time()),
+    }
+    with machines.database.begin() as session:
+        for kind, secret in fresh.items():
+            write_secrets(session, kind, [secret, *read_secrets(session, kind)])
+
+
+def test_keys_are_renewed_and_then_a_machine_is_drained_and_removed_while_its_downloads_end(
     machines: Machines, asking: Ask
 ) -> None:
     for name in ("one", "two"):
@@ -282,6 +304,20 @@ def test_a_machine_is_drained_and_removed_while_its_downloads_end(
     leaving, staying = machines.running[name], machines.running[other]
     running = asking(leaving.url, "holder")
     waiting = [asking(leaving.url, f"client-{n}") for n in range(5)]
+    _renew_keys(machines)
+    for server in (leaving, staying):
+        server.signal(signal.SIGHUP)
+    # Its node comes back, by the new certificate; whose ticket was signed with the old key stays.
+    node = f"{machines.id_of(other)}/node-0"
+    wait_for(lambda: len(_trusted(machines.folder / other)) == 2, 60)
+    [pid] = [pid for pid in children(staying) if pid != int(_lock(machines.folder / other))]
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: f"Node {node} (process {pid}) has left" in "".join(leaving.errors), 60)
+    wait_for(lambda: "".join(leaving.errors).count(f"Node {node} ") == 3, 60)
+    assert "".join(leaving.errors).count(f"Node {node} ") == 3
+    newcomer = asking(staying.url, "newcomer")
+    assert newcomer.token.partition(".")[0] != waiting[-1].token.partition(".")[0]
+    waiting.append(newcomer)
     leaving.signal(signal.SIGTERM)
     wait_for(lambda: machines.leader == other, 60)
     assert machines.leader == other
@@ -325,6 +361,17 @@ def test_a_leader_runs_on_without_its_database(machines: Machines, asking: Ask) 
         for pid in stopped:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
+
+
+def _trusted(state: Path) -> list[object]:
+    """The certificates that a machine's nodes accept."""
+    found: list[object] = json.loads((state / "cluster.json").read_text("ascii"))["identities"]
+    return found
+
+
+def _lock(state: Path) -> str:
+    """The process that leads, or would, at a machine."""
+    return (state / "lock").read_text("ascii")
 
 
 def _is_ours(pid: int) -> bool:

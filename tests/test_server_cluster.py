@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs, formatEvent
 
 import tests.test_server_gate as gate_tests
 from policies.contract import ELSEWHERE, TicketState
 from protocol.cluster import (
+    OLDEST,
+    VERSION,
     FromNode,
     Gone,
     Hello,
@@ -619,6 +622,22 @@ def test_a_peer_that_does_not_say_hello_or_is_too_old_is_sent_away(frame: bytes)
     house.wait(0.25)
     assert stranger.transport.cut
     assert len(house.nodes) == 2
+
+
+def test_a_node_whose_version_does_not_fit_is_named_once_with_what_to_do() -> None:
+    house = FleetHouse()
+    with capturedLogs() as logs:
+        for _ in range(3):
+            stranger: Link[FromNode] = Link(house.clock, decode_from_node, house.leader.peer)
+            stranger.transport = MemoryTransport(house.clock)
+            stranger.transport.near = stranger
+            stranger.connectionMade()
+            stranger.stringReceived(encode_frame([Hello("m7/node-0", version=0)]))
+    [told] = [formatEvent(event) for event in logs]
+    assert told == (
+        "Node m7/node-0 was sent away: it speaks version 0 of the cluster's messages, and this "
+        f"program {OLDEST} to {VERSION}. Upgrade its machine."
+    )
 
 
 def test_a_frame_without_end_is_not_waited_for() -> None:

@@ -123,6 +123,8 @@ class Machine:
         self._admin: Listener | None = None
         self._admin_http: HttpFactory | None = None
         self._followed = ""
+        #: What this machine's nodes were told last of where the leader is.
+        self._meeting: Meeting | None = None
         self._stopping = False
 
     def _open_shared(self) -> Shared:
@@ -183,8 +185,9 @@ class Machine:
         self._candidate.release()
 
     def reload(self, loaded: LoadedConfig) -> None:
-        """Take over a new configuration."""
+        """Take over a new configuration, and keys that were renewed."""
         self._loaded = loaded
+        self._read_shared()
         if self._service is not None:
             for name in self._service.reload(loaded):
                 self.log.warn("{name} has changed: it takes effect at the next start.", name=name)
@@ -272,17 +275,24 @@ class Machine:
         os._exit(status)
 
     def _tell_nodes(self, epoch: int, host: str, port: int) -> None:
-        meeting = Meeting(epoch, host, port, self._shared.identities)
-        write_meeting(self._loaded.config.state, meeting)
+        self._meeting = Meeting(epoch, host, port, self._shared.identities)
+        write_meeting(self._loaded.config.state, self._meeting)
 
     def _refresh(self) -> None:
         self._reactor.callLater(_REFRESH_S, self._refresh)
+        self._read_shared()
+
+    def _read_shared(self) -> None:
+        """Use the shared keys as they are in the database now, here and at this machine's nodes."""
         try:
             self._shared = self._open_shared()
         except (StoreUnavailable, CannotStart) as fault:
             self.log.error("The shared keys stay as they were: {fault}", fault=fault)
             return
         self._tls.use(self._shared.identities, time.time())
+        if self._meeting is not None and self._meeting.identities != self._shared.identities:
+            # A node that knows the old ones only could not come back, once nobody shows them.
+            self._tell_nodes(self._meeting.epoch, self._meeting.host, self._meeting.port)
         if self._service is not None:
             self._service.use_keys(self._shared.keys)
 

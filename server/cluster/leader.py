@@ -77,6 +77,7 @@ GATHER_S = 2.0
 _LOOK_S = 0.02
 #: Nodes are told so many networks that are blocked; of more they have every request judged.
 _MOST_BLOCKED = 1_000
+_MOST_SENT_AWAY = 1_000
 #: A machine that was lost has its share of the slots for so long, seconds: its downloads are
 #: resumed, or it is only started anew.
 _MISSED_S = 30.0
@@ -450,6 +451,8 @@ class Leader:
         self._cap_of = cap_of
         self.nodes = nodes
         self._by_link: dict[Link[FromNode], Node] = {}
+        #: The names of nodes whose version does not fit.
+        self._sent_away: set[str] = set()
         #: Requests that came before all nodes were back; None once they are.
         self._early: list[tuple[Node, Asked]] | None = []
         self._gather_call: Any = None
@@ -521,8 +524,7 @@ class Leader:
 
     def _greet(self, link: Link[FromNode], message: FromNode) -> Node | None:
         if not isinstance(message, Hello) or message.version < OLDEST:
-            _log.error("A node that this version does not understand was sent away.")
-            link.drop()
+            self._send_away(link, message)
             return None
         old = self.nodes.by_name.get(message.name)
         if old is not None and message.serves:
@@ -545,6 +547,26 @@ class Leader:
             # What it runs follows in the same frame or is there already.
             self._reactor.callLater(0, self._open)
         return node
+
+    def _send_away(self, link: Link[FromNode], message: FromNode) -> None:
+        """Its version does not fit; it comes again and again, and is told of once."""
+        link.drop()
+        name = message.name if isinstance(message, Hello) else ""
+        if name in self._sent_away:
+            return
+        if isinstance(message, Hello):
+            _log.error(
+                "Node {name} was sent away: it speaks version {version} of the cluster's messages, "
+                "and this program {oldest} to {newest}. Upgrade its machine.",
+                name=name,
+                version=message.version,
+                oldest=OLDEST,
+                newest=VERSION,
+            )
+        else:
+            _log.error("Somebody was sent away that does not begin as a node does.")
+        if len(self._sent_away) < _MOST_SENT_AWAY:
+            self._sent_away.add(name)
 
     def _serve_with_machines(self) -> None:
         counted = self.nodes.counted_machines(self._reactor.seconds())
