@@ -1,8 +1,8 @@
 """Mutual TLS between the machines of a cluster, with nothing to configure.
 
 All machines share one certificate and its key, which lie in the database beside the keys that sign
-tickets: a machine that can read them is a member. Each end shows it and accepts nothing else. A
-renewed one is accepted before anybody shows it.
+tickets: a machine that can read them is a member. Each end shows it and accepts nothing else: the
+very certificate counts, not who issued it. A renewed one is accepted before anybody shows it.
 """
 
 from __future__ import annotations
@@ -42,14 +42,17 @@ class NodeIdentity:
 def make_identity(now: float) -> NodeIdentity:
     """A new one; its key never leaves the cluster."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tidegate cluster")])
+    serial = x509.random_serial_number()
+    # A name of its own: who looks for an issuer by name, as programs of before do, finds this one.
+    own = f"tidegate cluster {serial:040x}"
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, own)])
     since = datetime.datetime.fromtimestamp(now, datetime.UTC)
     certificate = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
         .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
+        .serial_number(serial)
         # Clocks differ a little.
         .not_valid_before(since - datetime.timedelta(days=1))
         .not_valid_after(since + _VALID)
@@ -74,6 +77,11 @@ def shown(identities: Sequence[NodeIdentity], now: float) -> NodeIdentity:
     return min(identities, key=lambda one: one.made_s)
 
 
+def _der(certificate: Any) -> bytes:
+    found: bytes = certificate.dump()
+    return found
+
+
 @implementer(IOpenSSLClientConnectionCreator, IOpenSSLServerConnectionCreator)
 class MutualTls:
     """Makes both ends of connections; `use` gives it other identities from then on."""
@@ -89,7 +97,17 @@ class MutualTls:
         ]
         mine: Any = pem.loadPEM(shown(identities, now).pem)  # type: ignore[no-untyped-call]
         options = mine.options(*trusted)
-        self._context: Any = options.getContext()
+        context: Any = options.getContext()
+        known = {_der(one) for one in trusted}
+
+        def verify(_: Any, shown: Any, fault: int, depth: int, is_good: int) -> bool:
+            # Of two that bear one name OpenSSL may take the wrong one for the issuer.
+            if depth == 0:
+                return shown.to_cryptography().public_bytes(serialization.Encoding.DER) in known
+            return bool(is_good)
+
+        context.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, verify)
+        self._context: Any = context
 
     def clientConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:
         """See `IOpenSSLClientConnectionCreator`."""
