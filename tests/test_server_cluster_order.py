@@ -1,4 +1,4 @@
-"""Who starts when does not depend on how many nodes there are."""
+"""Who starts when, and how long it takes, does not depend on how many nodes there are."""
 
 from __future__ import annotations
 
@@ -8,45 +8,59 @@ import random
 import pytest
 
 from tests.cluster_house import FleetHouse
-from tests.fakes import House
+from tests.fakes import Asked, FakeTransfer, House
 
 #: 2 000 take minutes: CLUSTER_CLIENTS=2000 runs them.
 CLIENTS = int(os.environ.get("CLUSTER_CLIENTS", "400"))
 MB = 1_000_000
 
 
-def starts(house: House, seed: int) -> list[int]:
-    """In which order clients start that came in a random order and wait in their requests."""
+STEP_S, LINE_BYTES_S = 0.25, 40 * MB
+
+
+def sessions(house: House, seed: int) -> tuple[list[int], float]:
+    """The order of starts over a line that is full, and the mean time from coming to the end."""
     rng = random.Random(seed)
-    waiting = {}
-    for index in range(CLIENTS):
-        waiting[index] = house.ask(
-            f"10.{rng.randrange(200)}.{index // 250}.{index % 250}",
-            file=f"/{index}.iso",
-            size_bytes=rng.choice((2, 5, 9, 30, 200)) * MB,
-            agent="curl/8.0",
-        )
-        if index % 40 == 0:
-            house.clock.advance(0.3)
-    order = []
-    for _ in range(20 * CLIENTS):
-        # What a message takes is no time; what happens within it is the policy's doing.
+    asked: dict[int, Asked] = {}
+    began_s: dict[int, float] = {}
+    order: list[int] = []
+    running: dict[int, FakeTransfer] = {}
+    over_s: list[float] = []
+    for step in range(200 * CLIENTS):
+        for _ in range(4 if len(began_s) < CLIENTS and step % 2 == 0 else 0):
+            index = len(began_s)
+            began_s[index] = house.clock.seconds()
+            asked[index] = house.ask(
+                f"10.{rng.randrange(200)}.{index // 250}.{index % 250}",
+                file=f"/{index}.iso",
+                size_bytes=rng.choice((2, 5, 9, 30)) * MB,
+                agent="curl/8.0",
+            )
         for _ in range(4):
             house.clock.advance(0)
-        begun = [index for index, asked in waiting.items() if asked.started]
-        order += begun
-        for index in begun:
-            waiting.pop(index).transfer.finish()
-        if not waiting:
-            return order
-        if not begun:
-            house.clock.advance(0.3)
-    raise AssertionError(f"{len(waiting)} never started")
+        for index in [index for index, one in asked.items() if one.started]:
+            order.append(index)
+            running[index] = asked.pop(index).transfer
+        # Who sends shares the line evenly.
+        sending = [index for index, one in running.items() if not one.paused]
+        for index in sending:
+            one = running[index]
+            left = one.total_bytes - one.sent_bytes
+            one.send(min(left, int(LINE_BYTES_S * STEP_S / len(sending))))
+            if one.sent_bytes == one.total_bytes:
+                running.pop(index).finish()
+                over_s.append(house.clock.seconds() - began_s[index])
+        house.clock.advance(STEP_S)
+        if len(over_s) == CLIENTS:
+            return order, sum(over_s) / CLIENTS
+    raise AssertionError(f"{CLIENTS - len(over_s)} never ended")
 
 
 @pytest.mark.parametrize("policy", ["ticket", "fair", "adaptive"])
-def test_three_nodes_start_everybody_in_the_order_of_one(policy: str) -> None:
-    alone = starts(House(policy, slots=1, holds_most=5_000, early_penalty_s=0), 3)
-    fleet = starts(FleetHouse(policy, slots=1, holds_most=5_000, early_penalty_s=0, count=3), 3)
-    assert sorted(fleet) == list(range(CLIENTS))
-    assert fleet == alone
+def test_three_nodes_start_everybody_in_the_order_of_one_and_take_as_long(policy: str) -> None:
+    order, alone_s = sessions(House(policy, slots=6, holds_most=5_000, early_penalty_s=0), 5)
+    fleet = FleetHouse(policy, slots=6, holds_most=5_000, early_penalty_s=0, count=3)
+    fleet_order, fleet_s = sessions(fleet, 5)
+    assert sorted(fleet_order) == list(range(CLIENTS))
+    assert fleet_order == order
+    assert fleet_s == pytest.approx(alone_s, rel=0.02)
