@@ -377,8 +377,10 @@ def failover(tickets: int, rounds: int, lease: float, prefix: str) -> None:
             times.setdefault(what, []).append(time.monotonic() - began)
             click.echo(f"{what}: {times[what][-1]:.2f} s", err=True)
             after = first | asyncio.run(_places(other.url, clients[1:]))
-            asked += len(before)
-            kept += sum(after.get(client, 10**9) <= place for client, place in before.items())
+            # Who started has left again: there is no place to be kept.
+            waited = {client: place for client, place in before.items() if place}
+            asked += len(waited)
+            kept += sum(after.get(client, 10**9) <= place for client, place in waited.items())
             make_good()
             time.sleep(1.0)
     lost = f"leader lost ({tickets} tickets)"
