@@ -11,6 +11,9 @@ from OpenSSL import SSL
 from server.cluster import identity
 from server.cluster.identity import MutualTls, make_identity
 
+# Twisted hands OpenSSL certificates of its own kind.
+pytestmark = pytest.mark.filterwarnings("ignore:Passing pyOpenSSL:DeprecationWarning")
+
 HOUR_S = 3600.0
 
 
