@@ -9,6 +9,8 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 _KEEP = "%/:=&?~#+!$,;'@()*[]"
 #: A name or an address (RFC 3986, 3.2.2), and of an IPv6 address its zone.
 _HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:-]{1,255}")
+#: A percent sign that begins no escape: someone typed the name as it is. Servers answer 400 to it.
+_STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 class BadUrl(ValueError):
@@ -80,7 +82,7 @@ def parse(text: str) -> Url:
         parts.scheme,
         host,
         port or (443 if parts.scheme == "https" else 80),
-        target,
+        _STRAY_PERCENT.sub("%25", target),
         unquote(parts.username) if parts.username is not None else None,
         unquote(parts.password) if parts.password is not None else None,
     )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote_to_bytes
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from client.net.answers import Fields, read
 from client.net.retry import ComeBack, Failed, Refused
 from client.net.urls import BadUrl, parse
+from server.files.paths import split_path
 
 PROBLEM = Fields([("Content-Type", "application/problem+json"), ("Retry-After", "5")])
 
@@ -37,3 +42,18 @@ def test_a_host_that_is_none_is_never_asked(host: str) -> None:
 )
 def test_honest_hosts_are_taken(host: str) -> None:
     assert parse(f"http://{host}/file").host
+
+
+@given(st.text(st.sampled_from("%% a4Fgé.~+;=\x7f"), max_size=12))
+@example("100% x")
+@example("100%")
+@example("%%41")
+def test_a_name_as_it_was_typed_reaches_every_server_alike(name: str) -> None:
+    """A percent sign that begins no escape was sent as it was: nginx answers 400, and we too."""
+    url = parse(f"http://h/({name})")
+    sent = url.target.removeprefix("/").encode()
+    typed = unquote_to_bytes(f"({name})")
+    assert unquote_to_bytes(sent) == typed
+    assert split_path(sent) == [typed]
+    assert url.join(url.target) == url
+    assert parse(f"http://h/?q=({name})").target == f"/?q={sent.decode()}"
