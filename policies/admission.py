@@ -164,6 +164,8 @@ class HookedAdmission:
         self.pool.doubted = 0
         self._inherited = [lease for lease in self.pool.leases.values() if lease.paused]
         self._to_pause: list[Lease] = []
+        #: Leases that began with their first bytes only: their turn judges what they were told.
+        self._untold: set[int] = set()
         self.policy = kind.build(self)
         # What `build` chose may have an order of its own.
         by_number = type(self.policy).rank is Policy.rank
@@ -314,6 +316,7 @@ class HookedAdmission:
             self._fill_ready(now)
         if self._may_start(row, now):
             return self._start_ticket(row, job, now)
+        self._note_counting(row, job, now)
         times = self.state.reputation.times(job.client)
         return self.advice.slowly(self._wait(row, now), times)
 
@@ -342,9 +345,14 @@ class HookedAdmission:
             self._fill_ready(now)
         if self._may_start(row, now):
             return self._start_ticket(row, job, now)
+        self._note_counting(row, job, now)
         if early:
             return self._wait_on(row, now)
         return self._wait(row, now)
+
+    def _note_counting(self, row: int, job: Job, now: float) -> None:
+        if job.counts_body and job.present and not self._is_small(row):
+            self.policy.wants_body(row, now)
 
     def _may_start(self, row: int, now: float) -> bool:
         if not self._is_small(row):
@@ -419,18 +427,29 @@ class HookedAdmission:
         table = self.queue.table
         if table.state[row] == READY and table.polls[row] and not table.present[row]:
             self.estimator.claimed(True)
-        if table.raw[row] and not table.given_back[row]:
-            stated = Estimate(table.expected[row], table.bound[row])
-            waited = now - table.issued_s[row]
-            # A slot that stood empty until its owner came back would have been there sooner.
-            idle_since = now if self._idle_since_s is None else self._idle_since_s
-            needed = waited - (now - idle_since)
-            self.estimator.started(
-                table.raw[row], table.away[row], stated, waited, needed, small=self._is_small(row)
-            )
+        opens = not self._is_small(row) and self.policy.opens(row)
+        if not opens:
+            self._judge_told(row, now)
         self.crowds.remove(table.number[row])
         self.queue.start(row, now)
-        return self._start(job, now, row)
+        admit = self._start(job, now, row)
+        if opens:
+            self._untold.add(admit.lease)
+        return admit
+
+    def _judge_told(self, row: int, now: float) -> None:
+        """The turn of a ticket has come: learn from what it was told."""
+        table = self.queue.table
+        if not table.raw[row] or table.given_back[row]:
+            return
+        stated = Estimate(table.expected[row], table.bound[row])
+        waited = now - table.issued_s[row]
+        # A slot that stood empty until its owner came back would have been there sooner.
+        idle_since = now if self._idle_since_s is None else self._idle_since_s
+        needed = waited - (now - idle_since)
+        self.estimator.started(
+            table.raw[row], table.away[row], stated, waited, needed, small=self._is_small(row)
+        )
 
     def _refuse(self, reason: Reason, retry_after_s: float | None = None) -> Refuse:
         self._tally.refused += 1
@@ -579,6 +598,7 @@ class HookedAdmission:
         self._tried(lease, now, used=done or _was_used(lease))
         self.pool.close(lease)
         self._unseen.pop(lease.id, None)
+        self._untold.discard(lease.id)
         self._tally.completed += done
         if done:
             self.state.reputation.used(lease.client)
@@ -828,6 +848,9 @@ class HookedAdmission:
         self._late = sum(1 for _ in islice(queue.running_out(now, now + late_s), _MOST_LATE))
         self._fill_ready(now)
         pause, resume = self.policy.preempt(now)
+        for lease in self._untold.intersection(resume) if self._untold else ():
+            self._untold.discard(lease)
+            self._judge_told(queue.table.rows[self.pool.leases[lease].ticket or 0], now)
         small = self._call_small(now)
         call, held_for_due = self.policy.call(now)
         for number in call:

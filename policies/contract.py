@@ -38,6 +38,7 @@ class Job:
     `network` holds the address prefixes that enclose the client, narrow to wide (IPv4 /32 and /24;
     IPv6 /64, /56 and /48), as text keys. `known` says that evidence has earned this client a share
     of its own: an old signed cookie or ticket, places claimed in time, finished downloads.
+    `counts_body` says that only bytes of the body keep its program from giving up.
     """
 
     client: str
@@ -49,6 +50,7 @@ class Job:
     present: bool = False
     network: tuple[str, ...] = ()
     known: bool = False
+    counts_body: bool = False
     #: The name of the priority class that the weight is of, for who reads a ticket; empty: none.
     priority_class: str = ""
 

@@ -15,7 +15,8 @@ up, to the last. So nobody is done later than without admission, as far as speed
 Newcomers run for a moment first, to give them their first bytes and to see what they can take;
 some are then paused. As many may be paused as cost the link little to keep alive; the others wait
 and start in turn, or out of turn as they were told (`policies.backfill`). A paused download is not
-silent (`policies.upkeep`).
+silent (`policies.upkeep`); a waiting one whose program would give up gets as much
+(`policies.openings`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from policies.contract import Forecast, Ranked
 from policies.estimate.shorter_load import ShorterLoad
 from policies.hooks import AdmissionView, Policy
 from policies.leases import Lease
+from policies.openings import Openings
 from policies.preemption import Preemption
 from policies.queue.tickets import WAITING
 from policies.settings import LINK, TICKETS
@@ -68,6 +70,9 @@ class FairPolicy(Policy):
         self._queue = admission.queue
         self._capacity = admission.capacity
         self._preemption = Preemption()
+        self._openings = Openings(admission)
+        #: The ticket that may start now although its turn has not come; 0: none.
+        self._opening = 0
         self._shorter = ShorterLoad()
         self._virtual = VirtualSharing()
         #: Tickets by when their slack is looked at again.
@@ -87,7 +92,9 @@ class FairPolicy(Policy):
             if lease.large:
                 lease.mark = math.inf
                 self._order.append(lease)
-                if lease.paused:
+                if lease.opened:
+                    self._openings.opened(lease)
+                elif lease.paused:
                     self._preemption.inherit()
         table = self._queue.table
         for number, row in table.rows.items():
@@ -234,7 +241,16 @@ class FairPolicy(Policy):
         """Whether the link has use for this download, or it may have a place out of turn."""
         if self.admission.large_room(now) <= 0:
             return False
-        return self._backfill.may_have_place(row, now) or self._in_turn(row)
+        if self._backfill.may_have_place(row, now) or self._in_turn(row):
+            self._opening = 0
+            return True
+        opens = self._known and self._openings.may_open(row, now)
+        self._opening = self._queue.table.number[row] if opens else 0
+        return opens
+
+    def opens(self, row: int) -> bool:
+        """It was called for its first bytes only."""
+        return self._queue.table.number[row] == self._opening > 0
 
     def has_place(self, now: float) -> bool:
         """Slots there are enough; what a returning client may lack is a place."""
@@ -267,7 +283,7 @@ class FairPolicy(Policy):
         if free <= 0 or not self._queue.here:
             return (), False
         called = self._call_in_turn(free) or self._backfill.next_place(now)
-        return called, False
+        return called or (self._openings.next(now) if self._known else ()), False
 
     def _call_in_turn(self, free: int) -> tuple[int, ...]:
         table, capacity = self._queue.table, self._capacity
@@ -299,11 +315,20 @@ class FairPolicy(Policy):
         self._sort()
         capacity = self._capacity
         typical, most = capacity.typical_client_bytes_s, capacity.rate_bytes_s
-        return self._preemption.choose(self._order, capacity.demand_bytes_s, typical, most, now)
+        demand = capacity.demand_bytes_s
+        pause, resume = self._preemption.choose(self._order, demand, typical, most, now)
+        if len(self._openings):
+            for lease in self._order:
+                if lease.opened and not lease.paused:
+                    # Its turn: nobody knows yet what its client can take.
+                    self._openings.over(lease)
+                    self._preemption.probe(lease, now)
+        return pause, resume
 
     def wake_s(self, now: float) -> float | None:
         """When a probe is over, somebody is due, or a slack must be looked at."""
         wakes = [self._preemption.next_s(now), self._backfill.next_s(now)]
+        wakes.append(self._openings.next_s(now))
         if self._looks and self._known:
             wakes.append(max(self._looks[0][0], now + _LOOK_S))
         return min((wake for wake in wakes if wake is not None), default=None)
@@ -358,6 +383,10 @@ class FairPolicy(Policy):
             self._shorter.note(table.remaining[row], now)
         self._backfill.waits(row, now)
 
+    def wants_body(self, row: int, now: float) -> None:
+        """Its turn may come too late for it."""
+        self._openings.wants(self._queue.table.number[row], now)
+
     def comes_back(self, row: int, now: float) -> None:
         """What it had virtually ended with its lease: look at its slack anew."""
         table = self._queue.table
@@ -372,8 +401,9 @@ class FairPolicy(Policy):
 
     def starts(self, lease: Lease, row: int | None, now: float) -> None:
         """A lease has begun: it runs for a moment whatever its rank."""
+        opens = row is not None and self.opens(row)
         if row is not None:
-            self._backfill.starts(row, self._in_turn_lease(lease), now)
+            self._backfill.starts(row, opens or self._in_turn_lease(lease), now)
         self._virtual_now(now)
         if self._known:
             self._sort()
@@ -387,7 +417,10 @@ class FairPolicy(Policy):
         if row is None or self._queue.table.raw[row] == 0.0:
             # Clients that were told a time were noted as they came.
             self._shorter.note(lease.rank_bytes, now)
-        self._preemption.probe(lease, now)
+        if opens:
+            self._openings.opened(lease)
+        else:
+            self._preemption.probe(lease, now)
 
     def _in_turn_lease(self, lease: Lease) -> bool:
         return lease.rank_bytes / lease.weight <= self._last_key()
@@ -402,6 +435,7 @@ class FairPolicy(Policy):
         self._order.remove(lease)
         self._last = self._before = None
         self._preemption.drop(lease)
+        self._openings.over(lease)
         if lease.mark < math.inf:
             self._virtual_now(now)
             self._virtual.end(lease.client, done)

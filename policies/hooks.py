@@ -112,6 +112,10 @@ class Policy:
         """Whether the owner of this ticket, who asks now, may start: its turn and a slot."""
         return self.admission.turn_has_come(row, now)
 
+    def opens(self, row: int) -> bool:
+        """Whether the start of this ticket, just allowed, is no turn: it is paused at once."""
+        return False
+
     def has_place(self, now: float) -> bool:
         """Whether a large job that asked now would start, as a slot is free."""
         return True
@@ -140,6 +144,9 @@ class Policy:
 
     def waits(self, row: int, now: float) -> None:
         """A large job's ticket waits and has been told a time."""
+
+    def wants_body(self, row: int, now: float) -> None:
+        """A large job's client waits here, and only bytes of the body keep it from giving up."""
 
     def leaves(self, row: int, now: float) -> None:
         """A waiting or ready ticket left without a start; the row is still valid."""

@@ -32,6 +32,7 @@ class Lease:
         "lent",
         "mark",
         "network",
+        "opened",
         "paused",
         "rate_bytes_s",
         "remaining_bytes",
@@ -80,6 +81,8 @@ class Lease:
         #: Rank among the running (Fair): lower goes first.
         self.key = 0.0
         self.paused = False
+        #: It only got its first bytes: its turn is still to come (`policies.openings`).
+        self.opened = False
         #: Since when it is paused, in the present stretch.
         self.stopped_s = now
 

@@ -24,7 +24,7 @@ class Preemption:
     def __init__(self) -> None:
         #: Those that run whatever their rank: since when, the latest last.
         self._probes: dict[Lease, float] = {}
-        #: How many are paused.
+        #: How many are paused that have had a turn, or a place out of turn.
         self.count = 0
 
     def inherit(self) -> None:
@@ -38,7 +38,7 @@ class Preemption:
 
     def drop(self, lease: Lease) -> None:
         """The lease is over."""
-        self.count -= lease.paused
+        self.count -= lease.paused and not lease.opened
         self._probes.pop(lease, None)
 
     @property
@@ -69,11 +69,11 @@ class Preemption:
                     taken += cap if cap < most else most
                 if lease.paused:
                     lease.paused = False
-                    self.count -= 1
+                    self.count -= not lease.opened
                     resume.append(lease.id)
             elif not lease.paused:
                 lease.paused, lease.stopped_s = True, now
-                self.count += 1
+                self.count += not lease.opened
                 pause.append(lease.id)
         return tuple(pause), tuple(resume)
 

@@ -19,7 +19,7 @@ from loadtest.sim.outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, RunRecord
 from loadtest.sim.scenario import POLICIES, Scenario
 from loadtest.workloads import File, Visitor, Workload, exp2, release_artefacts
 from policies.contract import Decision, Job, Wait
-from policies.upkeep import TRICKLE_S, trickle_bytes
+from policies.upkeep import kept_alive_bytes_s
 
 
 def population(*visitors: Visitor) -> Workload:
@@ -119,7 +119,7 @@ def test_a_paused_lease_trickles_and_goes_on_where_it_was() -> None:
 
     workload = population(visitor("a", 0.0, 1_000.0, 10_000))
     engine = Engine(workload, Pausing(1), Conditions(1_000.0, manners=PUNCTUAL, socket_bytes=0))
-    kept_s = 3.0 * trickle_bytes(1_000.0) / TRICKLE_S / 1_000.0
+    kept_s = 3.0 * kept_alive_bytes_s(1_000.0, 1) / 1_000.0
     assert ends(engine.run()) == {0: pytest.approx(0.5 + 10.0 + 3.0 - kept_s)}
 
 

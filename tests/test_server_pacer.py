@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from policies.upkeep import TRICKLE_S, trickle_bytes
+from policies.upkeep import BURST_BYTES, MOST_PART, SIP_BYTES, SIP_S
 from server.files.pacer import Pacer, Share
 
 
@@ -27,7 +26,7 @@ class Taker:
         self.trickles: list[float] = []
         self.clock = clock
         self.rate_bytes_s = rate_bytes_s
-        self.sent = 0
+        self.sent = self.sent_bytes = 0
         #: It sends so much at least, as TLS does that was stopped in a larger turn.
         self.least_bytes = 0
         self.waiting = False
@@ -46,6 +45,7 @@ class Taker:
         if not self.paused:
             return None
         self.sent += most_bytes
+        self.sent_bytes = self.sent
         self.sent_at_s = self.clock.seconds()
         self.trickles.append(self.sent_at_s)
         return most_bytes
@@ -197,19 +197,24 @@ def test_a_paused_sender_is_never_silent_for_long(cap: float | None) -> None:
     for taker in busy:
         if cap is not None:
             pacer.ready(taker)
+    began = {}
     for number, taker in enumerate(paused):
         clock.advance(0.007 * (number % 3))
+        began[taker] = clock.seconds()
         taker.paused = True
         pacer.paused(taker)
     run(clock, busy, 30)
     for taker in paused:
         times = [0.0, *taker.trickles, clock.seconds()]
-        assert max(b - a for a, b in pairwise(times)) < TRICKLE_S + 3.0
-        assert len(taker.trickles) >= 30 / (TRICKLE_S + 0.2)
+        assert max(b - a for a, b in pairwise(times)) < SIP_S + 3.0
+        assert len(taker.trickles) >= 30 / (SIP_S + 0.2)
+        # Its first bytes came at once.
+        assert taker.trickles[0] < began[taker] + 0.2
     if cap is not None:
         # What trickles is paid for by the others.
         total = sum(taker.sent for taker in (*busy, *paused))
         assert total <= cap * clock.seconds() * 1.02
+        assert sum(taker.sent for taker in paused) <= MOST_PART * cap * (clock.seconds() + 2.0)
 
 
 def test_who_resumed_trickles_no_more_and_who_was_served_lately_is_not_due() -> None:
@@ -217,6 +222,7 @@ def test_who_resumed_trickles_no_more_and_who_was_served_lately_is_not_due() -> 
     pacer = Pacer(clock, None)
     taker = Taker(pacer, clock, 1e9)
     taker.paused = True
+    taker.sent_bytes = BURST_BYTES
     pacer.paused(taker)
     run(clock, [], 3)
     taker.sent_at_s = clock.seconds()
@@ -224,7 +230,7 @@ def test_who_resumed_trickles_no_more_and_who_was_served_lately_is_not_due() -> 
     assert not taker.trickles
     run(clock, [], 2)
     assert len(taker.trickles) == 1
-    assert taker.sent == trickle_bytes(math.inf)
+    assert taker.sent == SIP_BYTES
     taker.paused = False
     run(clock, [], 20)
     assert len(taker.trickles) == 1

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import random
 import statistics
@@ -241,6 +242,8 @@ class TraceRow:
     live_s: float
     simulated_s: float
     nginx_s: float
+    #: The part of clients that were done later than by nginx, by more than 5 % and 5 s.
+    later: float
     silence_s: float
     faults: int
 
@@ -259,7 +262,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, action="append", help="processes; 1")
     parser.add_argument("--rate", type=float, default=RATE_MBIT, help="of the line, Mbit/s")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--clients", action="store_true", help="name who was later than by nginx")
     given = parser.parse_args()
     if os.getuid():
         parser.error("network namespaces need root")
@@ -271,6 +274,7 @@ def main() -> int:
             folder = Path(name)
             lay_out(folder, workload)
             nginx_s = 0.0
+            plain: dict[float, float] = {}
             runs = [("nginx", "none", 1)]
             runs += itertools.product(
                 given.policy or servers, given.told or TOLD, given.workers or [1]
@@ -284,7 +288,9 @@ def main() -> int:
                 times = [c["done_s"] - c["came_s"] for c in found if c["done_s"] is not None]
                 live = statistics.fmean(times) if times else float("nan")
                 if policy == "nginx":
-                    nginx_s = live
+                    nginx_s, plain = live, _sessions(found)
+                if given.clients:
+                    _show_later(found, plain)
                 rows.append(
                     TraceRow(
                         trace,
@@ -293,6 +299,7 @@ def main() -> int:
                         live,
                         simulated(policy, workload, bound, 3),
                         nginx_s,
+                        len(_later(found, plain)) / len(found),
                         max(c["silence_s"] for c in found),
                         len(found) - len(times),
                     )
@@ -302,15 +309,40 @@ def main() -> int:
     return 0
 
 
+def _sessions(found: Sequence[dict[str, float]]) -> dict[float, float]:
+    """How long each client took, by when it came; infinite if it was never done."""
+    return {
+        one["came_s"]: math.inf if one["done_s"] is None else one["done_s"] - one["came_s"]
+        for one in found
+    }
+
+
+def _later(found: Sequence[dict[str, float]], plain: dict[float, float]) -> list[float]:
+    """Who of these, by when it came, was done later than before by more than 5 % and 5 s."""
+    return [
+        came_s
+        for came_s, took_s in _sessions(found).items()
+        if took_s > max(1.05 * plain[came_s], plain[came_s] + 5.0)
+    ]
+
+
+def _show_later(found: Sequence[dict[str, float]], plain: dict[float, float]) -> None:
+    took = _sessions(found)
+    for came_s in _later(found, plain):
+        one = next(one for one in found if one["came_s"] == came_s)
+        sys.stderr.write(f"{plain[came_s]:.1f} s by nginx, {took[came_s]:.1f} s: {one}\n")
+
+
 def table(rows: Sequence[TraceRow]) -> str:
     """Markdown."""
     columns = "trace|server|told|live mean s|simulated|live ÷ simulated|÷ nginx"
-    columns += "|longest silence s|not done"
+    columns += "|later|longest silence s|not done"
     lines = []
     for row in rows:
         live_s = row.live_s
         ratios = f"{live_s / row.simulated_s:.2f}", f"{live_s / row.nginx_s:.2f}"
-        figures = f"{live_s:.2f}", f"{row.simulated_s:.2f}", *ratios, f"{row.silence_s:.1f}"
+        figures = [f"{live_s:.2f}", f"{row.simulated_s:.2f}", *ratios]
+        figures += [f"{100 * row.later:.1f} %", f"{row.silence_s:.1f}"]
         lines.append([row.trace, row.policy, row.told, *figures, row.faults])
     return markdown.table(columns.split("|"), lines)
 

@@ -33,7 +33,7 @@ from loadtest.workloads import File, Workload
 from policies.contract import AdmissionPolicy, Admit, Job, Refuse, Wait
 from policies.driver import PolicyDriver
 from policies.max_min import Flow, SharedLink
-from policies.upkeep import TRICKLE_S, trickle_bytes
+from policies.upkeep import kept_alive_bytes_s
 
 #: A full socket is empty after so long at the latest, seconds.
 _SOCKET_S = 2.0
@@ -452,7 +452,7 @@ class Engine:
         still = lease is not None and (lease in self._paused or lease in self._tried)
         if client.flow is flow and still and flow.running:
             # Kept from giving up, as `policies.upkeep` says.
-            slow = trickle_bytes(self._link.capacity_bytes_s) / TRICKLE_S
+            slow = kept_alive_bytes_s(self._link.capacity_bytes_s, len(self._paused))
             self._link.change(flow, 0.0, min(slow, client.visitor.rate_bytes_s))
             if self._chronicle is not None:
                 self._chronicle.carried(self.now, client.number, False)

@@ -43,6 +43,12 @@ class ToolRule(BaseModel):
         description="After this many lines the connection is closed; a retry finds its place.",
     )
 
+    counts_body: bool = Field(
+        False,
+        description="Whether header lines may not keep it alive, only the file's bytes: under a "
+        "policy that pauses downloads it gets the first of them after a few seconds (held tools).",
+    )
+
     @field_validator("agent")
     @classmethod
     def _compiles(cls, agent: str) -> str:
@@ -73,13 +79,20 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
         silent_s=_IMPATIENT_S,
         drip_s=_IMPATIENT_S,
         drip_lines=_MANY_LINES,
+        counts_body=True,
     ),
     ToolRule(agent=r"^Debian APT|^APT-|apt-|^ZYpp", manner="hold"),
     # These count bytes of the body only: header lines do not keep them alive. They give up after
     # 30 s and try again, four times in all, and each try finds the old place.
-    ToolRule(agent=r"libdnf|librepo|^cargo[ /]", manner="hold", silent_s=35.0, drip_lines=0),
+    ToolRule(
+        agent=r"libdnf|librepo|^cargo[ /]",
+        manner="hold",
+        silent_s=35.0,
+        drip_lines=0,
+        counts_body=True,
+    ),
     # The same after 10 s, and once only.
-    ToolRule(agent=r"^pacman/", manner="hold", silent_s=15.0, drip_lines=0),
+    ToolRule(agent=r"^pacman/", manner="hold", silent_s=15.0, drip_lines=0, counts_body=True),
     # HttpURLConnection asks for text/html as a browser does, and cannot come back.
     ToolRule(
         agent=r"(^| )Java/[0-9]",

@@ -172,7 +172,7 @@ class LeasedDownload:
         self.token = b""
         self.signed: tuple[int, str] | None = None
         self.lease = admit.lease
-        self.share = Share()
+        self.share = Share(counts_body=job.counts_body)
         self.ticket = admit.ticket
         self.client = job.client
         self.file = job.file

@@ -78,6 +78,7 @@ class Identifier:
             present=holdable,
             network=client.network,
             known=parts.evidence.knows(client, now),
+            counts_body=rule.counts_body,
         )
         return AdmissionRequest(
             request, rep, plan, start, job, rule, proof, has_room, browser, client.cookie

@@ -18,7 +18,7 @@ import math
 from collections import deque
 from typing import Any, Protocol
 
-from policies.upkeep import TRICKLE_S, trickle_bytes
+from policies.upkeep import BURST_BYTES, SIP_S, UpkeepBudget
 from server.http.clock import Clock, cancel
 
 TICK_S = 0.01
@@ -36,14 +36,17 @@ _CLAIM_S = 0.03
 _GOODPUT_WINDOW_S = 1.0
 #: Trickles that are due within this of each other leave together.
 _TOGETHER_S = 0.05
+#: A paused sender that could not begin is asked again after this, seconds.
+_BEGINS_S = 0.5
 
 
 class Paced(Protocol):
     """A body sender as the pacer sees it."""
 
     share: Share
-    #: When it last sent something.
+    #: When it last sent something, and how much it has sent.
     sent_at_s: float
+    sent_bytes: int
 
     def push(self, most_bytes: int) -> int:
         """Send about so many bytes now; returns how many went.
@@ -97,9 +100,11 @@ class Alone:
 class Share:
     """One download's part of what leaves: its connections take turns in it."""
 
-    __slots__ = ("__weakref__", "in_ring", "senders")
+    __slots__ = ("__weakref__", "counts_body", "in_ring", "senders")
 
-    def __init__(self) -> None:
+    def __init__(self, *, counts_body: bool = False) -> None:
+        #: Whether its program is known to count bytes of the body, see `policies.upkeep`.
+        self.counts_body = counts_body
         self.senders: deque[Paced] = deque()
         self.in_ring = False
 
@@ -145,8 +150,10 @@ class Pacer:
         self._short = False
         self.sent_bytes_total = 0
         self._marks: deque[tuple[float, int]] = deque()
-        #: Paused senders by when their next trickle is due; one that resumed goes when it surfaces.
-        self._paused: list[tuple[float, int, Paced]] = []
+        #: Paused senders by when their next trickle is due, with their last burst; one that resumed
+        #: goes when it surfaces.
+        self._paused: list[tuple[float, int, float, Paced]] = []
+        self._upkeep = UpkeepBudget(reactor.seconds())
         self._pauses = 0
         self._trickle_call: Any = None
 
@@ -208,10 +215,13 @@ class Pacer:
 
         Never call it again before that.
         """
-        due_s = max(paced.sent_at_s + TRICKLE_S, self.now())
+        # One that has sent nothing yet is due at once; for others the last run was a burst.
+        begun = paced.sent_bytes >= BURST_BYTES
+        burst_s = paced.sent_at_s if begun else -math.inf
+        due_s = max(paced.sent_at_s + SIP_S, self.now()) if begun else self.now()
         self._pauses += 1
-        heapq.heappush(self._paused, (due_s, self._pauses, paced))
-        if self._paused[0][2] is paced:
+        heapq.heappush(self._paused, (due_s, self._pauses, burst_s, paced))
+        if self._paused[0][3] is paced:
             self._wake_for_trickle()
 
     def now(self) -> float:
@@ -279,29 +289,40 @@ class Pacer:
             self._tick_call = self._reactor.callLater(TICK_S, self._tick)
 
     def _wake_for_trickle(self) -> None:
-        cancel(self._trickle_call)
-        self._trickle_call = None
-        if self._paused:
-            delay_s = max(_TOGETHER_S, self._paused[0][0] - self.now())
-            self._trickle_call = self._reactor.callLater(delay_s, self._trickle)
+        if not self._paused:
+            return
+        delay_s = max(_TOGETHER_S, self._paused[0][0] - self.now())
+        call = self._trickle_call
+        if call is not None and call.active() and call.getTime() <= self.now() + delay_s:
+            # However many are paused just now, those that are due are not put off.
+            return
+        cancel(call)
+        self._trickle_call = self._reactor.callLater(delay_s, self._trickle)
 
     def _trickle(self) -> None:
         self._trickle_call = None
         now = self.now()
         rate = self._bandwidth_bytes_s
-        most_bytes = trickle_bytes(math.inf if rate is None else rate)
-        due: list[Paced] = []
+        upkeep = self._upkeep
+        upkeep.fill(math.inf if rate is None else rate, now)
+        sip_s = upkeep.sip_s(len(self._paused))
+        due: list[tuple[float, Paced]] = []
         while self._paused and self._paused[0][0] <= now + _TOGETHER_S:
-            due.append(heapq.heappop(self._paused)[2])
-        for paced in due:
-            due_s = paced.sent_at_s + TRICKLE_S
-            if due_s <= now + _TOGETHER_S:
-                # It may be that its socket takes nothing: then there is enough under way.
-                due_s = now + TRICKLE_S
+            due.append(heapq.heappop(self._paused)[2:])
+        for burst_s, paced in due:
+            due_s = paced.sent_at_s + sip_s
+            if paced.sent_bytes < BURST_BYTES or due_s <= now + _TOGETHER_S:
+                most_bytes = upkeep.share(now - burst_s, counts=paced.share.counts_body)
                 sent = paced.trickle(most_bytes)
                 if sent is None:
                     continue
                 self.charge(sent)
+                upkeep.spend(sent)
+                if sent >= BURST_BYTES:
+                    burst_s = now
+                # It may be that its socket takes nothing: then there is enough under way. One that
+                # could not begin yet soon can.
+                due_s = now + (sip_s if paced.sent_bytes else _BEGINS_S)
             self._pauses += 1
-            heapq.heappush(self._paused, (due_s, self._pauses, paced))
+            heapq.heappush(self._paused, (due_s, self._pauses, burst_s, paced))
         self._wake_for_trickle()
