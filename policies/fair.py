@@ -184,12 +184,15 @@ class FairPolicy(Policy):
         speed = self._capacity.speed(lease)
         if lease.mark == math.inf:
             lease.mark = self._enter(lease.client, lease.remaining_bytes, speed)
-        slack_s = self._slack_s(lease.client, lease.mark, lease.remaining_bytes / speed)
-        together = max(speed, self._speeds.get(lease.client, 0.0))
-        if self._virtual.is_served(lease.client, together):
+        together = self._speeds.get(lease.client, 0.0)
+        if together < speed:
+            together = speed
+        most = self._virtual.most_bytes_s(lease.client)
+        if together <= most:
             return _LIMITED + key
-        if self._virtual.is_served(lease.client, together, _NEARLY):
+        if together <= _NEARLY * most:
             return _NEARLY_LIMITED + key
+        slack_s = self._slack_s(lease.client, lease.mark, lease.remaining_bytes / speed)
         return _URGENT + key if slack_s <= 0.0 else key
 
     def _sums(self) -> tuple[list[float], list[int]]:

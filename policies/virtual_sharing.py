@@ -163,15 +163,17 @@ class VirtualSharing:
             for flow in network.flows.values():
                 self._link.weigh(flow, weight)
 
-    def is_served(self, client: str, speed_bytes_s: float, nearly: float = 1.0) -> bool:
-        """Whether a client that takes so much with all it fetches at once is given that.
+    def most_bytes_s(self, client: str) -> float:
+        """What this client is given at most, with all that it fetches at once.
 
-        Up to `nearly` times as much counts, too.
+        One that takes no more is served as fast as if it were alone.
         """
         assert self._link is not None
-        network = self._networks.get(self._network_of.get(client, ""))
-        weight = 1.0 if network is None else network.weight
-        return speed_bytes_s <= nearly * weight * self._link.level_bytes_s
+        level = self._link.level_bytes_s
+        if client in self._network_of:
+            network = self._networks.get(self._network_of[client])
+            return level if network is None else network.weight * level
+        return level
 
     def left_s(self, client: str, mark: float) -> float:
         """Seconds until the download that ends at this mark would be done; 0 if it would be now."""

@@ -150,11 +150,12 @@ class Engine:
     def _tick(self) -> None:
         now, sight = self.now, self._sight
         flows, sizes = {}, {}
+        accept_s, paused = self.conditions.accept_s, self._paused
         for lease, clients in self._leases.items():
-            flow = clients[0].flow
-            begun = flow is not None and now >= clients[0].admitted_s + self.conditions.accept_s
-            if flow is not None and begun and lease not in self._paused:
-                flows[lease], sizes[lease] = flow, self._file_of(clients[0]).size_bytes
+            client = clients[0]
+            flow = client.flow
+            if flow is not None and lease not in paused and now >= client.admitted_s + accept_s:
+                flows[lease], sizes[lease] = flow, self._file_of(client).size_bytes
         if self._swarm is not None:
             self._swarm.move(now, self._origin_bytes)
         if self.conditions.reader_bytes:
@@ -165,11 +166,8 @@ class Engine:
             self._stop(lease, now)
         for lease in held - self._tried:
             self._go_on(lease, now)
-        for lease, flow in flows.items():
-            if lease not in self._tried and flow.running:
-                rate = sight.rate(lease, flow, now)
-                left = math.ceil(self._link.remaining(flow))
-                self._driver.progress(lease, now, left, rate, sight.held_back(lease, flow))
+        for lease, left, rate, held_back in sight.progress(now, flows):
+            self._driver.progress(lease, now, left, rate, held_back)
         self._driver.observe(goodput, sight.busy, now, sight.found_bytes_s)
         self._settle()
 

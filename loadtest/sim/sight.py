@@ -9,7 +9,7 @@ but what `policies.bottleneck` finds.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from loadtest.sim.conditions import Conditions
 from policies.bottleneck import Bottleneck, LineOrders, Sample
@@ -76,31 +76,38 @@ class Sight:
             self._line_bytes_s = line_bytes_s
             self._cap(self.orders)
         if self._bottleneck is not None:
-            samples = []
+            samples, busy, remaining, rate = [], self.busy, link.remaining, link.rate
             for lease, flow in flows.items():
-                left = math.ceil(link.remaining(flow))
-                samples.append(Sample(lease, sizes[lease] - left, left, self.stuck(flow)))
+                left = math.ceil(remaining(flow))
+                stuck = not busy or rate(flow) >= flow.cap_bytes_s
+                samples.append(Sample(lease, sizes[lease] - left, left, stuck))
             acked = int(link.delivered_bytes)
             self._cap(self._bottleneck.observe(now, acked, 0, self.busy, samples))
         then, bytes_then = self._ticked
         self._ticked = (now, link.delivered_bytes)
         return (link.delivered_bytes - bytes_then) / (now - then) if now > then else 0.0
 
-    def rate(self, lease: int, flow: Flow, now: float) -> float:
-        """What the transfer was seen to get, as the live server measures it."""
-        looked_s, left, rate = self._looks[lease]
-        passed = now - looked_s
-        if passed < max(self._look_s, 1e-9):
-            return rate
-        remaining = self._link.remaining(flow)
-        fresh = (left - remaining) / passed
-        if rate == 0.0:
-            rate = fresh
-        else:
-            rate += (fresh - rate) * min(1.0, passed / _SMOOTHING_S)
-        self._looks[lease] = (now, remaining, rate)
-        return rate
+    def progress(
+        self, now: float, flows: Mapping[int, Flow]
+    ) -> Iterator[tuple[int, int, float, bool | None]]:
+        """What the live server measures of each running transfer.
 
-    def held_back(self, lease: int, flow: Flow) -> bool | None:
-        """Whether its client may be faster than it is, as far as the server knows."""
-        return self.orders.held_back(lease, self.stuck(flow))
+        What it has left, its rate, and whether its client may be faster than it is, as far as the
+        server knows. Nothing may change on the link until the last was looked at.
+        """
+        link, looks, orders, busy = self._link, self._looks, self.orders, self.busy
+        look_s = max(self._look_s, 1e-9)
+        for lease, flow in flows.items():
+            if lease in orders.hold or not flow.running:
+                continue
+            looked_s, left, rate = looks[lease]
+            remaining, passed = link.remaining(flow), now - looked_s
+            if passed >= look_s:
+                fresh = (left - remaining) / passed
+                if rate == 0.0:
+                    rate = fresh
+                else:
+                    rate += (fresh - rate) * min(1.0, passed / _SMOOTHING_S)
+                looks[lease] = (now, remaining, rate)
+            stuck = not busy or link.rate(flow) >= flow.cap_bytes_s
+            yield lease, math.ceil(remaining), rate, orders.held_back(lease, stuck)
