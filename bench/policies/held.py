@@ -47,7 +47,7 @@ TOOLS = {
 
 
 @dataclass
-class Seen:
+class HeldOutcome:
     """What one client of the crowd, or one tool, has had; seconds from the start."""
 
     name: str
@@ -61,12 +61,12 @@ class Seen:
 
 
 @dataclass
-class Trial:
+class HeldCrowd:
     """One run, inside the namespace of the clients."""
 
     agent: str
     began_s: float = 0.0
-    seen: list[Seen] = field(default_factory=list)
+    seen: list[HeldOutcome] = field(default_factory=list)
 
     def now(self) -> float:
         """Seconds from the start."""
@@ -89,7 +89,7 @@ class Trial:
         await asyncio.gather(*tasks, *tools, return_exceptions=True)
 
     async def _client(self, file: str, number: int, at_s: float) -> None:
-        seen = Seen(file.rstrip("0123456789"), at_s)
+        seen = HeldOutcome(file.rstrip("0123456789"), at_s)
         self.seen.append(seen)
         await asyncio.sleep(at_s)
         host = f"10.91.{1 + number // 200}.{1 + number % 200}"
@@ -121,7 +121,7 @@ class Trial:
             writer.close()
 
     async def _tool(self, name: str, number: int, at_s: float) -> None:
-        seen = Seen(name, at_s)
+        seen = HeldOutcome(name, at_s)
         self.seen.append(seen)
         await asyncio.sleep(at_s)
         host = f"10.91.100.{1 + number}"
@@ -142,7 +142,7 @@ class Trial:
         seen.fault = "" if tool.returncode == 0 else text.decode().strip()[-90:] or "failed"
 
 
-def report(rows: list[Seen], line_bytes_s: float) -> str:
+def report(rows: list[HeldOutcome], line_bytes_s: float) -> str:
     """What came of it, in lines."""
     small = [row for row in rows if row.name == "small"]
     large = [row for row in rows if row.name == "large"]
@@ -178,7 +178,7 @@ def main() -> int:
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.inside:
-        trial = Trial(given.agent)
+        trial = HeldCrowd(given.agent)
         asyncio.run(trial.run())
         sys.stdout.write(json.dumps([asdict(row) for row in trial.seen]))
         return 0
@@ -201,7 +201,7 @@ def main() -> int:
                 timeout=400,
                 check=True,
             )
-    rows = [Seen(**row) for row in json.loads(done.stdout)]
+    rows = [HeldOutcome(**row) for row in json.loads(done.stdout)]
     sys.stdout.write(report(rows, given.rate * 1e6 / 8) + "\n")
     return 1 if any(row.fault for row in rows if row.name in TOOLS) else 0
 
