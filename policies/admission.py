@@ -744,8 +744,9 @@ class HookedAdmission:
         return not self.crowds.is_full(lease.network, slots, shares, now)
 
     def _others_wait(self, network: str) -> bool:
-        """Whether somebody is here in his turn who is not of this crowd."""
-        return self.queue.forward() > self.crowds.tickets_of(network)
+        """Whether somebody is here in his turn who is surely not of this crowd."""
+        crowds = self.crowds
+        return self.queue.forward() - len(crowds.unknown) > crowds.tickets_of(network)
 
     def _give_back_lent(self, now: float) -> None:
         """While others wait, a crowd that has slots beyond its part gives up the youngest.
@@ -1221,8 +1222,11 @@ class HookedAdmission:
 
     def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
         """See `AdmissionPolicy.restore`."""
-        queue = self.queue
+        queue, rows = self.queue, tuple(rows)
         queue.restore(rows, now, now + self.settings.ticket_ttl_s, self.is_large)
+        for row in rows:
+            if row.number in queue.table.rows:
+                self.crowds.restore(row.number)
         queue.next_number = max(queue.next_number, next_number)
 
     def snapshot(self, now: float) -> Snapshot:

@@ -40,9 +40,20 @@ _MEMORY_S, _REMEMBERED = 60.0, 10_000
 class Crowds:
     """Counts what each network's strangers have in front, and who of them stands back."""
 
-    __slots__ = ("_back", "_in_front", "_of", "_owing", "_tickets", "_wasted", "_without_slot")
+    __slots__ = (
+        "_back",
+        "_in_front",
+        "_of",
+        "_owing",
+        "_tickets",
+        "_wasted",
+        "_without_slot",
+        "unknown",
+    )
 
     def __init__(self) -> None:
+        #: Tickets of an earlier run: they may be of any crowd.
+        self.unknown: set[int] = set()
         #: Tickets in front and leases with a slot, and leases that lost theirs, by network.
         self._in_front: Counter[str] = Counter()
         self._without_slot: Counter[str] = Counter()
@@ -100,8 +111,14 @@ class Crowds:
         else:
             self._front(number, network)
 
+    def restore(self, number: int) -> None:
+        """A ticket of an earlier run: whose it is nobody knows until its client asks again."""
+        if number not in self._of:
+            self.unknown.add(number)
+
     def remove(self, number: int) -> None:
         """A ticket is over, or has become a lease; others than strangers' are ignored."""
+        self.unknown.discard(number)
         network = self._of.pop(number, None)
         if network is not None and not self._drop_back(number, network):
             self._leave_front(number, network)
