@@ -166,7 +166,7 @@ class Downloads(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         whole=st.booleans(),
-        size=st.sampled_from([SIZE, SIZE, SIZE, 7, None]),
+        size=st.sampled_from([SIZE, SIZE, SIZE, 7, 0, None]),
         validator=st.sampled_from(["a", "a", "a", None, "b"]),
         start=st.sampled_from([None, 0, 50_000]),
         off=st.sampled_from([0, 0, 0, 1]),
@@ -244,7 +244,7 @@ class Downloads(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         start=st.sampled_from([None, 0, SIZE + 1]),
-        size=st.sampled_from([None, 7, SIZE]),
+        size=st.sampled_from([None, 0, 7, SIZE]),
     )
     def outside(self, data: st.DataObject, start: int | None, size: int | None) -> None:
         self.hear(OutsideFile(self.pick(data), start, size))

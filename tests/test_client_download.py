@@ -283,6 +283,37 @@ def test_of_two_sizes_that_of_the_mirror_named_first_counts_not_of_who_answers_f
     assert one.right()
 
 
+@pytest.mark.parametrize("ways", [{}, {"ranges": False}, {"chunked": True}], ids=str)
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_empty_copy_is_not_believed_where_another_mirror_has_bytes(
+    one: Run, ways: dict[str, bool], count: int
+) -> None:
+    """A mirror that was filled only in name, and named first, used to make the file empty."""
+    empty = Behaviour(b"", etag=None, **ways)  # type: ignore[arg-type]
+    late = Behaviour(DATA, delay_s=0.1, busy_times=1, retry_after="0")
+    with running(*[empty] * count, late) as mirrors:
+        urls = [mirror.url for mirror in mirrors]
+        result = one.get(*urls)
+        assert {report.dropped for report in result.sources[:count]} == {"its copy is empty"}
+        assert one.right()
+        nothing = ("sha256", hashlib.sha256().digest())
+        assert one.get(*urls, checksum=nothing).size_bytes == 0
+
+
+@pytest.mark.parametrize("ways", [{}, {"ranges": False}, {"chunked": True}], ids=str)
+def test_a_file_is_empty_where_all_mirrors_that_can_be_asked_say_so(
+    one: Run, ways: dict[str, bool]
+) -> None:
+    empty = Behaviour(b"", **ways)  # type: ignore[arg-type]
+    with running(empty, empty, empty) as mirrors:
+        urls = [mirror.url for mirror in mirrors]
+        assert one.get(*urls).notes == ()
+    assert one.path.read_bytes() == b""
+    with running(Behaviour(b""), Behaviour(DATA, status=404)) as mirrors:
+        (note,) = one.get(*(m.url for m in mirrors)).notes
+    assert "could not be asked" in note
+
+
 def test_a_mirror_that_packs_the_file_is_left_out(one: Run) -> None:
     packing = Behaviour(WRONG, rate=RATE, headers=(("Content-Encoding", "gzip"),))
     with running(packing, Behaviour(DATA, rate=RATE)) as mirrors:

@@ -40,6 +40,8 @@ def answered(state: State, event: Answered, now: float) -> Actions:
         return faults.drop(state, mirror, f"it sends the file packed ({event.coding})")
     actions: Actions = []
     size = body.size_bytes
+    if size == 0 and faults.doubts_empty(state, mirror):
+        return faults.empty(state, mirror)
     if size is not None and state.board is not None and state.size_bytes >= UNKNOWN_SIZE:
         state.size_bytes = size
         actions.append(Settle(size))

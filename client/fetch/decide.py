@@ -46,6 +46,7 @@ from client.fetch.events import (
     WholeEnded,
     WrongBytes,
 )
+from client.fetch.faults import EMPTY
 from client.fetch.state import DownloadPhase, MirrorState, State
 
 
@@ -109,8 +110,7 @@ def _note(state: State, event: Event, now: float) -> list[Action]:
         case WholeEnded():
             whole_answers.end(state, event.lane)
         case ShortEnd():
-            state.size_bytes = event.size_bytes
-            return [Settle(event.size_bytes), Wake()]
+            return _short_end(state, event)
         case MirrorsFound():
             return acceptance.mirrors_found(state, event.findings, state.size_bytes, now)
         case SessionJoined():
@@ -118,6 +118,15 @@ def _note(state: State, event: Event, now: float) -> list[Action]:
         case SessionLeft():
             return _session_left(state, event.mirror)
     return []
+
+
+def _short_end(state: State, event: ShortEnd) -> list[Action]:
+    mirror = state.mirror_of(event.lane)
+    if event.size_bytes == 0 and faults.doubts_empty(state, mirror):
+        actions = faults.empty(state, mirror)
+        return actions if state.over else [*actions, *faults.start_over(state, mirror, EMPTY)]
+    state.size_bytes = event.size_bytes
+    return [Settle(event.size_bytes), Wake()]
 
 
 def _start(state: State, event: Started, now: float) -> list[Action]:

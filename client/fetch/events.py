@@ -139,6 +139,7 @@ class WholeEnded(NamedTuple):
 class ShortEnd(NamedTuple):
     """An answer of untold length has ended: there ends the file."""
 
+    lane: int
     size_bytes: int
 
 

@@ -5,6 +5,7 @@ Every function changes the state and returns what is to be done.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 from client.fetch import planning
@@ -69,6 +70,7 @@ _TELLING = (
     FailureReason.PROTOCOL,
 )
 _MOST_RESTARTS = 3
+EMPTY = "its copy is empty"
 Actions = list[Action]
 
 
@@ -240,6 +242,8 @@ def redirected(state: State, lane: int, location: str) -> Actions:
 def outside(state: State, event: OutsideFile) -> Actions:
     """What was asked for lies outside the mirror's copy."""
     mirror = state.mirror_of(event.lane)
+    if event.size_bytes == 0 and doubts_empty(state, mirror):
+        return empty(state, mirror)
     if state.board is None:
         # Asked in the dark for a part of a small file.
         mirror.beyond = True
@@ -290,7 +294,7 @@ def drop(state: State, mirror: Mirror, text: str) -> Actions:
 
 
 def _last_hope(state: State, text: str) -> Actions:
-    called = revive(state)
+    called = revive(state) or _empty_after_all(state)
     if called:
         return called
     if state.reasons and len(state.mirrors) == 1:
@@ -337,6 +341,37 @@ def changed(state: State, mirror: Mirror, text: str) -> Actions:
     if state.others(mirror):
         return drop(state, mirror, text)
     return start_over(state, mirror, text)
+
+
+def doubts_empty(state: State, mirror: Mirror) -> bool:
+    """Whether the word of this mirror that the file has no bytes is not enough: a copy that was
+    only begun looks so, and another mirror has bytes, or may have."""
+    if 0 in (state.size_bytes, state.promised_bytes) or _is_of_nothing(state.options.checksum):
+        return False
+    return any(other.size_bytes != 0 for other in state.mirrors if other is not mirror)
+
+
+def _is_of_nothing(digest: tuple[str, bytes] | None) -> bool:
+    return digest is not None and hashlib.new(digest[0]).digest() == digest[1]
+
+
+def empty(state: State, mirror: Mirror) -> Actions:
+    """The mirror's copy has no bytes, which is doubted: ask the others."""
+    mirror.size_bytes = 0
+    return drop(state, mirror, EMPTY)
+
+
+def _empty_after_all(state: State) -> Actions:
+    """Nobody is left, and nobody had bytes: the file is what those say that answered."""
+    told = [mirror for mirror in state.mirrors if mirror.size_bytes is not None]
+    if state.board is not None or not told or any(mirror.size_bytes for mirror in told):
+        return []
+    for mirror in told:
+        mirror.state, mirror.dropped = MirrorState.READY, None
+    if len(told) < len(state.mirrors):
+        text = "the file is empty, as far as mirrors answered: the others could not be asked"
+        state.notes.append(text)
+    return [SetUp(0)]
 
 
 def disagrees(state: State, mirror: Mirror, size: int | None) -> Actions:

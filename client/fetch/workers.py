@@ -459,7 +459,7 @@ class FileBytes:
             return
         # The answer ended before its block did.
         if driver.state.size_bytes == UNKNOWN_SIZE:
-            driver.hear(ShortEnd(block.position))
+            driver.hear(ShortEnd(worker.lane, block.position))
         else:
             driver.intake.board.ended(block, driver.network.now())
 
