@@ -60,7 +60,8 @@ def kept_alive_bytes_s(rate_bytes_s: float, paused: int) -> float:
 class UpkeepBudget:
     """How much a paused download may send now, so that all together keep to their part.
 
-    The caller says when, and what it sent; `rate_bytes_s` is infinite where nobody knows the line.
+    The caller says when, and what was sent, first by others that pay from the same bucket; and
+    `rate_bytes_s` is infinite where nobody knows the line.
     """
 
     __slots__ = ("_at_s", "_due_s", "_left", "_rate")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
+from policies.upkeep import BURST_BYTES, MOST_PART, SIP_S
 from server.cluster.common_memory import CommonCounts, CommonLine, CommonMemory
-from server.files.pacer import Pacer
+from server.files.pacer import Pacer, Share
 from tests.test_server_pacer import Taker, run
 
 CAP = 2_000_000.0
@@ -59,14 +62,44 @@ def test_a_process_that_stands_still_takes_nothing_along() -> None:
     assert taker.sent == pytest.approx(4 * CAP, rel=0.1)
 
 
+def test_paused_downloads_of_all_processes_are_kept_alive_out_of_one_allowance() -> None:
+    clock = Clock()
+    pacers, _ = _processes(clock, [], [], [], [])
+    paused: list[Taker] = []
+
+    def pause(pacer: Pacer, count: int, seconds: float) -> float:
+        """What all get while so many more are paused."""
+        for _ in range(count):
+            paused.append(Taker(pacer, clock, 1e9, Share(counts_body=True)))
+            paused[-1].paused = True
+            pacer.paused(paused[-1])
+        before = sum(taker.sent for taker in paused)
+        run(clock, [], seconds)
+        return sum(taker.sent for taker in paused) - before
+
+    # The first has been alone at it for long when the others come.
+    at_most = MOST_PART * CAP
+    assert pause(pacers[0], 500, 60) <= at_most * 62 + BURST_BYTES
+    for pacer in pacers[1:3]:
+        pause(pacer, 100, 0.0)
+    taken = pause(pacers[3], 100, 60)
+    assert 0.8 * at_most * 60 <= taken <= at_most * 62 + 4 * BURST_BYTES
+    for taker in paused[500:]:
+        times = [60.0, *taker.trickles, clock.seconds()]
+        assert max(b - a for a, b in pairwise(times)) < 2.0 * SIP_S
+
+
 def test_a_process_that_is_started_again_goes_on_with_the_sum() -> None:
     memory = CommonMemory(2)
     other = CommonLine(memory, 0)
-    CommonLine(memory, 1).tell(5_000, 3)
+    before = CommonLine(memory, 1)
+    before.tell(5_000, 3)
+    before.tell_kept(7, 300)
     again = CommonLine(memory, 1)
-    assert (other.sent_bytes(), other.waiting()) == (5_000, 0)
+    assert (other.sent_bytes(), other.waiting(), other.kept()) == (5_000, 0, (0, 300))
     again.tell(10, 1)
-    assert (other.sent_bytes(), other.waiting()) == (5_010, 1)
+    again.tell_kept(2, 5)
+    assert (other.sent_bytes(), other.waiting(), other.kept()) == (5_010, 1, (2, 305))
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5)), max_size=60))

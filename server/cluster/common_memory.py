@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import mmap
 
-#: Of each process: what it has sent, and how many of its downloads the cap holds back.
-_SENT, _WAITING, _FIELDS = 0, 1, 8
+#: Of each process: what it has sent, how many of its downloads the cap holds back, how many are
+#: paused, and what it has spent to keep those alive.
+_SENT, _WAITING, _PAUSED, _KEPT, _FIELDS = 0, 1, 2, 3, 8
 #: Addresses are counted in two tables of so many cells each, by independent parts of their hash;
 #: the smaller of the two counts holds. With ten thousand addresses one in fifty counts too high.
 _CELLS = 1 << 16
@@ -37,9 +38,10 @@ class CommonLine:
         self._sums = memory.sums
         self._own = row * _FIELDS
         self._others = [one * _FIELDS for one in range(memory.processes) if one != row]
-        #: What the process before this one in the row had sent.
+        #: What the process before this one in the row had sent, and spent on paused downloads.
         self._before = self._sums[self._own + _SENT]
-        self._sums[self._own + _WAITING] = 0
+        self._kept_before = self._sums[self._own + _KEPT]
+        self._sums[self._own + _WAITING] = self._sums[self._own + _PAUSED] = 0
 
     def tell(self, sent_bytes_total: int, waiting: int) -> None:
         """See `Others`."""
@@ -53,6 +55,16 @@ class CommonLine:
     def waiting(self) -> int:
         """See `Others`."""
         return sum(self._sums[one + _WAITING] for one in self._others)
+
+    def tell_kept(self, paused: int, spent_bytes_total: int) -> None:
+        """See `Others`."""
+        self._sums[self._own + _PAUSED] = paused
+        self._sums[self._own + _KEPT] = self._kept_before + spent_bytes_total
+
+    def kept(self) -> tuple[int, int]:
+        """See `Others`."""
+        paused = sum(self._sums[one + _PAUSED] for one in self._others)
+        return paused, sum(self._sums[one + _KEPT] for one in self._others)
 
 
 class CommonCounts:

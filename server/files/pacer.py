@@ -81,6 +81,14 @@ class Others(Protocol):
         """How many downloads the cap holds back at others."""
         ...
 
+    def tell_kept(self, paused: int, spent_bytes_total: int) -> None:
+        """How many are paused in this process, and what it has spent to keep them alive."""
+        ...
+
+    def kept(self) -> tuple[int, int]:
+        """The same of all others."""
+        ...
+
 
 class Alone:
     """There are none: `Others` of one process."""
@@ -95,6 +103,13 @@ class Alone:
     def waiting(self) -> int:
         """Nobody."""
         return 0
+
+    def tell_kept(self, paused: int, spent_bytes_total: int) -> None:
+        """Nobody hears it."""
+
+    def kept(self) -> tuple[int, int]:
+        """Nobody, and nothing."""
+        return 0, 0
 
 
 class Share:
@@ -154,6 +169,8 @@ class Pacer:
         #: goes when it surfaces.
         self._paused: list[tuple[float, int, float, Paced]] = []
         self._upkeep = UpkeepBudget(reactor.seconds())
+        self._kept_total = 0
+        self._others_kept = self._others.kept()[1]
         self._pauses = 0
         self._trickle_call: Any = None
 
@@ -304,8 +321,12 @@ class Pacer:
         now = self.now()
         rate = self._bandwidth_bytes_s
         upkeep = self._upkeep
+        paused, kept = self._others.kept()
+        # All pay from one bucket: each takes from its own what others have spent.
+        upkeep.spend(kept - self._others_kept)
         upkeep.fill(math.inf if rate is None else rate, now)
-        sip_s = upkeep.sip_s(len(self._paused))
+        self._others_kept = kept
+        sip_s = upkeep.sip_s(len(self._paused) + paused)
         due: list[tuple[float, Paced]] = []
         while self._paused and self._paused[0][0] <= now + _TOGETHER_S:
             due.append(heapq.heappop(self._paused)[2:])
@@ -318,6 +339,7 @@ class Pacer:
                     continue
                 self.charge(sent)
                 upkeep.spend(sent)
+                self._kept_total += sent
                 if sent >= BURST_BYTES:
                     burst_s = now
                 # It may be that its socket takes nothing: then there is enough under way. One that
@@ -325,4 +347,5 @@ class Pacer:
                 due_s = now + (sip_s if paced.sent_bytes else _BEGINS_S)
             self._pauses += 1
             heapq.heappush(self._paused, (due_s, self._pauses, burst_s, paced))
+        self._others.tell_kept(len(self._paused), self._kept_total)
         self._wake_for_trickle()
