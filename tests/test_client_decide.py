@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -66,6 +68,7 @@ class Downloads(RuleBasedStateMachine):
     """Does what a driver does, with lanes that open at once and bytes that need no time."""
 
     state: State
+    failure: Exception | None = None
     now = 0.0
 
     @initialize(
@@ -140,8 +143,9 @@ class Downloads(RuleBasedStateMachine):
             case FinishFile():
                 state.phase = DownloadPhase.OVER
                 self.over = True
-            case Fail():
+            case Fail(problem):
                 assert state.over
+                self.failure = problem
                 self.over = True
 
     def join(self, lane: int) -> None:
@@ -365,6 +369,46 @@ class Downloads(RuleBasedStateMachine):
             covered = sum(b - a for a, b in board.free.within(start, end))
             if covered < end - start:
                 assert under_way
+
+
+def _goes_well(run: Downloads, lane: int) -> None:
+    pass
+
+
+def _cuts(run: Downloads, lane: int) -> None:
+    run.close(lane)
+    run.hear(BrokeOff(lane, Break(0, 0, 0, False, False), "broke"))
+
+
+def _falls_silent(run: Downloads, lane: int) -> None:
+    run.now += 40.0
+    run.hear(Silent(lane, 40.0, 0.01, False))
+
+
+@pytest.mark.parametrize("spoil", [_goes_well, _cuts, _falls_silent])
+@pytest.mark.parametrize("mirrors", [1, 2])
+def test_a_server_whose_size_changes_with_each_answer_is_soon_given_up(
+    mirrors: int, spoil: Callable[[Downloads, int], None]
+) -> None:
+    """It was asked for minutes, and the mirror with the right copy was dropped on its word."""
+    run = Downloads()
+    run.begin(mirrors, False, False, 1, 5)
+    for number in range(100):
+        for lane in sorted(run.open):
+            if lane in run.open and not run.over:
+                fickle = run.state.lane_mirrors[lane] == 0
+                size = SIZE + 1 + number if fickle else SIZE
+                body = Body(0, 1000, size, False, None, Granted(None, None))
+                run.hear(Answered(lane, 0, body, run.now))
+                if fickle and lane in run.open and not run.over:
+                    spoil(run, lane)
+        if run.over or not run.state.mirrors[0].alive:
+            break
+        run.time_passes(1.0)
+    text = "it tells another size of the file with each answer"
+    assert run.now < 130
+    assert run.state.mirrors[0].dropped == text if mirrors > 1 else text in str(run.failure)
+    assert run.over == (mirrors == 1)
 
 
 TestDownloads = Downloads.TestCase

@@ -40,6 +40,8 @@ def answered(state: State, event: Answered, now: float) -> Actions:
         return faults.drop(state, mirror, f"it sends the file packed ({event.coding})")
     actions: Actions = []
     size = body.size_bytes
+    if faults.tells_another_size(mirror, size):
+        return faults.fickle(state, mirror)
     if size == 0 and faults.doubts_empty(state, mirror):
         return faults.empty(state, mirror)
     if size is not None and state.board is not None and state.size_bytes >= UNKNOWN_SIZE:
@@ -48,7 +50,7 @@ def answered(state: State, event: Answered, now: float) -> Actions:
     if size is not None and state.size_bytes not in (UNKNOWN_SIZE, size):
         return [*actions, *faults.disagrees(state, mirror, size)]
     if state.board is None and size is not None and faults.outvoted(state, mirror, size):
-        return [*actions, *faults.drop(state, mirror, "its copy has another size")]
+        return [*actions, *faults.drop(state, mirror, faults.OTHER_SIZE)]
     first = not mirror.answered
     mirror.answered, mirror.validator = True, body.validator
     mirror.size_bytes, mirror.redirects = size, 0

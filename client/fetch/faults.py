@@ -71,6 +71,7 @@ _TELLING = (
 )
 _MOST_RESTARTS = 3
 EMPTY = "its copy is empty"
+OTHER_SIZE = "its copy has another size"
 Actions = list[Action]
 
 
@@ -242,6 +243,8 @@ def redirected(state: State, lane: int, location: str) -> Actions:
 def outside(state: State, event: OutsideFile) -> Actions:
     """What was asked for lies outside the mirror's copy."""
     mirror = state.mirror_of(event.lane)
+    if tells_another_size(mirror, event.size_bytes):
+        return fickle(state, mirror)
     if event.size_bytes == 0 and doubts_empty(state, mirror):
         return empty(state, mirror)
     if state.board is None:
@@ -337,7 +340,8 @@ def convict(state: State, mirror: Mirror, text: str) -> Actions:
 
 
 def changed(state: State, mirror: Mirror, text: str) -> Actions:
-    """The mirror has another file under the name now."""
+    """The mirror has another file under the name now, and says so."""
+    mirror.size_bytes = None
     if state.others(mirror):
         return drop(state, mirror, text)
     return start_over(state, mirror, text)
@@ -374,6 +378,30 @@ def _empty_after_all(state: State) -> Actions:
     return [SetUp(0)]
 
 
+def tells_another_size(mirror: Mirror, size: int | None) -> bool:
+    """Whether the mirror has told another size than this before, of a file that it says is the
+    same."""
+    return size is not None and mirror.size_bytes not in (None, size)
+
+
+def fickle(state: State, mirror: Mirror) -> Actions:
+    """The mirror tells another size than before: its word against others' is worth nothing, and
+    alone it is asked afresh only once."""
+    mirror.resized, mirror.size_bytes = mirror.resized + 1, None
+    text = "it tells another size of the file with each answer"
+    wronged = [other for other in state.mirrors if other.dropped == OTHER_SIZE]
+    for other in wronged:
+        other.state, other.dropped = MirrorState.READY, None
+    if wronged:
+        actions = drop(state, mirror, text)
+        return [*actions, *start_over(state, mirror, text)]
+    if any(other is not mirror for other in state.alive):
+        return convict(state, mirror, text)
+    if mirror.resized > 1:
+        return fail(state, NetworkProblem(f"{mirror.url.text}: {text}"))
+    return start_over(state, mirror, "the file has another size than before")
+
+
 def disagrees(state: State, mirror: Mirror, size: int | None) -> Actions:
     """A mirror has a copy of another size: the majority of those asked decides.
 
@@ -389,12 +417,12 @@ def disagrees(state: State, mirror: Mirror, size: int | None) -> Actions:
             if other.size_bytes == size and not other.alive:
                 other.state, other.dropped = MirrorState.READY, None
             elif other.size_bytes not in (size, None):
-                actions += drop(state, other, "its copy has another size")
+                actions += drop(state, other, OTHER_SIZE)
         whose = "most mirrors have" if more > 0 else "the first mirror has"
         text = f"{whose} a copy of another size"
         return [*actions, *start_over(state, mirror, text)]
     if state.others(mirror):
-        return drop(state, mirror, "its copy has another size")
+        return drop(state, mirror, OTHER_SIZE)
     if certain:
         promised = f"where {state.size_bytes} are promised"
         return fail(state, Corrupt(f"{mirror.url.text} has {size} bytes {promised}"))

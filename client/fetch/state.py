@@ -111,6 +111,8 @@ class Mirror:
     #: Its Last-Modified, as told.
     modified: str | None = None
     size_bytes: int | None = None
+    #: How often it told another size than before.
+    resized: int = 0
     answered: bool = False
     #: Asked for bytes past the end before the size was known.
     beyond: bool = False
