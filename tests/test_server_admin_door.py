@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pyotp
 import pytest
+from click.testing import CliRunner, Result
 from twisted.internet.defer import Deferred, succeed
 
 from server.admin.accounts import Busy, Hashing, Role, Scope
@@ -17,6 +21,7 @@ from server.admin.password_reset import forget_reset, leave_reset, read_reset
 from server.admin.sessions import LoginBrake
 from server.admin.stored_accounts import Sealer
 from server.admin.web import Answer
+from server.app.cli.reset_password import reset_password
 from server.control.problems import Problem
 from tests.admin_site import PASSWORD, Browser, Site, make_site, operator, stop
 
@@ -572,3 +577,25 @@ def test_behind_a_proxy_this_machine_is_not_trusted_unasked(
         assert Browser(site, peer="").get("/metrics").status == 401
     finally:
         stop(site)
+
+
+def test_the_command_on_the_host_ends_with_a_status_for_each_fault(tmp_path: Path) -> None:
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(reset_password, [*words, "--state", str(tmp_path)])
+
+    done = run("--password", "given on the host")
+    assert (done.exit_code, read_reset(tmp_path) is not None) == (0, True)
+    bad = run("--password", "short")
+    assert bad.exit_code == 2
+    assert bad.output.startswith("tidegate admin reset-password: ")
+    (tmp_path / "password-reset.json").unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("server.admin.password_reset.replacing", read_only)
+        denied = run("--password", "given on the host")
+    assert denied.exit_code == 4
+    assert "run this as the server's user" in denied.output
+    assert CliRunner().invoke(reset_password, ["--state", str(tmp_path / "away")]).exit_code == 2
+
+
+def read_only(path: Path, mode: int) -> NoReturn:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from twisted.logger import LogLevel, capturedLogs
 
 from policies.contract import TicketState
 from policies.settings import PolicySettings
@@ -236,6 +237,27 @@ def test_a_held_tool_hears_nothing_at_first_and_then_a_line_now_and_then() -> No
     back = house.ask("192.0.2.2", agent="slow/1")
     assert back.connection.status == 0
     assert [row.number for row in house.gate.policy.tickets()] == [2]
+
+
+def test_a_line_that_cannot_be_told_costs_no_other_line_and_no_place() -> None:
+    tool = ToolRule(agent="^slow/", manner="hold", silent_s=20, drip_s=5, drip_lines=3)
+    house = House(tools=[tool], slot_use_fraction=0.0)
+    first = house.ask("192.0.2.1")
+    held = house.ask("192.0.2.2", agent="slow/1")
+
+    def broken(ticket: int) -> float:
+        raise RuntimeError("boom")
+
+    real, house.gate.parked.estimate = house.gate.parked.estimate, broken
+    with capturedLogs() as logged:
+        house.wait(21)
+    assert [event["log_level"] for event in logged] == [LogLevel.critical]
+    house.gate.parked.estimate = real
+    house.wait(5)
+    assert len(held.connection.drips) == 1
+    first.transfer.finish()
+    house.wait(1)
+    assert held.started
 
 
 def test_a_held_client_that_leaves_keeps_its_place_but_is_not_called() -> None:

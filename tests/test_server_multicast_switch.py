@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
 
 from client.multicast.receiver import MulticastReceiver
 from protocol.fec import BlockLayout, available_schemes
@@ -460,6 +461,43 @@ def test_a_file_that_is_written_to_ends_the_session(house: House) -> None:
     assert house.post(offer.repair_url, f"{offer.member} bytes=0-1".encode()).status == 409
 
 
+@pytest.mark.parametrize("place", ["decide", "choose_fec"])
+def test_a_fault_sends_those_who_are_held_on_by_themselves(
+    house: House, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    def broken(*words: Any) -> Any:
+        raise RuntimeError("boom")
+
+    asked = [house.ask()[0] for _ in range(2)]
+    target: object = house.hot if place == "decide" else house.sessions
+    monkeypatch.setattr(target, place, broken)
+    with capturedLogs() as logged:
+        asked.append(house.ask()[0])
+    assert house.inner.entered == asked
+    assert [event["log_level"] for event in logged] == [LogLevel.critical]
+    monkeypatch.undo()
+
+
+def test_a_held_request_that_fails_takes_no_other_along(house: House) -> None:
+    (first, connection), (second, _) = house.ask(), house.ask()
+    real = house.inner.enter
+
+    def enter(request: Request, *words: Any) -> None:
+        if request is first:
+            raise RuntimeError("boom")
+        real(request, *words)
+
+    house.inner.enter = enter  # type: ignore[method-assign]
+    with capturedLogs() as logged:
+        house.clock.advance(15)
+    assert house.inner.entered == [second]
+    assert connection.aborted
+    assert [event["log_level"] for event in logged] == [LogLevel.critical]
+    third, _ = house.ask()
+    house.clock.advance(15)
+    assert house.inner.entered == [second, third], "it went on looking"
+
+
 def test_the_schedule_opens_sessions_at_their_time_and_drops_nonsense(
     house: House, tmp_path: Path
 ) -> None:
@@ -555,5 +593,18 @@ def test_sessions_share_the_rate(house: House) -> None:
     both = session.transmitter.rate_bytes_s + other.transmitter.rate_bytes_s
     assert round(both) == house.settings.rate
     assert session.transmitter.rate_bytes_s > 0.9 * house.settings.rate
+    # A fault in one session's part leaves the other its own, and they are looked at again.
+    real = session.adapt
+
+    def broken() -> None:
+        raise RuntimeError("boom")
+
+    session.adapt = broken  # type: ignore[method-assign]
+    other.transmitter.rate_bytes_s = 1.0
+    with capturedLogs() as logged:
+        house.run(0.25)
+    assert len([event for event in logged if event["log_level"] is LogLevel.critical]) >= 2
+    assert other.transmitter.rate_bytes_s > 1.0
+    session.adapt = real  # type: ignore[method-assign]
     other.stop("enough")
     assert session.transmitter.rate_bytes_s == house.settings.rate

@@ -6,6 +6,7 @@ import errno
 from typing import Any
 
 from twisted.internet.task import Clock
+from twisted.logger import LogLevel, capturedLogs
 
 from protocol.fec import BlockLayout, FecParameters, scheme_for
 from protocol.packet import HEADER, PAYLOAD_OFFSET, WIRE_OVERHEAD_BYTES, PacketFlag
@@ -165,6 +166,18 @@ def test_a_file_that_changed_and_a_network_that_is_gone_end_it_once() -> None:
     other.run(0.1)
     assert len(other.reasons) == 1
     assert other.socket.datagrams == 0
+
+
+def test_a_fault_in_the_sender_ends_its_session_and_is_counted() -> None:
+    def boom(at: int, length: int) -> bytes:
+        raise RuntimeError("boom")
+
+    house = House(1e6, read=boom)
+    with capturedLogs() as logged:
+        house.run(0.1)
+    assert house.reasons == ["the sender failed"]
+    assert closing(house)[-1:] == [True], "receivers need not wait for silence"
+    assert [event["log_level"] for event in logged] == [LogLevel.critical]
 
 
 def closing(house: House) -> list[bool]:

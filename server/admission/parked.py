@@ -14,6 +14,8 @@ import enum
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from twisted.logger import Logger
+
 from policies.contract import Wait
 from protocol.units import format_duration
 from server.admission.client_programs import ToolRule
@@ -21,6 +23,7 @@ from server.admission.gateparts import AdmissionRequest, StatusRequest
 from server.http.clock import Clock, cancel
 from server.http.prefix_shares import PrefixShares
 
+_log = Logger()
 #: How many ticks it takes to look at all parked requests once.
 _ROUND_TICKS = 20
 
@@ -117,10 +120,11 @@ class ParkedRequest:
         if isinstance(self.visit, StatusRequest) or self._trickled >= self.rule.drip_lines:
             self._parked.host.left(self, True)
             return
+        # Without its next line its program would give up: a fault in one costs that line only.
+        self._trickle_call = self._parked.call_later(self.rule.drip_s, self._trickle)
         self._trickled += 1
-        self.visit.request.drip(self.visit.plan.status, b"Tidegate-Held", self._line())
-        if not self.over:
-            self._trickle_call = self._parked.call_later(self.rule.drip_s, self._trickle)
+        with _log.failuresHandled("A request that waits was not told so"):
+            self.visit.request.drip(self.visit.plan.status, b"Tidegate-Held", self._line())
 
     def _line(self) -> bytes:
         if self.wait.place is None:

@@ -277,13 +277,14 @@ class Sessions:
     def _share(self) -> None:
         """The rate is for all sessions together; the file that is sent soonest goes first."""
         sending = [session for session in self._running.values() if not session.waiting]
-        parts = shares([session.carousel.first_pass_left_bytes for session in sending])
-        for session, part in zip(sending, parts, strict=True):
-            session.rate.configure(max(_LEAST_RATE, part * self.settings.rate))
-            session.adapt()
         cancel(self._look)
         if len(sending) > 1:
             self._look = self._reactor.callLater(_LOOK_S, self._share)
+        parts = shares([session.carousel.first_pass_left_bytes for session in sending])
+        for session, part in zip(sending, parts, strict=True):
+            with self.log.failuresHandled("A multicast session was not given its rate"):
+                session.rate.configure(max(_LEAST_RATE, part * self.settings.rate))
+                session.adapt()
 
     def _sent(self, size: int) -> None:
         self.sent_bytes_total += size

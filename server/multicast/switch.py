@@ -6,7 +6,7 @@ request, a HEAD, a file under a rule: straight through, at the price of one dict
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,26 +178,33 @@ class MulticastSwitch:
         if self.sessions.closed:
             return
         now = self._reactor.seconds()
-        for outcome in self.hot.decide(now):
+        # After a fault here all that are held go on by themselves; the next request looks again.
+        outcomes: Sequence[StartSession | Gather | Release] = [Release("", tuple(self._held))]
+        with self.log.failuresHandled("Nothing could be decided on multicast") as decided:
+            outcomes = self.hot.decide(now)
+        for outcome in outcomes:
             waiting = [self._held.pop(name) for name in outcome.waiters if name in self._held]
-            if isinstance(outcome, StartSession) and waiting:
-                self._begin(outcome.key, waiting)
-            elif isinstance(outcome, Gather) and waiting:
-                self._begin(outcome.key, waiting, outcome.needed)
-            elif isinstance(outcome, Release):
-                for held in waiting:
-                    self._pass(held)
+            running: int | None = None
+            if waiting and not isinstance(outcome, Release):
+                needed = outcome.needed if isinstance(outcome, Gather) else 0
+                with self.log.failuresHandled("No multicast session; each has the file by itself"):
+                    running = self._begin(outcome.key, waiting, needed)
+            for held in waiting:
+                with self.log.failuresHandled("A request that was held failed") as work:
+                    self._offer_or_pass(held, running)
+                if work.failed:
+                    held.request.abort()
         cancel(self._call)
-        if self.hot.wake_at < float("inf"):
+        if decided.succeeded and self.hot.wake_at < float("inf"):
             wait_s = max(0.001, self.hot.wake_at - now)
             self._call = self._reactor.callLater(wait_s, self._settle)
 
-    def _begin(self, key: str, waiting: list[_Held], needed: int = 0) -> None:
+    def _begin(self, key: str, waiting: list[_Held], needed: int) -> int | None:
+        """The session for them, running or new; None where there is none."""
         running = self.sessions.by_key(key)
         if running is None:
             running = self._open(key, waiting, needed)
-        for held in waiting:
-            self._offer_or_pass(held, running.id if running is not None else None)
+        return running.id if running is not None else None
 
     def _open(self, key: str, waiting: list[_Held], needed: int) -> LiveSession | None:
         rep = waiting[0].rep

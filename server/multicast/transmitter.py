@@ -11,12 +11,15 @@ import errno
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from twisted.logger import Logger
+
 from protocol.packet import WIRE_OVERHEAD_BYTES
 from server.http.clock import Clock, cancel
 from server.multicast.carousel import Carousel
 from server.multicast.schedule_steps import Mark, Run
 from server.multicast.symbols import ObjectChanged, SymbolSource
 
+_log = Logger()
 _TICK_S = 0.002
 _BUCKET_S = 0.04
 _MOST_BATCH = 44
@@ -139,6 +142,10 @@ class Transmitter:
             size = self._datagram_bytes
             why = f"datagrams of {size} bytes do not fit the interface's MTU any more"
             wait_s = self._wind_up(why, now)
+        except Exception:  # noqa: BLE001 - logged, counted, and the end of this session
+            _log.failure("A multicast session failed")
+            self.stop("the sender failed")
+            return
         if self._carousel.finished:
             self.stop(self._reason)
         else:
