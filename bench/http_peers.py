@@ -221,6 +221,30 @@ def await_answer(peer: BenchedServer, log: Path) -> None:
             time.sleep(0.1)
 
 
+#: What Tidegate logs when every file was looked at and hashed.
+WALKED = "The walk over the served directory is over."
+
+
+def walks_over(log: Path) -> int:
+    """How many servers with this log have ended the walk with which they begin."""
+    return log.read_text(errors="replace").count(WALKED)
+
+
+def await_walks(log: Path, servers: int, most_s: float = 300.0) -> None:
+    """Wait until so many have; raises SystemExit when that takes longer than `most_s`."""
+    deadline_s = time.monotonic() + most_s
+    while walks_over(log) < servers:
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"A server still walks its tree after {most_s:.0f} s; see {log}.")
+        time.sleep(0.2)
+
+
+def end_cleanly() -> None:
+    """Let what this process started end with it when it is ended from outside."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda got, _: sys.exit(128 + got))
+
+
 def stop_all(peers: Sequence[BenchedServer]) -> None:
     """End all their processes, also where some have ended by themselves."""
     running = {peer.process for peer in peers}
@@ -483,9 +507,10 @@ def main() -> None:
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise SystemExit(f"The limit on open files is {hard}; raise it to {wanted} (ulimit -n).")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    end_cleanly()
     line = VethLine() if os.geteuid() == 0 and shutil.which("ip") else None
-    rows = chosen(options.only, line)
     try:
+        rows = chosen(options.only, line)
         with tempfile.TemporaryDirectory(prefix="tidegate-bench-") as folder:
             peers = measure(Path(folder), rows, options, line)
     finally:
@@ -506,15 +531,6 @@ def main() -> None:
         options.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def be_idle(peer: BenchedServer) -> None:
-    """Wait until a server has done what it does after a start: ours hashes each file once."""
-    for _ in range(90):
-        cpu_s = peer.cpu_s()
-        time.sleep(1.0)
-        if peer.cpu_s() - cpu_s <= 0.03:
-            return
-
-
 def measure(
     scratch: Path, rows: Sequence[Row], options: argparse.Namespace, line: VethLine | None
 ) -> list[BenchedServer]:
@@ -531,8 +547,8 @@ def measure(
         for peer in peers:
             for row in (ROWS[0], ROWS[11]):
                 load(peer, row, 1, scratch, line)
-        for peer in peers:
-            be_idle(peer)
+        # Both of ours hash each file once, so that the rows are of serving alone.
+        await_walks(scratch / "peers.log", 2)
         for row in rows:
             asked = [p for p in peers if row.everybody or p.name in ("nginx", "tidegate")]
             for number in range(options.rounds):

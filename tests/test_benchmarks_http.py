@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -31,3 +33,28 @@ def test_servers_end_when_one_of_them_does_not_start(
         http_peers.start_all(tmp_path, tmp_path, "127.0.0.1", 0, True)
     assert started
     assert all(process.poll() is not None for process in started)
+
+
+def test_ended_from_outside_it_cleans_up(tmp_path: Path) -> None:
+    program = """
+import os, signal, sys, time
+from pathlib import Path
+from bench.http_peers import end_cleanly
+end_cleanly()
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+finally:
+    Path(sys.argv[1]).touch()
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "clean")], check=False)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert (tmp_path / "clean").exists()
+
+
+def test_a_walk_that_does_not_end_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"{http_peers.WALKED}\nsomething else\n")
+    http_peers.await_walks(log, 1)
+    with pytest.raises(SystemExit, match="still walks"):
+        http_peers.await_walks(log, 2, 0.0)

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from twisted.internet import defer
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs, formatEvent
 
+from bench import http_peers
 from protocol.manifest import FileDigests
 from server.files import digests as module
 from server.files.digest_warmup import Survey
@@ -155,9 +157,12 @@ def test_the_walk_over_a_tree_goes_in_pieces_and_leaves_nothing_out(
         return pause(reactor)
 
     monkeypatch.setattr("server.files.digest_warmup.pause", counted)
-    survey.start()
-    bench.clock.advance(0)
+    with capturedLogs() as logged:
+        survey.start()
+        bench.clock.advance(0)
     assert not survey.running
+    # The benches wait for these words.
+    assert [formatEvent(event) for event in logged] == [http_peers.WALKED]
     assert max(later - sooner for sooner, later in pairwise([*pauses, 181])) <= 65
     small = [entry for folder in ([], [b"deep", b"er"]) for entry in bench.tree.entries(folder)]
     files = {entry.key: entry.name for entry in small if not entry.is_directory}
@@ -171,8 +176,10 @@ def test_the_walk_over_a_tree_goes_in_pieces_and_leaves_nothing_out(
     # A second walk finds nothing to hash, and stops where it is told to.
     before = dict(bench.catalog._known)
     monkeypatch.setattr("server.files.digest_warmup.digest_open", None)
-    survey.start()
-    survey.stop()
-    bench.clock.advance(0)
+    with capturedLogs() as logged:
+        survey.start()
+        survey.stop()
+        bench.clock.advance(0)
     assert not survey.running
+    assert not logged
     assert bench.catalog._known == before

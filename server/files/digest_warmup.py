@@ -127,6 +127,8 @@ class Survey:
         self.running = False
         if isinstance(result, Failure):
             _log.failure("the walk over the served directory failed", result)
+        elif not self._stopped:
+            _log.info("The walk over the served directory is over.")
 
     async def _walk(self) -> None:
         waiting: list[list[bytes]] = [[]]
