@@ -205,3 +205,55 @@ def test_a_fault_of_its_own_code_is_no_start_fault() -> None:
     assert start_fault(CannotStart("Do this.")) == "Do this."
     assert start_fault(ConfigError(["One.", "Two."])) == "One.\nTwo."
     assert start_fault(OSError(24, "Too many open files", "/x")) == "/x: Too many open files."
+
+
+_NO_IPV6 = """
+import errno, socket, sys
+import server.http.front as module
+class Socket(socket.socket):
+    def __init__(self, family=socket.AF_INET, *more):
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        super().__init__(family, *more)
+module.socket.socket = Socket
+"""
+_DISABLED = "ip link set lo up; sysctl -qw net.ipv6.conf.all.disable_ipv6=1; exec "
+
+
+def served(folder: Path, words: Sequence[str], before: Sequence[str] = (), patch: str = "") -> str:
+    """What a server says that starts; it is stopped then."""
+    program = f"{patch}\nimport sys, tidegate\ntidegate.main()"
+    start = ["serve", str(folder / "release"), "--state", str(folder / "state"), "--admin", "off"]
+    with subprocess.Popen(
+        [*before, sys.executable, "-c", program, *start, *words],
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        said = ""
+        for line in server.stdout:
+            said += line
+            if line.startswith("ready "):
+                break
+        server.terminate()
+        return said + server.communicate(timeout=60)[1]
+
+
+@pytest.mark.parametrize("more", [(), ("--workers", "2")], ids=["one", "two"])
+def test_the_package_starts_where_ipv6_is_not_to_be_had(folder: Path, more: Sequence[str]) -> None:
+    both = ("--listen", "127.0.0.1:0", "--listen", "[::]:0", *more)
+    said = served(folder, both, patch=_NO_IPV6)
+    assert "ready http://127.0.0.1:" in said, said
+    assert "No IPv6 on this machine: [::]:0 is left out." in said
+    refused = told(folder, ("--listen", "[::]:0", *more), _NO_IPV6)
+    assert "Cannot listen on [::]:0" in refused
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
+def test_the_package_starts_where_ipv6_is_switched_off(folder: Path) -> None:
+    inside = ("unshare", "--net", "sh", "-c", f'{_DISABLED}"$@"', "sh")
+    said = served(folder, ("--listen", "0.0.0.0:0", "--listen", "[::]:0"), inside)
+    assert "ready http://0.0.0.0:" in said, said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from twisted.logger import Logger
+
 from server.app.config import CannotStart
 from server.app.settings import HANDED_OVER, ServerConfig, split_address
 from server.http.front import Front, tcp_socket
@@ -17,6 +20,7 @@ from server.http.proxies import TrustedProxies
 from server.http.tls import BadCertificate, TlsServer
 
 _BACKLOG = 4096
+_log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,30 @@ class Listener:
 
     port: Any
     url: str
+
+
+def places(config: ServerConfig) -> list[str]:
+    """Where to listen: what is configured, but `[::]` beside others only where there is IPv6.
+
+    A package names both families for machines that it does not know.
+    """
+    found = [place for place in config.listen if not place.startswith("[::]:") or _has_ipv6()]
+    if not found:
+        # It was wanted alone: that it cannot be had is told where it is opened.
+        return list(config.listen)
+    for place in config.listen:
+        if place not in found:
+            _log.warn("No IPv6 on this machine: {place} is left out.", place=place)
+    return found
+
+
+def _has_ipv6() -> bool:
+    try:
+        with tcp_socket("::") as probe:
+            probe.bind(("::", 0))
+    except OSError as fault:
+        return fault.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+    return True
 
 
 def tls_server(config: ServerConfig) -> TlsServer | None:
@@ -79,7 +107,7 @@ def open_early(
     Raises `CannotStart`.
     """
     tls = config.tls_cert is not None
-    for place in config.listen:
+    for place in places(config):
         if place == HANDED_OVER:
             for one in handed:
                 yield OpenListener(url_of(one, tls), [one, *(one.dup() for _ in range(count - 1))])

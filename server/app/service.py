@@ -49,6 +49,7 @@ from server.app.listeners import (
     OpenListener,
     adopt_port,
     open_port,
+    places,
     tls_server,
     trusted_proxies,
 )
@@ -354,7 +355,7 @@ class Service:
                     one.url, partial(adopt_port, front, one.sockets[0], one.url, tls)
                 )
             return
-        for place in self.config.listen:
+        for place in places(self.config):
             secure = None if place.startswith("unix:") else tls
             yield self._listener(place, partial(open_port, front, place, secure))
 
