@@ -300,15 +300,7 @@ class MulticastJoin:
                 problem = LocalProblem(str(problem))
             host.fail(problem)
             return
-        counters = outcome.counters
-        facts = f"{counters.datagrams} datagrams"
-        for count, what in (
-            (counters.overruns, "lost here"),
-            (counters.bad_blocks, "blocks that did not verify"),
-            (counters.forged, "forged"),
-        ):
-            if count:
-                facts += f", {count} {what}"
+        facts = outcome.counters.words()
         if outcome.repaired_bytes:
             facts += f", {outcome.repaired_bytes} bytes repaired"
         if vain:

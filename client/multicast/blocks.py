@@ -34,9 +34,22 @@ class ReceiverCounters:
     foreign: int = 0
     forged: int = 0
     malformed: int = 0
-    useless: int = 0
     bad_blocks: int = 0
     overruns: int = 0
+
+    def words(self) -> str:
+        """For people: how many datagrams came, and what else is worth a word."""
+        told = f"{self.datagrams} datagrams"
+        for count, what in (
+            (self.overruns, "lost here"),
+            (self.bad_blocks, "blocks that did not verify"),
+            (self.forged, "forged"),
+            (self.malformed, "malformed"),
+            (self.foreign, "of other senders"),
+        ):
+            if count:
+                told += f", {count} {what}"
+        return told
 
 
 class HeapSpace:
@@ -94,7 +107,6 @@ class BlockCollector:
             self.counters.malformed += 1
             return
         if self._done[block]:
-            self.counters.useless += 1
             return
         decoder = self._open.get(block)
         if decoder is None:
