@@ -146,6 +146,11 @@ import server.app.service as module
 def refuse(*_): raise MemoryError
 module.Pacer = refuse
 """
+_NO_HASH = """
+import argon2
+def refuse(*_): raise argon2.exceptions.HashingError("Threading failure")
+argon2.PasswordHasher.hash = refuse
+"""
 
 
 def told(folder: Path, flags: Sequence[str], patch: str = "") -> str:
@@ -190,11 +195,17 @@ def test_every_fault_at_the_start_is_one_sentence(folder: Path, fault: Fault) ->
 
 @pytest.mark.parametrize(
     ("patch", "words"),
-    [(_NO_THREAD, "ulimit -u"), (_STUCK_THREAD, "ulimit -u"), (_NO_MEMORY, "ulimit -v")],
-    ids=["thread", "stuck thread", "memory"],
+    [
+        (_NO_THREAD, "ulimit -u"),
+        (_STUCK_THREAD, "ulimit -u"),
+        (_NO_MEMORY, "ulimit -v"),
+        (_NO_HASH, "ulimit -v"),
+    ],
+    ids=["thread", "stuck thread", "memory", "password"],
 )
 def test_without_threads_or_memory_it_says_so(folder: Path, patch: str, words: str) -> None:
-    lines = told(folder, (), patch).splitlines()
+    flags = ("--admin", "127.0.0.1:0") if patch == _NO_HASH else ()
+    lines = told(folder, flags, patch).splitlines()
     assert words in lines[-1]
     assert all("ulimit" in line or "database" in line for line in lines)
 

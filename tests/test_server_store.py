@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -394,7 +395,9 @@ def test_a_write_without_an_answer_is_cut_off_said_and_tried_again(
     assert live(database) == [1]
 
 
-@pytest.mark.parametrize("how", ["removed", "replaced", "emptied", "overwritten"])
+@pytest.mark.parametrize(
+    "how", ["removed", "replaced", "emptied", "overwritten", "with its folder"]
+)
 def test_a_database_file_that_is_lost_is_noticed_and_written_anew(
     database: Database, clock: Clock, threads: Threads, tmp_path: Path, how: str
 ) -> None:
@@ -414,6 +417,8 @@ def test_a_database_file_that_is_lost_is_noticed_and_written_anew(
     assert live(database) == [1, 2], "nothing was wrong"
     if how == "removed":
         file.unlink()
+    elif how == "with its folder":
+        shutil.rmtree(tmp_path)
     elif how == "replaced":
         other = tmp_path / "other"
         other.write_bytes(file.read_bytes())
@@ -429,7 +434,10 @@ def test_a_database_file_that_is_lost_is_noticed_and_written_anew(
     assert store.state.ok
     found = sqlite3.connect(file)
     assert [row[0] for row in found.execute("SELECT number FROM tickets")] == [1, 2]
-    assert file.with_name("tidegate.db.broken").exists() == (how != "removed")
+    assert file.with_name("tidegate.db.broken").exists() == (
+        how not in ("removed", "with its folder")
+    )
+    assert tmp_path.stat().st_mode & 0o077 == 0
     found.close()
     store.close()
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import pyotp
 from argon2 import PasswordHasher
-from argon2.exceptions import Argon2Error, InvalidHashError
+from argon2.exceptions import Argon2Error, HashingError, InvalidHashError
 from twisted.internet.defer import DeferredSemaphore
 
 from server.control.problems import Problem, wrong
@@ -191,7 +191,10 @@ class Accounts:
     _decoy: str = field(default="", repr=False)
 
     def open(self, rows: AccountRows, now: float) -> str | None:
-        """Take up the stored accounts; the first password if there was no user yet."""
+        """Take up the stored accounts; the first password if there was no user yet.
+
+        Raises MemoryError when there is too little to hash it.
+        """
         self.users = {user.name: user for user in rows.users}
         self.tokens = {token.digest: token for token in rows.tokens}
         self._decoy = _hash_of_nothing(self.hasher)
@@ -199,7 +202,12 @@ class Accounts:
             return None
         groups = ("".join(secrets.choice(_ALPHABET) for _ in range(5)) for _ in range(4))
         password = "-".join(groups)
-        self._put(User("admin", Role.OPERATOR, self.hasher.hash(password), now, must_change=True))
+        try:
+            hashed = self.hasher.hash(password)
+        except HashingError as fault:
+            # It takes 64 MiB and a few threads.
+            raise MemoryError(str(fault)) from fault
+        self._put(User("admin", Role.OPERATOR, hashed, now, must_change=True))
         return password
 
     def by_name(self) -> list[User]:
