@@ -239,3 +239,43 @@ def test_a_crowd_that_does_not_use_its_slots_gets_no_more_though_nobody_else_wai
         policy.crowds.wastes_slot(CROWD[1], 0.0)
     assert isinstance(policy.offer(job(1, crowd=True), 0.0), Wait)
     assert isinstance(policy.offer(job(2, crowd=False), 0.0), Admit)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_after_a_restart_a_crowd_stands_back_again_as_its_clients_ask(seed: int) -> None:
+    """Restored tickets were of no crowd: one network's twenty went before all others."""
+    old, new, rng = server(), server(), random.Random(seed)
+    jobs = [job(n, crowd=n < 28) for n in range(38)]
+    asked = {}
+    for one in jobs:
+        answer = old.offer(one, 0.0)
+        assert isinstance(answer, Admit | Wait)
+        assert answer.ticket is not None
+        asked[answer.ticket] = one
+    order = [row.number for row in old.tickets()]
+    assert [asked[number].client[0] for number in order] == ["h"] * 10 + ["a"] * 20
+    new.restore(old.changes(), 1.0, 100)
+    for lease in old.leases():
+        assert lease.ticket is not None
+        assert isinstance(new.offer(asked[lease.ticket], 1.0, lease.ticket), Admit)
+    assert len(new.crowds.unknown) == 30
+    for number in rng.sample(order, len(order)):
+        assert isinstance(new.offer(asked[number], 2.0, number), Wait)
+    new.advance(2.25)
+    assert not new.crowds.unknown
+    assert [row.number for row in new.tickets()] == order
+
+
+def test_after_a_restart_a_crowd_alone_keeps_its_order() -> None:
+    old, new = server(), server()
+    fill(old, 28, 0.0, crowd=True)
+    order = [row.number for row in old.tickets()]
+    new.restore(old.changes(), 1.0, 100)
+    fill(new, 8, 1.0, crowd=True)
+    for client in reversed(range(8, 28)):
+        answer = new.offer(job(client, crowd=True), 2.0)
+        assert isinstance(answer, Wait)
+        assert answer.place == client - 7
+    new.advance(2.25)
+    assert [row.number for row in new.tickets()] == order
+    assert not new.crowds.unknown
