@@ -71,13 +71,13 @@ def _error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
 
 
-def at_most(name: str, most: float, digits: int = 3) -> Callable[..., tuple[str, bool]]:
+def at_most(name: str, most: float) -> Callable[..., tuple[str, bool]]:
     """The mean over seeds of a figure."""
 
     def judge(runs: Sequence[Sequence[Figures]]) -> tuple[str, bool]:
         mean = _mean(runs[0], name)
         error = _error([one[name] for one in runs[0] if not math.isnan(one[name])])
-        return f"{mean:.{digits}f} ± {error:.{digits}f}", mean <= most
+        return f"{mean:.3f} ± {error:.3f}", mean <= most
 
     return judge
 

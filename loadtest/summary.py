@@ -1,8 +1,8 @@
 """What a run on a staging site showed, as one page: `python -m loadtest.summary DIR [FILE]`.
 
 DIR is the folder of `python -m bench.staging`: it holds the figures of the run (`figures.json`)
-and what the
-origin took of memory and processor (`origin.csv`). FILE is `DIR/summary.html` if not given.
+and what the origin took of memory and processor (`origin.csv`). FILE is `DIR/summary.html` if not
+given.
 """
 
 from __future__ import annotations
@@ -11,17 +11,12 @@ import csv
 import itertools
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
-from loadtest.report import page, table
-from loadtest.tally import rows
-from loadtest.verdict import verdict as sentence
+from loadtest.verdict import verdict_page
 
-_STATISTICS = ("mean", "p50", "p95", "p99", "max")
 Sample = tuple[float, float, float]
 
 
@@ -65,33 +60,6 @@ def drawing(samples: Sequence[Sample]) -> str:
     return out.getvalue()
 
 
-def tables_of(figures: Mapping[str, float]) -> tuple[list[Sequence[str]], list[Sequence[str]]]:
-    """Distributions with a column for each statistic, and counts with their meaning."""
-    spelled = {row["name"]: row for row in rows(dict(figures))}
-    spread: dict[str, dict[str, str]] = {}
-    counts: list[Sequence[str]] = [("count", "", "meaning")]
-    for name, row in spelled.items():
-        statistic, _, what = name.partition("_")
-        if statistic in _STATISTICS:
-            spread.setdefault(what, {})[statistic] = row["value"]
-        else:
-            counts.append((name, row["value"], row["meaning"]))
-    lines: list[Sequence[str]] = [("", *_STATISTICS)]
-    lines += [
-        (what.replace("_", " "), *(values.get(statistic, "") for statistic in _STATISTICS))
-        for what, values in spread.items()
-    ]
-    return lines, counts
-
-
-def _held(verdict: Mapping[str, Any]) -> list[str]:
-    return [
-        text
-        for text in verdict["objectives"]
-        if not any(miss.startswith(text) for miss in verdict["missed"])
-    ]
-
-
 def main() -> int:
     """Write the page, and the picture beside it."""
     if len(sys.argv) not in (2, 3):
@@ -100,23 +68,14 @@ def main() -> int:
     folder = Path(sys.argv[1])
     target = Path(sys.argv[2]) if len(sys.argv) == 3 else folder / "summary.html"
     try:
-        verdict = json.loads((folder / "figures.json").read_text("utf-8"))
+        run = json.loads((folder / "figures.json").read_text("utf-8"))
         samples = samples_of((folder / "origin.csv").read_text("utf-8"))
     except (OSError, ValueError) as error:
         sys.stderr.write(f"No finished run lies in {folder}: {error}\n")
         return 1
     drawn = drawing(samples)
-    picture = drawn[drawn.index("<svg") :]
-    asked = "".join(f"<li>Asked for and held: {escape(text)}</li>" for text in _held(verdict))
-    missed = "".join(f"<li>Missed: {escape(text)}</li>" for text in verdict["missed"])
-    described = (
-        f"<p>Population {escape(verdict['workload'])}, seed {verdict['seed']}, "
-        f"{verdict['time_scale']:g} times as fast as real, one client in {verdict['thin']:g}.</p>"
-    )
-    first = f"<p><strong>{escape(sentence(verdict, None))}</strong></p>"
-    body = f"{first}{described}<ul>{asked}{missed}</ul><figure>{picture}</figure>"
-    body += "".join(table(lines) for lines in tables_of(verdict["figures"]))
-    target.write_text(page(f"Load test: {verdict['profile']}", body), encoding="utf-8")
+    picture = f"<figure>{drawn[drawn.index('<svg') :]}</figure>"
+    target.write_text(verdict_page(run, None, picture), encoding="utf-8")
     target.with_suffix(".svg").write_text(drawn, encoding="utf-8")
     sys.stdout.write(f"{target}\n")
     return 0

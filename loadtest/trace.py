@@ -9,13 +9,7 @@ from collections.abc import Iterable, Iterator
 from loadtest.workloads import KB, File, Visitor, Workload
 
 
-def from_trace(
-    lines: Iterable[str],
-    *,
-    bandwidth_bytes_s: float,
-    name: str = "trace",
-    small_below_bytes: int = 20 * KB,
-) -> Workload:
+def from_trace(lines: Iterable[str], *, bandwidth_bytes_s: float) -> Workload:
     """Arrivals that a server has recorded, one JSON object a line, in any order.
 
     Fields: `t_s` (any origin), `client`, `file`, `size_bytes`, `rate_bytes_s` (what the client
@@ -54,7 +48,7 @@ def from_trace(
         Visitor(client, at - start, rate, (file,), patience)
         for at, client, file, rate, patience in rows
     )
-    return Workload(name, 0, visitors, bandwidth_bytes_s, small_below_bytes)
+    return Workload("trace", 0, visitors, bandwidth_bytes_s, 20 * KB)
 
 
 def to_trace(workload: Workload) -> Iterator[str]:

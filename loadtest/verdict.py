@@ -94,8 +94,8 @@ def _spelled(name: str, value: float) -> str:
     return f"{value:.2f} s" if value < 10 else f"{value:.0f} s"
 
 
-def verdict_page(run: Mapping[str, Any], simulated: Simulated | None) -> str:
-    """One page that needs nothing from anywhere."""
+def verdict_page(run: Mapping[str, Any], simulated: Simulated | None, picture: str = "") -> str:
+    """One page that needs nothing from anywhere; `picture` is HTML that stands in it."""
     missed = [f"<li>Missed: {escape(text)}</li>" for text in run["missed"]]
     held = [
         f"<li>Held: {escape(text)}</li>"
@@ -116,13 +116,14 @@ def verdict_page(run: Mapping[str, Any], simulated: Simulated | None) -> str:
     beside = (
         "The simulator has the same clients, and the server's own policy."
         if simulated is not None
-        else "Name what the server's line carries (--bandwidth) to have the simulator beside it."
+        else "Name what the server's line carries (tidegate loadtest --bandwidth) to have the "
+        "simulator beside it."
     )
     both = side_by_side(run["figures"], simulated.figures if simulated is not None else None)
     return page(
         f"Load test: {run['profile']}",
         f"<p><strong>{escape(verdict(run, simulated))}</strong></p><p>{described}</p>"
-        f"<ul>{''.join(missed + held)}</ul><h2>Live and simulated</h2><p>{beside}</p>"
+        f"<ul>{''.join(missed + held)}</ul>{picture}<h2>Live and simulated</h2><p>{beside}</p>"
         f"{table(both, 'Live and simulated')}"
         f"<h2>Every figure</h2>{table(figures, words=True)}",
     )

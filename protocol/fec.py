@@ -113,9 +113,9 @@ class BlockLayout:
         return -(-self.length(block) // self.symbol_bytes)
 
 
-def block_symbols_for(symbol_bytes: int, limit_bytes: int = MAX_BLOCK_BYTES) -> int:
-    """The most symbols in a block of at most `limit_bytes`; whole symbols, so nothing is padded."""
-    return max(1, limit_bytes // symbol_bytes)
+def block_symbols_for(symbol_bytes: int) -> int:
+    """The most symbols in a block; whole symbols, so nothing is padded."""
+    return max(1, MAX_BLOCK_BYTES // symbol_bytes)
 
 
 #: What each rung needs beside us: looked for, not imported (numpy alone starts threads).

@@ -74,13 +74,13 @@ def cost_of_counting(receivers: Sequence[float], k: int) -> float:
     return worst
 
 
-def fixed_parity(loss: float, k: int, failure: float = 1e-4) -> int:
-    """Parity symbols for k source symbols so that a receiver of that loss fails with `failure`.
+def fixed_parity(loss: float, k: int) -> int:
+    """Parity symbols for k source symbols so that one receiver of that loss in 10 000 fails.
 
     For sending without a return channel. Normal approximation with continuity; at least 1.
     """
     loss = min(max(loss, 1e-4), 0.9)
-    z = NormalDist().inv_cdf(1 - failure)
+    z = NormalDist().inv_cdf(1 - 1e-4)
     for parity in range(1, _STRIPE_PARITY_MOST):
         sent = k + parity
         lost = sent * loss + z * math.sqrt(sent * loss * (1 - loss)) + 0.5

@@ -44,10 +44,10 @@ def format_http_date(unix_s: float) -> str:
     )
 
 
-def parse_http_date(text: str, this_year: int = 2026) -> int | None:
+def parse_http_date(text: str) -> int | None:
     """Unix seconds of a date in any of the three forms of RFC 9110, 5.6.7; None if it is none.
 
-    A two-digit year more than 50 years ahead of `this_year` lies in the century before.
+    A two-digit year above 76 lies in the century before this one.
     """
     for form in _DATE_FORMS:
         match = form.fullmatch(text.strip())
@@ -55,9 +55,7 @@ def parse_http_date(text: str, this_year: int = 2026) -> int | None:
             continue
         year = int(match["year"])
         if len(match["year"]) == 2:
-            year += this_year // 100 * 100
-            if year > this_year + 50:
-                year -= 100
+            year += 2000 if year <= 76 else 1900
         month = _MONTH.get(match["mon"])
         if month is None:
             return None

@@ -143,9 +143,7 @@ def encode_json(manifest: FileManifest) -> bytes:
 # -- Metalink 4 ---------------------------------------------------------------------------------
 
 
-def encode_metalink(
-    files: Sequence[FileManifest], *, generator: str = "Tidegate", origin: str | None = None
-) -> bytes:
+def encode_metalink(files: Sequence[FileManifest], *, origin: str | None = None) -> bytes:
     """A Metalink 4 document. The same input gives the same bytes: no dates in it.
 
     Characters that XML cannot hold are replaced in names; such a file still has its URLs.
@@ -153,7 +151,7 @@ def encode_metalink(
     out = [
         '<?xml version="1.0" encoding="UTF-8"?>\n',
         f'<metalink xmlns="{_NAMESPACE}">\n',
-        f"  <generator>{_text(generator)}</generator>\n",
+        "  <generator>Tidegate</generator>\n",
     ]
     if origin is not None:
         out.append(f'  <origin dynamic="true">{_text(origin)}</origin>\n')

@@ -39,7 +39,6 @@ PAYLOAD_OFFSET = HEADER_BYTES + TAG_BYTES
 #: Ethernet, IPv4 (IPv6 has 20 more) and UDP headers around every datagram.
 WIRE_OVERHEAD_BYTES = 14 + 20 + 8
 MAX_K = 4096
-_U32 = 0xFFFFFFFF
 
 
 class PacketType(enum.IntEnum):

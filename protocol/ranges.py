@@ -66,14 +66,14 @@ def parse_range(value: str, size_bytes: int) -> list[ByteRange] | None:
     return joined if len(joined) <= MOST_PARTS else None
 
 
-def join_ranges(ranges: Sequence[ByteRange], gap_bytes: int = _GAP_BYTES) -> list[ByteRange]:
-    """Join ranges that overlap, touch or lie closer than `gap_bytes`.
+def join_ranges(ranges: Sequence[ByteRange]) -> list[ByteRange]:
+    """Join ranges that overlap, touch or lie closer than a part's own header is long.
 
     A joined range stands where its first member stood (RFC 9110, 15.3.7.2 lets a server do so).
     """
     merged: list[list[int]] = []
     for order, (start, end) in sorted(enumerate(ranges), key=lambda item: item[1]):
-        if merged and start <= merged[-1][1] + gap_bytes:
+        if merged and start <= merged[-1][1] + _GAP_BYTES:
             merged[-1][1] = max(merged[-1][1], end)
             merged[-1][2] = min(merged[-1][2], order)
         else:

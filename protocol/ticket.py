@@ -42,7 +42,6 @@ MAX_PATH_LENGTH = 400
 FORGED = "ticket-forged"
 EXPIRED = "ticket-expired"
 FOREIGN = "ticket-foreign"
-USED = "ticket-used"
 PASS_FORGED = "pass-forged"
 PASS_EARLY = "pass-early"
 PASS_EXPIRED = "pass-expired"

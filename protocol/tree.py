@@ -114,10 +114,10 @@ def leads_out(path: str, target: str) -> bool:
     return ups > path.count("/") or ".." in steps[ups:]
 
 
-def name_some(paths: Sequence[str], most: int = 5) -> str:
-    """A few of these names for a sentence, and how many there are besides."""
-    rest = f" and {len(paths) - most} more" if len(paths) > most else ""
-    return ", ".join(repr(path) for path in paths[:most]) + rest
+def name_some(paths: Sequence[str]) -> str:
+    """Five of these names for a sentence, and how many there are besides."""
+    rest = f" and {len(paths) - 5} more" if len(paths) > 5 else ""
+    return ", ".join(repr(path) for path in paths[:5]) + rest
 
 
 def check_attributes(attributes: Attributes) -> Attributes:

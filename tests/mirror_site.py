@@ -13,11 +13,10 @@ from client.mirror.follow import Follower, FollowSettings
 from client.mirror.place import Place
 from client.net.answers import Reply
 from server.mirror.publish import Published, Publisher, PublishSettings
-from server.mirror.repository import Lifetimes, initialise, utc
+from server.mirror.repository import initialise, utc
 
 URL = "http://origin.test/mirror/"
 #: Far enough ahead for nothing that was signed in a test to be expired, and files to be old.
-LIFETIMES = Lifetimes()
 
 
 @dataclass
@@ -77,7 +76,7 @@ class Site:
         self.publish_dir = self.base / "publish"
         self.keys = self.base / "keys"
         self.tree.mkdir(parents=True)
-        self.root = initialise(self.publish_dir, self.keys, utc(self.now), LIFETIMES)
+        self.root = initialise(self.publish_dir, self.keys, utc(self.now))
 
     def publish(self, channel: str = "main") -> Published:
         publisher = Publisher(self.publish_dir, self.keys, channel, self.settings)

@@ -13,7 +13,7 @@ from protocol.channel import index_path
 from protocol.tree import Entry
 from server.mirror.objects import ObjectError, ObjectStore
 from server.mirror.publish import PublishSettings
-from server.mirror.repository import Lifetimes, Repository, RepositoryProblem, initialise, utc
+from server.mirror.repository import Repository, RepositoryProblem, initialise, utc
 from server.mirror.scheduling import schedule_updates
 
 
@@ -109,7 +109,7 @@ def test_a_publish_directory_inside_the_tree_is_left_out(tmp_path: Path) -> None
     site = Site(tmp_path)
     fill(site.tree)
     site.publish_dir = site.tree / "updates"
-    site.root = initialise(site.publish_dir, site.keys, utc(site.now), Lifetimes())
+    site.root = initialise(site.publish_dir, site.keys, utc(site.now))
     site.publish()
     assert not site.publish().changed
     site.follower().once()
@@ -167,7 +167,7 @@ def test_a_second_publish_waits_its_turn(site: Site) -> None:
 
 def test_keys_that_are_not_the_roots_are_refused(site: Site, tmp_path: Path) -> None:
     site.publish()
-    initialise(tmp_path / "elsewhere", tmp_path / "other-keys", utc(site.now), Lifetimes())
+    initialise(tmp_path / "elsewhere", tmp_path / "other-keys", utc(site.now))
     site.keys = tmp_path / "other-keys"
     (site.tree / "more").touch()
     with pytest.raises(RepositoryProblem, match="not one this repository's root names"):
@@ -178,18 +178,18 @@ def test_new_online_keys_are_taken_over_by_followers(site: Site) -> None:
     site.publish()
     follower = site.follower()
     follower.once()
-    initialise(site.publish_dir, site.keys, utc(site.now), Lifetimes())
+    initialise(site.publish_dir, site.keys, utc(site.now))
     (site.tree / "more").touch()
     site.publish()
     assert follower.once().version == 2
 
 
 def test_a_root_key_can_be_locked(tmp_path: Path) -> None:
-    made = initialise(tmp_path / "p", tmp_path / "k", utc(1.8e9), Lifetimes(), "secret words")
+    made = initialise(tmp_path / "p", tmp_path / "k", utc(1.8e9), "secret words")
     assert json.loads(made)["signed"]["_type"] == "root"
     with pytest.raises(RepositoryProblem, match="passphrase"):
-        initialise(tmp_path / "p", tmp_path / "k", utc(1.8e9), Lifetimes())
-    initialise(tmp_path / "p", tmp_path / "k", utc(1.8e9), Lifetimes(), "secret words")
+        initialise(tmp_path / "p", tmp_path / "k", utc(1.8e9))
+    initialise(tmp_path / "p", tmp_path / "k", utc(1.8e9), "secret words")
 
 
 def test_a_publish_can_be_put_on_the_multicast_schedule(site: Site, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_publish_can_be_put_on_the_multicast_schedule(site: Site, tmp_path: Pa
 
 def test_private_keys_are_never_published(tmp_path: Path) -> None:
     with pytest.raises(RepositoryProblem, match="would be served"):
-        initialise(tmp_path / "p", tmp_path / "p" / "keys", utc(0), Lifetimes())
+        initialise(tmp_path / "p", tmp_path / "p" / "keys", utc(0))
     assert not (tmp_path / "p").exists()
     site = Site(tmp_path / "s")
     fill(site.tree)

@@ -16,6 +16,7 @@ import heapq
 import itertools
 import random
 from dataclasses import dataclass
+from statistics import fmean
 
 from bench.shared import markdown
 from protocol.fec import BlockLayout
@@ -31,6 +32,7 @@ SIZES = {
 }
 CLIENTS = (2, 4, 6, 8, 10)
 THRESHOLDS = (2, 3, 4)
+_SEEDS = 20
 
 
 @dataclass(frozen=True)
@@ -105,13 +107,11 @@ def replay(
     return Measured(sum(delays) / len(delays), by_multicast / asked, sent / unicast)
 
 
-def mean(clients: int, threshold: int, kind: str, *, paper: bool, seeds: int = 20) -> Measured:
+def mean(clients: int, threshold: int, kind: str, *, paper: bool) -> Measured:
     """The mean over several seeds."""
-    cells = [replay(clients, threshold, SIZES[kind], seed, paper=paper) for seed in range(seeds)]
+    cells = [replay(clients, threshold, SIZES[kind], seed, paper=paper) for seed in range(_SEEDS)]
     return Measured(
-        sum(c.pa_s for c in cells) / seeds,
-        sum(c.pb for c in cells) / seeds,
-        sum(c.pc for c in cells) / seeds,
+        fmean(c.pa_s for c in cells), fmean(c.pb for c in cells), fmean(c.pc for c in cells)
     )
 
 

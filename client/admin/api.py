@@ -20,7 +20,7 @@ from client.net.sockets import CertificateTrust
 
 _ROOT = "/api/v1"
 _MOST_BYTES = 256 << 20
-_TIMEOUT_S = 60.0
+_TIMEOUT_S, _PREVIEW_S = 60.0, 300.0
 
 
 class AdminFault(Exception):
@@ -96,9 +96,9 @@ class AdminApi:
         """The document at a path."""
         return self.call("GET", path, query=query).body
 
-    def wait_for_preview(self, key: str, limit_s: float = 300.0) -> Any:
+    def wait_for_preview(self, key: str) -> Any:
         """The preview once it is done; raises AdminFault when it failed or takes too long."""
-        end_s = time.monotonic() + limit_s
+        end_s = time.monotonic() + _PREVIEW_S
         pause_s = 0.2
         while True:
             found = self.get(f"/previews/{key}")

@@ -32,7 +32,7 @@ class HttpTransport:
 
     `data_folder` is where the downloader keeps what it learns of servers; `multicast` lets it join
     a transmission the server offers, `pass_token` is a priority pass. `sleep` waits, `clock`
-    never jumps, `agent` is the User-Agent. A server that queues is waited for as it says, for an
+    never jumps. A server that queues is waited for as it says, for an
     hour at most; one that gives no sign of life for `gone_s` seconds is given up. A login may stand
     in the URL.
     """
@@ -44,7 +44,6 @@ class HttpTransport:
         multicast: bool = False,
         multicast_interface: str | None = None,
         pass_token: str | None = None,
-        agent: str = "tidegate-mirror",
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         pace_window_s: float = _PACE_WINDOW_S,
@@ -57,7 +56,7 @@ class HttpTransport:
         self._multicast_interface = multicast_interface
         self._pass_token = pass_token
         self._client = HttpClient(
-            agent=agent,
+            agent="tidegate-mirror",
             pass_token=pass_token,
             manners=Manners(max_wait_s=_LONGEST_WAIT_S),
             sleep=sleep,

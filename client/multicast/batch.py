@@ -42,13 +42,12 @@ class _Message(ctypes.Structure):
 class BatchReader:
     """Reads from a non-blocking socket; what a call returns is valid until the next one."""
 
-    def __init__(self, fd: int, recv_into: Callable[[memoryview], int], count: int = _MANY) -> None:
+    def __init__(self, fd: int, recv_into: Callable[[memoryview], int]) -> None:
         self._fd = fd
         self._recv_into = recv_into
-        self._buffer = bytearray(count * _SLOT_BYTES)
+        self._buffer = bytearray(_MANY * _SLOT_BYTES)
         whole = memoryview(self._buffer)
-        self._slots = [whole[i * _SLOT_BYTES : (i + 1) * _SLOT_BYTES] for i in range(count)]
-        self._count = count
+        self._slots = [whole[i * _SLOT_BYTES : (i + 1) * _SLOT_BYTES] for i in range(_MANY)]
         self._call: Any = None
         if sys.platform == "linux" and ctypes.sizeof(ctypes.c_void_p) == 8:
             self._prepare()
@@ -65,9 +64,9 @@ class BatchReader:
             ctypes.c_void_p,
         )
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._buffer))
-        self._vectors = (_IoVector * self._count)()
-        self._messages = (_Message * self._count)()
-        for i in range(self._count):
+        self._vectors = (_IoVector * _MANY)()
+        self._messages = (_Message * _MANY)()
+        for i in range(_MANY):
             self._vectors[i].base = start + i * _SLOT_BYTES
             self._vectors[i].length = _SLOT_BYTES
             header = self._messages[i].header
@@ -82,7 +81,7 @@ class BatchReader:
         """What is there, at most `count` reads' worth; empty when nothing is. Raises OSError."""
         if self._call is None:
             return self._read_one()
-        found = self._call(self._fd, self._address, self._count, MSG_DONTWAIT, None)
+        found = self._call(self._fd, self._address, _MANY, MSG_DONTWAIT, None)
         if found < 0:
             number = ctypes.get_errno()
             if number in (errno.EAGAIN, errno.EINTR):

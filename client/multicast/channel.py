@@ -46,12 +46,9 @@ class Channel(Protocol):
 class HttpChannel:
     """Implements `Channel` for the origin of `base`, with the manners of `asking`."""
 
-    def __init__(
-        self, network: Network, asking: Asking, base: Url, timeout_s: float = _TIMEOUT_S
-    ) -> None:
+    def __init__(self, network: Network, asking: Asking, base: Url) -> None:
         self._asking = asking
         self._base = base
-        self._timeout_s = timeout_s
         self._courier = Courier(network, *asking.route(base))
 
     def get(self, path: str, done: Done) -> None:
@@ -82,4 +79,4 @@ class HttpChannel:
 
         at = replace(self._base, target=path)
         request = self._asking.request(at, at, method=method, body=body)
-        self._courier.ask(request, heard, limit_bytes=_MOST_BYTES, silence_s=self._timeout_s)
+        self._courier.ask(request, heard, limit_bytes=_MOST_BYTES, silence_s=_TIMEOUT_S)

@@ -37,6 +37,7 @@ _MOST_READS_A_TURN = 16
 #: Repair by unicast inside the session pays only for little; the rest is the download's.
 _REPAIR_SHARE = 0.25
 _REPAIR_BYTES = 256 * 1024
+_SPACE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,6 @@ class Reception:
         ended: Callable[[ReceptionOutcome], None],
         *,
         have: Callable[[int], bool] = lambda block: False,
-        rng: random.Random | None = None,
-        space_bytes: int = 64 << 20,
     ) -> None:
         self._network = network
         self._offer = offer
@@ -82,8 +81,7 @@ class Reception:
         self.receiver: MulticastReceiver
         self._write = write
         self._have = have
-        self._rng = rng or random.Random()
-        self._space = BlockSpace(folder, space_bytes)
+        self._space = BlockSpace(folder, _SPACE_BYTES)
         paper = offer.fec.scheme == "paper"
         header_bytes = PAPER_HEADER_BYTES if paper else PAYLOAD_OFFSET
         self._size = header_bytes + offer.fec.symbol_bytes
@@ -123,7 +121,7 @@ class Reception:
         receiver_class = PaperReceiver if paper else MulticastReceiver
         now = self._network.now()
         return receiver_class(
-            self._offer, hashes, self._write, self._rng, now, self._have, self._space
+            self._offer, hashes, self._write, random.Random(), now, self._have, self._space
         )
 
     def _begin(self, hashes: tuple[bytes, ...]) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections import deque
 
+_WINDOW_S = 0.6
+_GRAIN_S = _WINDOW_S / 24
+
 
 class Meter:
-    """Rate over the last `window_s` of work; a source that falls silent decays towards zero.
+    """Rate over the last `_WINDOW_S` of work; a source that falls silent decays towards zero.
 
     Idle time does not count: `rest` stops the clock, `start` sets it going again at the first
     bytes after it (so the round trip of the first request does not look like slowness).
@@ -16,19 +19,15 @@ class Meter:
     __slots__ = (
         "_buckets",
         "_fresh",
-        "_grain_s",
         "_since",
         "_sum",
         "last_s",
         "total_bytes",
-        "window_s",
     )
 
-    def __init__(self, window_s: float = 0.6) -> None:
-        self.window_s = window_s
+    def __init__(self) -> None:
         self.total_bytes = 0
         self.last_s = -math.inf
-        self._grain_s = window_s / 24
         self._buckets: deque[list[float]] = deque()
         self._sum = 0.0
         self._since: float | None = None
@@ -55,7 +54,7 @@ class Meter:
             self._since = now
             return
         self._sum += count
-        if self._buckets and now - self._buckets[-1][0] < self._grain_s:
+        if self._buckets and now - self._buckets[-1][0] < _GRAIN_S:
             self._buckets[-1][1] += count
         else:
             self._buckets.append([now, count])
@@ -66,8 +65,8 @@ class Meter:
         if self._since is None or self._fresh:
             return None
         self._trim(now)
-        span_s = min(self.window_s, now - self._since)
-        if span_s < 0.02 or (self._sum == 0 and span_s < self.window_s):
+        span_s = min(_WINDOW_S, now - self._since)
+        if span_s < 0.02 or (self._sum == 0 and span_s < _WINDOW_S):
             return None
         return self._sum / span_s
 
@@ -86,6 +85,6 @@ class Meter:
         return total / span_s
 
     def _trim(self, now: float) -> None:
-        buckets, edge = self._buckets, now - self.window_s
+        buckets, edge = self._buckets, now - _WINDOW_S
         while buckets and buckets[0][0] < edge:
             self._sum -= buckets.popleft()[1]

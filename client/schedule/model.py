@@ -40,15 +40,11 @@ class MirrorPlan:
     seconds: float
 
 
-def block_s(
-    block_bytes: int, path: Path, *, early: bool, per_connection: int | None = None
-) -> float:
+def block_s(block_bytes: int, path: Path, *, early: bool) -> float:
     """Seconds for one block in the middle of a download."""
     seconds = (block_bytes + RESPONSE_BYTES) / path.rate_bytes_s
     if not early:
         seconds += path.rtt_s + REQUEST_BYTES / path.rate_bytes_s
-    if per_connection is not None:
-        seconds += (path.rtt_s + ramp_s(path)) / per_connection
     return seconds
 
 
@@ -76,7 +72,6 @@ def predict_s(
     *,
     early: bool = True,
     standing: bool = False,
-    per_connection: int | None = None,
 ) -> float:
     """Seconds for the whole download, all mirrors ending together; infinite without mirrors.
 
@@ -86,7 +81,7 @@ def predict_s(
     ways = sorted(
         (
             0.0 if standing else head_s(path),
-            block_bytes / block_s(block_bytes, path, early=early, per_connection=per_connection),
+            block_bytes / block_s(block_bytes, path, early=early),
         )
         for path in paths
         if path.rate_bytes_s > 0

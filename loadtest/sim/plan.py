@@ -128,9 +128,9 @@ def make_crowd(
     return Crowd(visitors, within_s, large, small, patience_s)
 
 
-def workload_of(crowd: Crowd, seed: int = 1) -> tuple[Workload, float]:
+def workload_of(crowd: Crowd) -> tuple[Workload, float]:
     """The clients that are played, and how many people each stands for."""
-    rng = random.Random(f"plan/{seed}")
+    rng = random.Random("plan/1")
     played = min(crowd.visitors, MOST_CLIENTS)
     arrivals = sorted(rng.uniform(0.0, crowd.within_s) for _ in range(played))
     slow, fast = math.log(RELEASE_DAY.slowest_bytes_s), math.log(RELEASE_DAY.fastest_bytes_s)
@@ -149,7 +149,7 @@ def workload_of(crowd: Crowd, seed: int = 1) -> tuple[Workload, float]:
             )
         )
     wanted = sum(visitor.total_bytes for visitor in visitors)
-    workload = Workload("plan", seed, tuple(visitors), wanted / crowd.within_s)
+    workload = Workload("plan", 1, tuple(visitors), wanted / crowd.within_s)
     return workload, crowd.visitors / played
 
 

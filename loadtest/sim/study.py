@@ -107,9 +107,9 @@ def _population(name: str, seed: int) -> Workload:
     return make_workload(name, seed)
 
 
-def _named(task: tuple[str, int, Scenario, bool]) -> dict[str, float]:
-    name, seed, scenario, control = task
-    return run_one(_population(name, seed), scenario, seed, control=control)
+def _named(task: tuple[str, int, Scenario]) -> dict[str, float]:
+    name, seed, scenario = task
+    return run_one(_population(name, seed), scenario, seed)
 
 
 def run_seeds(
@@ -117,7 +117,6 @@ def run_seeds(
     scenario: Scenario,
     seeds: Sequence[int],
     *,
-    control: bool = True,
     jobs: int = 1,
     told: Callable[[], object] = lambda: None,
 ) -> StudyResult:
@@ -125,7 +124,7 @@ def run_seeds(
 
     `told` is called after each run.
     """
-    tasks = [(workload, seed, scenario, control) for seed in seeds]
+    tasks = [(workload, seed, scenario) for seed in seeds]
     runs = []
     if jobs > 1 and len(tasks) > 1:
         with ProcessPoolExecutor(min(jobs, len(tasks))) as pool:
@@ -139,13 +138,11 @@ def run_seeds(
     return gather(scenario, workload, seeds, runs)
 
 
-def run_populations(
-    populations: Iterable[Workload], scenario: Scenario, *, control: bool = True
-) -> StudyResult:
+def run_populations(populations: Iterable[Workload], scenario: Scenario) -> StudyResult:
     """The same for populations that are at hand (a replayed trace)."""
     seeds, runs, name = [], [], ""
     for workload in populations:
-        runs.append(run_one(workload, scenario, workload.seed, control=control))
+        runs.append(run_one(workload, scenario, workload.seed))
         seeds.append(workload.seed)
         name = workload.name
     return gather(scenario, name, seeds, runs)

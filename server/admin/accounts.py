@@ -395,12 +395,10 @@ class OpenedAccounts:
     first_password: str | None = field(repr=False)
 
 
-def open_accounts(
-    store: AccountStore, off: Off, now: float, hasher: PasswordHasher | None = None
-) -> OpenedAccounts:
+def open_accounts(store: AccountStore, off: Off, now: float) -> OpenedAccounts:
     """Read what is stored; blocks."""
     rows = store.load()
-    accounts = Accounts(store, Hashing(off), hasher or PasswordHasher())
+    accounts = Accounts(store, Hashing(off), PasswordHasher())
     return OpenedAccounts(accounts, rows.sessions, accounts.open(rows, now))
 
 

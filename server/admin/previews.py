@@ -174,9 +174,8 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 class Simulator:
     """A `preview.Runner`; `off` runs a function on a thread."""
 
-    def __init__(self, off: Off, limit_s: float = LIMIT_S) -> None:
+    def __init__(self, off: Off) -> None:
         self._off = off
-        self._limit_s = limit_s
         self._running: subprocess.Popen[bytes] | None = None
         self._closed = False
 
@@ -207,11 +206,11 @@ class Simulator:
         ) as process:
             self._running = process
             try:
-                out, err = process.communicate(request, self._limit_s)
+                out, err = process.communicate(request, LIMIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise PreviewFailed(
-                    f"The simulation took longer than {self._limit_s:.0f} s; try another workload."
+                    f"The simulation took longer than {LIMIT_S:.0f} s; try another workload."
                 ) from None
             finally:
                 self._running = None

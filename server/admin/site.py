@@ -7,7 +7,7 @@ from pathlib import Path
 from server.admin import account, files, log, now, passes, policy, queue, waiting
 from server.admin.accounts import OpenedAccounts
 from server.admin.app import Admin
-from server.admin.previews import Previews, Runner, Simulator
+from server.admin.previews import Previews, Simulator
 from server.admin.render import make_pages
 from server.admin.router import Router
 from server.admin.sessions import Logins
@@ -17,18 +17,8 @@ from server.control.server import Server
 MODULES = (now, account, queue, policy, files, passes, waiting, log)
 
 
-def make_admin(
-    server: Server,
-    opened: OpenedAccounts,
-    key: bytes,
-    state: Path,
-    *,
-    runner: Runner | None = None,
-) -> Admin:
-    """The application without a socket; `key` signs sessions.
-
-    `runner` simulates (by default in a process of its own).
-    """
+def make_admin(server: Server, opened: OpenedAccounts, key: bytes, state: Path) -> Admin:
+    """The application without a socket; `key` signs sessions."""
     router = Router()
     simulator = Simulator(server.off)
     sessions = Logins(opened.accounts.store, key)
@@ -40,7 +30,7 @@ def make_admin(
         accounts=opened.accounts,
         sessions=sessions,
         pages=make_pages(),
-        previews=Previews(runner or simulator, server.now),
+        previews=Previews(simulator, server.now),
         router=router,
         state=state,
         close=simulator.close,

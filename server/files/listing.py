@@ -28,7 +28,6 @@ from server.http.phrases import Phrases, phrases_for, told_size
 from server.http.request import Request
 
 #: What the heading calls the root.
-_SERVED_AS = "Release files"
 _SORTS = ("name", "size", "date")
 #: Names that go with another file rather than being what a person came for.
 _COMPANIONS = (

@@ -111,12 +111,12 @@ class Front:
             sock.close()
             raise
 
-    def listen_unix(self, path: str, mode: int = 0o666) -> Port:
-        """Listen on a unix socket; raises OSError."""
+    def listen_unix(self, path: str) -> Port:
+        """Listen on a unix socket that everybody may use; raises OSError."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             sock.bind(path)
-            os.chmod(path, mode)
+            os.chmod(path, 0o666)
             return self.listen_on(sock, None, path)
         except OSError:
             sock.close()

@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.batch import Header
@@ -38,7 +38,6 @@ from protocol.tree import (
 from protocol.tree_scan import Seen, encode_cached, scan
 from server.mirror.objects import ObjectError, ObjectStore, PublishedDisk
 from server.mirror.repository import (
-    Lifetimes,
     Repository,
     RepositoryProblem,
     check_private,
@@ -67,7 +66,6 @@ class PublishSettings:
     attributes: bool = False
     memory_bytes: int = 256 << 20
     keep_versions: int = 16
-    lifetimes: Lifetimes = field(default_factory=Lifetimes)
 
     @property
     def window_bytes(self) -> int:
@@ -136,7 +134,7 @@ class Publisher:
         self.channel = check_channel(channel)
         self._publish = publish
         self._keys = keys
-        self._repository = Repository(publish, keys, self.settings.lifetimes)
+        self._repository = Repository(publish, keys)
         self._state = publish / ".state" / channel
         self._store = ObjectStore(publish / "objects")
 

@@ -39,20 +39,12 @@ from protocol.channel import Index, decode_index, encode_index, index_path
 from protocol.disk.durable import sync_filesystem, write_whole
 
 ONLINE_ROLES = ("targets", "snapshot", "timestamp")
+#: How long signatures are good for. A publish renews what has run half its time.
+_ROOT_DAYS, _TARGETS_DAYS, _SNAPSHOT_DAYS, _TIMESTAMP_DAYS = 3650, 365, 365, 14
 
 
 class RepositoryProblem(Exception):
     """The publish directory or its keys are not usable; says what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lifetimes:
-    """How long signatures are good for, in days. A publish renews what has run half its time."""
-
-    root: int = 3650
-    targets: int = 365
-    snapshot: int = 365
-    timestamp: int = 14
 
 
 def check_private(keys: Path, served: Path) -> None:
@@ -92,9 +84,7 @@ def load_key(path: Path, passphrase: str | None = None) -> CryptoSigner:
     return CryptoSigner(private)
 
 
-def initialise(
-    publish: Path, keys: Path, now: datetime, lifetimes: Lifetimes, passphrase: str | None = None
-) -> bytes:
+def initialise(publish: Path, keys: Path, now: datetime, passphrase: str | None = None) -> bytes:
     """Make the keys and an empty repository; the bytes of the first root metadata.
 
     Called where one exists it renews root instead: same root key, new online keys and expiry.
@@ -115,14 +105,14 @@ def initialise(
         root = Metadata(Root(consistent_snapshot=True))
         root.signed.add_key(signer.public_key, "root")
     assert signer is not None
-    root.signed.expires = now + timedelta(days=lifetimes.root)
+    root.signed.expires = now + timedelta(days=_ROOT_DAYS)
     for role in ONLINE_ROLES:
         root.signed.add_key(make_key(keys / f"{role}.pem").public_key, role)
     root.sign(signer)
     data = root.to_bytes()
     write_whole(publish / "metadata" / f"{root.signed.version}.root.json", data)
     write_whole(publish / "metadata" / "root.json", data)
-    Repository(publish, keys, lifetimes).commit({}, set(), now)
+    Repository(publish, keys).commit({}, set(), now)
     return data
 
 
@@ -151,12 +141,11 @@ def _signed_by(metadata: Metadata[Targets] | Metadata[Snapshot], key: CryptoSign
 class Repository:
     """Reads and commits the signed state of one publish directory. Hold the publish lock."""
 
-    def __init__(self, publish: Path, keys: Path, lifetimes: Lifetimes | None = None) -> None:
+    def __init__(self, publish: Path, keys: Path) -> None:
         self._publish = publish
         self._metadata = publish / "metadata"
         self._targets = publish / "targets"
         self._keys = keys
-        self._lifetimes = lifetimes or Lifetimes()
 
     @property
     def exists(self) -> bool:
@@ -229,34 +218,34 @@ class Repository:
 
     def commit(self, added: dict[str, TargetFile], removed: set[str], now: datetime) -> None:
         """Sign a new state with these targets added and removed; renew what ages."""
-        state, life = self._state(), self._lifetimes
+        state = self._state()
         keys = {role: self._key(role) for role in ONLINE_ROLES}
         targets, snapshot, timestamp = (
             state.targets.signed,
             state.snapshot.signed,
             state.timestamp.signed,
         )
-        renew = _ages(targets, life.targets, now) or not _signed_by(state.targets, keys["targets"])
+        renew = _ages(targets, _TARGETS_DAYS, now) or not _signed_by(state.targets, keys["targets"])
         changed = bool(added or removed or renew)
         if changed:
             targets.targets.update(added)
             for path in removed:
                 targets.targets.pop(path, None)
             targets.version += 1
-            targets.expires = now + timedelta(days=life.targets)
+            targets.expires = now + timedelta(days=_TARGETS_DAYS)
             self._write(f"{targets.version}.targets.json", state.targets, keys["targets"])
-        renew = _ages(snapshot, life.snapshot, now) or not _signed_by(
+        renew = _ages(snapshot, _SNAPSHOT_DAYS, now) or not _signed_by(
             state.snapshot, keys["snapshot"]
         )
         if changed or renew:
             snapshot.meta["targets.json"] = MetaFile(targets.version)
             snapshot.version += 1
-            snapshot.expires = now + timedelta(days=life.snapshot)
+            snapshot.expires = now + timedelta(days=_SNAPSHOT_DAYS)
             name = f"{snapshot.version}.snapshot.json"
             data = self._write(name, state.snapshot, keys["snapshot"])
             timestamp.snapshot_meta = MetaFile.from_data(snapshot.version, data, ["sha256"])
         timestamp.version += 1
-        timestamp.expires = now + timedelta(days=life.timestamp)
+        timestamp.expires = now + timedelta(days=_TIMESTAMP_DAYS)
         sync_filesystem(self._publish)
         self._write("timestamp.json", state.timestamp, keys["timestamp"])
 

@@ -18,6 +18,8 @@ from protocol.paper_mode import PaperHeader, PaperOrder, pack_packet
 from server.multicast.schedule_steps import Mark, Run
 
 _KIND = VERSION << 4
+#: A session sends one object.
+_OBJECT = 0
 
 
 class Framer:
@@ -26,10 +28,9 @@ class Framer:
     #: Header, tag, payload.
     parts = 3
 
-    def __init__(self, session: int, key: bytes, marks: MarkSigner, object_id: int = 0) -> None:
+    def __init__(self, session: int, key: bytes, marks: MarkSigner) -> None:
         self._session = session
         self._marks = marks
-        self._object = object_id
         self._sealer = PacketSealer(key)
         self.sequence = 0
 
@@ -39,7 +40,7 @@ class Framer:
         """Header, tag and payload of each datagram in turn, ready for one gathering send."""
         sent_us = int(now * 1e6) & 0xFFFFFFFF
         pack, tag = HEADER.pack, self._sealer.tag
-        session, obj, k, block = self._session, self._object, run.k, run.block
+        session, k, block = self._session, run.k, run.block
         pass_number, sequence = run.pass_number % 256, self.sequence
         pieces: list[bytes | memoryview] = []
         for symbol, payload in zip(run.symbols, payloads, strict=True):
@@ -48,7 +49,7 @@ class Framer:
                 _KIND | PacketType.SYMBOL,
                 0,
                 session,
-                obj,
+                _OBJECT,
                 pass_number,
                 k,
                 block,
@@ -68,7 +69,7 @@ class Framer:
             _KIND | PacketType.MARK,
             mark.flags,
             self._session,
-            self._object,
+            _OBJECT,
             mark.pass_number,
             0,
             0,

@@ -29,8 +29,7 @@ from server.files.transfer import FileKey
 from server.http.clock import Threads, in_pool
 
 _log = Logger()
-_FD = 3
-_MOST_QUEUED = 64
+_MOST_QUEUED, _MOST_KEPT = 64, 2048
 _FILE_NAME = re.compile(r"([0-9a-f.]+)-([0-9a-f]{40})-([0-9a-f]{64})\.info")
 
 
@@ -94,12 +93,11 @@ class _TorrentWish:
 
 
 class MetainfoStore:
-    """Makes torrents, one at a time, and keeps the last `most` of them in `folder`."""
+    """Makes torrents, one at a time, and keeps the last of them in `folder`."""
 
-    def __init__(self, reactor: Threads, folder: Path, most: int = 2048) -> None:
+    def __init__(self, reactor: Threads, folder: Path) -> None:
         self._reactor = reactor
         self._folder = folder
-        self._most = most
         self._known: OrderedDict[FileKey, Metainfo] = OrderedDict()
         self._by_hash: dict[bytes, Metainfo] = {}
         self._wishes: OrderedDict[FileKey, _TorrentWish] = OrderedDict()
@@ -188,7 +186,7 @@ class MetainfoStore:
     def _keep(self, made: Metainfo) -> None:
         self._known[made.key] = made
         self._by_hash.update(dict.fromkeys(made.hashes, made))
-        while len(self._known) > self._most:
+        while len(self._known) > _MOST_KEPT:
             _, old = self._known.popitem(last=False)
             for info_hash in old.hashes:
                 self._by_hash.pop(info_hash, None)

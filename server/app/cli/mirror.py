@@ -71,12 +71,10 @@ def init(publish_dir: Path, keys: Path, root_passphrase_file: Path | None) -> No
     Run it again, with the root key in place, to renew the root's expiry and replace the online
     keys.
     """
-    from server.mirror.repository import Lifetimes, initialise, utc
+    from server.mirror.repository import initialise, utc
 
     root = _said(
-        lambda: initialise(
-            publish_dir, keys, utc(time.time()), Lifetimes(), _passphrase(root_passphrase_file)
-        )
+        lambda: initialise(publish_dir, keys, utc(time.time()), _passphrase(root_passphrase_file))
     )
     click.echo(f"Repository: {publish_dir}")
     click.echo(f"Keys:       {keys}")
