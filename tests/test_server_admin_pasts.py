@@ -89,3 +89,17 @@ def test_an_ill_database_leaves_what_memory_has(
     found = drawn(site, DAY_S)
     assert max(value or 0.0 for value in found.series["waiting"]) > 0
     assert len(found.t) == 240
+
+
+def test_a_preview_right_after_the_first_download_knows_of_it(site: Site) -> None:
+    def arrived() -> list[str]:
+        since_s = site.server.now() - 3600.0
+        return sorted(one.file for one in site.run(site.server.history.arrivals(since_s, 100)))
+
+    assert arrived() == []
+    site.download("203.0.113.1")
+    site.server.gate.served_elsewhere("/README.txt", 2, 2_000)
+    assert arrived() == ["/big.iso", "small", "small"]
+    site.wait(20.0)
+    site.settle()
+    assert arrived() == ["/big.iso", "small", "small"], "each once, from the database too"

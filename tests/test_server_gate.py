@@ -797,7 +797,11 @@ def test_draining_sends_newcomers_away_and_lets_downloads_finish() -> None:
     assert "tidegate-ticket" in held.connection.fields
     late = house.ask("192.0.2.3")
     assert late.connection.status == 503
-    assert json.loads(late.connection.body)["type"].endswith("/closed")
+    told = json.loads(late.connection.body)
+    assert told["type"].endswith("/closed")
+    assert "place" not in told["detail"], "it has none"
+    back = house.ask("192.0.2.2", token=held.connection.fields["tidegate-ticket"])
+    assert "your place is kept" in json.loads(back.connection.body)["detail"]
     assert house.ask("192.0.2.1", ranges=(100, 200)).started
     assert not running.transfer.over
 

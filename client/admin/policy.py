@@ -177,7 +177,8 @@ def preview(s: Steering, changes: tuple[str, ...], policy: str | None, workload:
     found = s.api.wait_for_preview(begun["key"])
     if s.shown(found):
         return
-    click.echo(f"{found['jobs']:,} downloads, simulated in {found['took_s']:.1f} s")
+    downloads = "1 download" if found["jobs"] == 1 else f"{found['jobs']:,} downloads"
+    click.echo(f"{downloads}, simulated in {found['took_s']:.1f} s")
     show.table(
         ("measure", "now", "proposed", ""),
         (

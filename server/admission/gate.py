@@ -55,8 +55,9 @@ _SENTENCES = {
     Reason.TICKET_FOREIGN: "This ticket belongs to another download; ask without it.",
     Reason.TOO_MANY_CONNECTIONS: "This download has as many connections as it may; close one.",
     Reason.TOO_MANY_TICKETS: "You wait for as many files as one client may; finish some first.",
-    Reason.CLOSED: "The server is being stopped or restarted; come back soon, your place is kept.",
+    Reason.CLOSED: "The server is being stopped or restarted; come back soon.",
 }
+_PLACE_KEPT = "The server is being stopped or restarted; come back soon, your place is kept."
 #: How often parked requests look for a free slot where the policy calls nobody.
 _LOOK_S = 2.0
 #: While requests are parked with tickets, nothing at all may run for no longer than this.
@@ -133,7 +134,10 @@ class Gate:
         return self.policy.snapshot(self.now())
 
     def estimate(self, number: int) -> Estimate | None:
-        """When this waiting ticket is expected to start, from now."""
+        """When this waiting ticket is expected to start, from now; None while doors are closed."""
+        # How long the queue would take says nothing of when the doors open.
+        if self.draining or self.closed:
+            return None
         return self.policy.estimate(number, self.now())
 
     def running(self) -> list[LeaseView]:
@@ -621,6 +625,9 @@ class Gate:
         if slowly_s > 0.0:
             # What it is told counts from the moment it hears it.
             wait = replace(wait, retry_after_s=wait.retry_after_s - slowly_s)
+        closed = self.draining or self.closed
+        if closed:
+            wait = replace(wait, estimate=None)
         rep = visit.rep
         notice = Notice(
             rep.url_path,
@@ -628,7 +635,7 @@ class Gate:
             wait,
             token,
             waited_s,
-            self.draining or self.closed,
+            closed,
             visitor=visit.cookie,
         )
 
@@ -648,16 +655,25 @@ class Gate:
 
     def _refuse(self, visit: AdmissionRequest, refusal: Refuse) -> None:
         forbidden = refusal.reason in _FORBIDDEN
+        said = _SENTENCES[refusal.reason]
+        if refusal.reason is Reason.CLOSED and self._waits(visit):
+            said = _PLACE_KEPT
         self.parts.waiting.refuse(
             visit.request,
             403 if forbidden else 503,
             refusal.reason.value,
-            _SENTENCES[refusal.reason],
+            said,
             retry_after_s=None if forbidden else refusal.retry_after_s or 5.0,
             afresh=forbidden,
         )
 
     # -- small duties ------------------------------------------------------------------------
+
+    def _waits(self, visit: AdmissionRequest) -> bool:
+        """Whether it has shown a ticket whose place is kept."""
+        ticket = visit.proof.ticket
+        row = self.policy.ticket(ticket.number) if ticket is not None else None
+        return row is not None and row.state in _QUEUED
 
     def _token(self, number: int, visit: AdmissionRequest) -> tuple[str, float]:
         row = self.policy.ticket(number)

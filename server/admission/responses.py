@@ -152,9 +152,6 @@ class WaitingRoom:
         self, notice: Notice, phrases: Phrases, origin: str = "", free: Sequence[Source] = ()
     ) -> bytes:
         """The waiting page as HTML; `free` are mirrors that would start at once."""
-        if notice.closed:
-            # How long the queue would take says nothing of when the doors open.
-            notice = replace(notice, wait=replace(notice.wait, estimate=None))
         wait = notice.wait
         estimate = wait.estimate
         name = unquote(notice.file.rpartition("/")[2])
@@ -440,7 +437,7 @@ def _lead(notice: Notice, phrases: Phrases, name: str) -> str:
     if notice.opens_s is not None:
         key = "lead_prequeue" if notice.entry else "lead_undrawn"
         return phrases(key, file=name, size=told_size(notice.size_bytes))
-    if notice.closed:
+    if notice.closed and notice.token is not None:
         return phrases("lead_closed")
     key = "lead" if notice.wait.place is not None else "lead_busy"
     return phrases(key, file=name, size=told_size(notice.size_bytes))

@@ -18,7 +18,7 @@ LOGO_MAX_BYTES = 256 * 1024
 STATES = {
     "waiting": Wait(30.0, 4711, 212, False, Estimate(840.0, 1020.0)),
     "ready": Wait(3.0, 4711, 1, True, Estimate(1.0, 5.0)),
-    "closed": Wait(10.0, 4711, 212, False, Estimate(840.0, 1020.0)),
+    "closed": Wait(10.0, 4711, 212, False),
     "pre-queue": Wait(600.0),
 }
 _PAPER = "waiting"

@@ -110,6 +110,7 @@ class Arrivals:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], float] = {}
         self._fresh: list[ArrivalRecord] = []
+        self._taken: list[ArrivalRecord] = []
 
     def note(self, record: ArrivalRecord) -> None:
         """A job has come; a client that asks again for the same file soon is the same job."""
@@ -125,7 +126,12 @@ class Arrivals:
     def take(self) -> list[ArrivalRecord]:
         """What came since the last call."""
         fresh, self._fresh = self._fresh, []
+        self._taken = fresh
         return fresh
+
+    def lately(self) -> list[ArrivalRecord]:
+        """What the database may not have yet: what came since the last `take`, and that one's."""
+        return [*self._taken, *self._fresh]
 
 
 class History:
@@ -203,7 +209,8 @@ class History:
 
     async def arrivals(self, since_s: float, limit: int) -> list[ArrivalRecord]:
         """Recorded wishes for a preview, thinned at random beyond `limit`. Raises StoreSilent."""
-        found = await ask(self._store, lambda s: read_arrivals(s, since_s, limit * 10))
+        stored = await ask(self._store, lambda s: read_arrivals(s, since_s, limit * 10))
+        found = list(dict.fromkeys((*stored, *self._arrivals.lately())))
         if len(found) > limit:
             chosen = sorted(self._thin.sample(range(len(found)), limit))
             found = [found[index] for index in chosen]
@@ -212,12 +219,14 @@ class History:
     async def _small_ones(self, since_s: float) -> list[ArrivalRecord]:
         """Small files that were answered at once are only counted: as many, at random moments."""
         now = self._now()
-        past = await self.read(since_s, now, 240)
+        # One step for each sample: a wider one of which only a part was sampled counts too many.
+        past = await self.read(since_s, now, max(1, round((now - since_s) / SAMPLE_S)))
         rates = [rate for rate in past.series.get("admitted_small", ()) if rate is not None]
-        if not rates:
-            return []
         span_s = len(rates) * (now - since_s) / max(1, len(past.t))
-        count = min(_SMALL_MOST, round(sum(rates) / len(rates) * span_s))
+        sampled = sum(rates) / len(rates) * span_s if rates else 0.0
+        # Those since the last sample, too: a preview may be asked for right after a download.
+        count = min(_SMALL_MOST, round(sampled + self._sampler.grown("admitted_small")))
+        span_s = max(span_s, SAMPLE_S)
         size = max(1, self._vitals.gate.settings.small_below_bytes // 2)
         moments = sorted(self._thin.uniform(now - span_s, now) for _ in range(count))
         return [ArrivalRecord(at, f"small-{i}", "small", size) for i, at in enumerate(moments)]

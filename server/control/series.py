@@ -46,3 +46,10 @@ class Sampler:
                 # A counter that fell has begun anew.
                 found[name] = max(0, grown) / (at_s - last[0])
         return {n: float(v) for n, v in found.items() if v is not None and math.isfinite(v)}
+
+    def grown(self, name: str) -> int:
+        """By how much a counter has grown since the last look."""
+        if self._last is None:
+            return 0
+        total = f"{name}_total"
+        return int(max(0, self._vitals.figures()[total] - self._last[1][total]))
