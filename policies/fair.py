@@ -92,8 +92,11 @@ class FairPolicy(Policy):
             if lease.large:
                 lease.mark = math.inf
                 self._order.append(lease)
-                if lease.opened:
+                if lease.opened and lease.paused:
                     self._openings.opened(lease)
+                elif lease.opened:
+                    # Another policy let it go on: it has had its turn.
+                    lease.opened = False
                 elif lease.paused:
                     self._preemption.inherit()
         table = self._queue.table

@@ -4,7 +4,8 @@ A program that waits inside its request lives on header lines, unless it counts 
 (curl's speed limit, dnf, librepo). Such a download starts after a while although its turn has not
 come, is paused at once, and gets what keeps a paused one alive (`policies.upkeep`). It is not
 measured and takes nobody's place out of turn; how many there are is bounded by their own part of
-the line, and half of them may be of one network of strangers. Its turn is its first run.
+the line and of the slots, and half of them may be of one network of strangers. Its turn is its
+first run.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from policies.upkeep import most_opened
 _OPEN_S = 8.0
 #: Who has waited for so much longer bears it.
 _BEARS_S = 30.0
+#: They take no more than this part of the slots: those in turn need some on a fast line, too.
+_SLOTS_PART = 0.25
 
 
 class Openings:
@@ -28,8 +31,9 @@ class Openings:
 
     def __init__(self, admission: AdmissionView) -> None:
         self._admission = admission
-        #: Tickets in the order in which they are due, and the same as a set.
-        self._due: deque[tuple[float, int]] = deque()
+        #: Tickets in the order in which they are due, with the latest time for it, and the same as
+        #: a set.
+        self._due: deque[tuple[float, int, float]] = deque()
         self._known: set[int] = set()
         self._leases: dict[int, str] = {}
         self._by_network: Counter[str] = Counter()
@@ -41,7 +45,7 @@ class Openings:
         """The client of this ticket waits here, and counts bytes of the body."""
         if ticket not in self._known:
             self._known.add(ticket)
-            self._due.append((now + _OPEN_S, ticket))
+            self._due.append((now + _OPEN_S, ticket, now + _OPEN_S + _BEARS_S))
 
     def next_s(self, now: float) -> float | None:
         """When the first is due that is not yet."""
@@ -50,17 +54,20 @@ class Openings:
     def next(self, now: float) -> tuple[int, ...]:
         """Who is due first, if it may be opened."""
         while self._due and self._due[0][0] <= now:
-            due_s, ticket = self._due[0]
+            _, ticket, latest_s = self._due[0]
             row = self._admission.row(ticket)
             present = row is not None and self._admission.queue.table.present[row]
-            if present and now < due_s + _BEARS_S:
+            if present and now < latest_s:
                 assert row is not None
                 if self._has_room(row):
                     return (ticket,)
                 if len(self) >= self._most():
                     return ()
+                # Its network has its part, and keeps nobody else waiting.
+                self._due.append((now + _OPEN_S, ticket, latest_s))
+            else:
+                self._known.discard(ticket)
             self._due.popleft()
-            self._known.discard(ticket)
         return ()
 
     def may_open(self, row: int, now: float) -> bool:
@@ -71,7 +78,9 @@ class Openings:
         return bool(self._admission.queue.table.present[row]) and self._has_room(row)
 
     def _most(self) -> float:
-        return most_opened(self._admission.capacity.rate_bytes_s)
+        settings = self._admission.settings
+        slots = _SLOTS_PART * max(settings.slots, settings.slots_max)
+        return min(slots, most_opened(self._admission.capacity.rate_bytes_s))
 
     def _has_room(self, row: int) -> bool:
         most = self._most()

@@ -5,13 +5,18 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.contract import Admit, Job, Wait
-from policies.leases import LeasePool
+from policies.admission import HookedAdmission
+from policies.contract import AdmissionPolicy, Admit, Job, LeaseView, TicketState, Wait
+from policies.hooks import AdmissionView
+from policies.leases import Lease, LeasePool
+from policies.openings import Openings
 from policies.preemption import PROBE_S, Preemption
 from policies.registry import make_policy
 from policies.settings import PolicySettings
@@ -153,6 +158,127 @@ def test_who_counts_bytes_is_opened_before_its_turn_and_has_its_turn_later() -> 
             policy.release(view.lease, 30.0, True)
     policy.observe(line, True, 30.0, line)
     assert set(policy.advance(30.0).resume) & set(opened)
+
+
+def _row_of(policy: AdmissionPolicy, lease: int) -> LeaseView | None:
+    return next((view for view in policy.leases() if view.lease == lease), None)
+
+
+def _is_paused(policy: AdmissionPolicy, lease: int) -> bool:
+    view = _row_of(policy, lease)
+    return view is not None and view.paused
+
+
+def test_an_opened_download_lives_through_closed_doors_and_other_policies() -> None:
+    settings = PolicySettings(bandwidth_bytes_s=1e6)
+    policy = make_policy("fair", settings, random.Random(1))
+    policy.observe(1e6, True, 0.0, 1e6)
+    for number in range(200):
+        now = 0.01 * number
+        policy.offer(Job(f"r{number}", "f", 10_000_000, 10_000_000, present=True), now)
+        policy.observe(1e6, True, now, 1e6)
+        policy.advance(now)
+    job = Job("w", "f", 20_000_000, 20_000_000, present=True, counts_body=True)
+    waits = policy.offer(job, 10.0)
+    assert isinstance(waits, Wait)
+    assert waits.ticket is not None
+    # Others come first: in their turn, or as they were told.
+    admit: object = None
+    for step in range(100):
+        policy.observe(1e6, True, 18.1 + 0.05 * step, 1e6)
+        called = policy.advance(18.1 + 0.05 * step).call
+        if waits.ticket in called:
+            admit = policy.offer(job, 18.1 + 0.05 * step)
+            break
+        for number in called:
+            crowd = Job(f"r{number - 1}", "f", 10_000_000, 10_000_000, present=True)
+            policy.offer(crowd, 18.1 + 0.05 * step)
+    assert isinstance(admit, Admit)
+    lease = admit.lease
+    policy.advance(25.0)
+    assert isinstance(policy, HookedAdmission)
+    assert policy.pool.leases[lease].opened
+    assert _is_paused(policy, lease)
+    # What a journal has of it: after a crash it need not wait anew.
+    assert {row.number: row.state for row in policy.changes()}[waits.ticket] is TicketState.STARTED
+    policy.close(True)
+    policy.advance(26.0)
+    assert _is_paused(policy, lease)
+    # Another policy lets it go on. Back under Fair it is one that has had its turn.
+    for name in ("ticket", "fair"):
+        policy = make_policy(name, settings, random.Random(1), policy)
+        policy.observe(1e6, True, 27.0, 1e6)
+        policy.advance(27.0)
+        assert _is_paused(policy, lease) == (name == "fair")
+    assert isinstance(policy, HookedAdmission)
+    assert not policy.pool.leases[lease].opened
+    # With the doors closed all that have begun come to their end.
+    for view in policy.leases():
+        if view.lease != lease:
+            policy.release(view.lease, 28.0, True)
+    assert policy.advance(28.0).resume == (lease,)
+    # Its client goes away.
+    policy.detach(lease, 29.0, 19_000_000)
+    policy.advance(29.0 + settings.lease_idle_s + 1.0)
+    assert _row_of(policy, lease) is None
+    assert policy.estimate(waits.ticket, 99.0) is None
+
+
+class _Openings:
+    """Tickets that all wait, numbered from 1, and what is opened of them as time passes."""
+
+    def __init__(self, networks: list[str], rate: float, slots_max: int) -> None:
+        table = SimpleNamespace(
+            number=range(len(networks) + 1),
+            present=[True] * (len(networks) + 1),
+            client=["", *(str(number) for number in range(1, len(networks) + 1))],
+        )
+        admission = SimpleNamespace(
+            settings=PolicySettings(slots_max=slots_max),
+            capacity=SimpleNamespace(rate_bytes_s=rate),
+            queue=SimpleNamespace(table=table),
+            strangers=SimpleNamespace(network_of=lambda client: networks[int(client) - 1]),
+            row=lambda ticket: None if ticket in self.leases else ticket,
+        )
+        self.pool = LeasePool()
+        self.leases: dict[int, Lease] = {}
+        self.openings = Openings(cast(AdmissionView, admission))
+        for number in range(1, len(networks) + 1):
+            self.openings.wants(number, 0.0)
+
+    def pass_time(self, now: float) -> None:
+        while called := self.openings.next(now):
+            (number,) = called
+            assert self.openings.may_open(number, now)
+            lease = self.leases[number] = self.pool.open(
+                Job(str(number), "f", 9, 9), now, number, True
+            )
+            self.openings.opened(lease)
+
+
+def test_who_finds_no_room_in_its_network_keeps_no_other_waiting_and_is_looked_at_again() -> None:
+    rate = 1e6
+    half = 0.5 * most_opened(rate)
+    openings = _Openings(["10.1.1/24"] * 100 + ["10.2.2/24"], rate, 4096)
+    openings.pass_time(7.0)
+    assert not openings.leases
+    openings.pass_time(8.0)
+    assert half <= len(openings.leases) - 1 < half + 1.0
+    assert 101 in openings.leases
+    before = len(openings.leases)
+    openings.openings.over(openings.leases[1])
+    openings.pass_time(16.0)
+    assert len(openings.leases) == before + 1
+    # Nobody is looked at for ever.
+    openings.openings.over(openings.leases[2])
+    openings.pass_time(39.0)
+    assert len(openings.leases) == before + 1
+
+
+def test_on_a_fast_line_openings_leave_slots_to_those_whose_turn_has_come() -> None:
+    openings = _Openings([""] * 100, 1e9, 80)
+    openings.pass_time(8.0)
+    assert len(openings.leases) == 20
 
 
 def test_a_probe_lasts_until_the_speed_has_been_seen_but_not_for_ever() -> None:
