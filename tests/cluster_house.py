@@ -148,6 +148,9 @@ class Outlet:
     def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
         self.bandwidth_bytes_s = bandwidth_bytes_s
 
+    def give_back(self, count: int) -> None:
+        pass
+
 
 class Home:
     """What a leader's server does, on a `House`."""

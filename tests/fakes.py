@@ -193,6 +193,9 @@ class FakeLink:
     def set_bandwidth(self, bandwidth_bytes_s: float | None) -> None:
         self.bandwidth_bytes_s = bandwidth_bytes_s
 
+    def give_back(self, count: int) -> None:
+        self.given_back = getattr(self, "given_back", 0) + count
+
     def goodput_bytes_s(self) -> float:
         return 0.0
 

@@ -99,6 +99,23 @@ def test_bytes_that_left_without_asking_are_paid_for_later() -> None:
     assert pacer.link_busy
 
 
+def test_what_was_given_back_is_taken_once_and_nothing_else_is() -> None:
+    clock, cap = Clock(), 100_000.0
+    pacer = Pacer(clock, cap)
+    taker = Taker(pacer, clock, 10_000_000.0)
+    pacer.ready(taker)
+    run(clock, [taker], 2)
+    pacer.give_back(-1_000_000)
+    run(clock, [taker], 2)
+    assert taker.sent == pytest.approx(4 * cap, rel=0.12)
+    pacer.give_back(20_000)
+    run(clock, [taker], 2)
+    assert taker.sent == pytest.approx(6 * cap + 20_000, abs=0.06 * cap)
+    pacer.give_back(-1_000_000)
+    run(clock, [taker], 2)
+    assert taker.sent == pytest.approx(8 * cap, abs=0.12 * cap)
+
+
 @given(st.lists(st.floats(40_000.0, 300_000.0), min_size=20, max_size=40), st.floats(1.5, 4.0))
 @settings(max_examples=20)
 def test_a_cap_far_above_what_all_take_holds_nobody_back(rates: list[float], times: float) -> None:

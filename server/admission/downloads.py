@@ -20,6 +20,9 @@ _SMOOTHING_S, LOOK_S = 0.5, 0.2
 #: A download that took nothing for the first of these is looked at after as long again, but
 #: at least so often, seconds.
 STILL_S, RARELY_S = 2.0, 10.0
+#: What is under way to a peer stands still as far as it is more than what it took in this time,
+#: seconds.
+_STANDS_S = 1.0
 #: Those that are due within so long are looked at in the same round, seconds.
 _SPAN_S = 0.25
 #: What may lie unsent in the kernel, in seconds of the download's rate, and at least in bytes: a
@@ -131,7 +134,9 @@ class LeasedDownload:
     """One lease as the gate sees it."""
 
     __slots__ = (
+        "_counted",
         "_looked_s",
+        "_standing_bytes",
         "_still_s",
         "address",
         "client",
@@ -187,6 +192,9 @@ class LeasedDownload:
         #: What bodies that are over have delivered.
         self.ended_bytes = 0
         self._looked_s = now
+        #: When `came_to_stand` counted last, and what had arrived then; what it found to stand.
+        self._counted = (now, 0)
+        self._standing_bytes = 0
         #: When it is worth looking again (0: at once), and for how long it has taken nothing.
         self.look_at_s = self._still_s = 0.0
         self.rate_bytes_s = 0.0
@@ -251,6 +259,21 @@ class LeasedDownload:
                 flying += unacknowledged
         self.flying_bytes = flying
         return arrived, flying
+
+    def came_to_stand(self, now: float, arrived: int, flying: int) -> int:
+        """How many bytes more than before wait in its sockets for a peer that takes hardly any.
+
+        Fewer than none: some have left. Of what is under way (`look`) those are the bytes that it
+        would not have taken within a second, so they are not on the line.
+        """
+        since_s, before = self._counted
+        passed_s = now - since_s
+        if passed_s < _STANDS_S:
+            return 0
+        self._counted = now, arrived
+        taken = int((arrived - before) * _STANDS_S / passed_s)
+        standing, self._standing_bytes = self._standing_bytes, max(0, flying - max(0, taken))
+        return self._standing_bytes - standing
 
     @property
     def unclaimed(self) -> bool:

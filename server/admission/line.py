@@ -36,6 +36,10 @@ class Outlet(Protocol):
         """Cap what leaves."""
         ...
 
+    def give_back(self, count: int) -> None:
+        """So much of what was handed to sockets stands still there: others may send it."""
+        ...
+
 
 class Line(Protocol):
     """What the live side of a policy knows of the line."""
@@ -153,7 +157,7 @@ class LineKeeper:
         What others send they have `seen`.
         """
         total_flying = self._lingering.flying_bytes(now) + asleep_bytes
-        samples = []
+        samples, stands = [], 0
         for download in downloads:
             if download.look_at_s and not download.held:
                 # A reader that stands still tells nothing of the line, and thousands may.
@@ -161,10 +165,14 @@ class LineKeeper:
                 continue
             arrived, flying = download.look()
             total_flying += flying
+            stands += download.came_to_stand(now, arrived, flying)
             if download.deliveries and (download.held or not download.paused):
                 left = download.left_when_seen()
                 samples.append(Sample(download.lease, arrived, left, download.stuck))
         link = self._link
+        if stands:
+            # Else many readers that take nothing would make a line look full that is not.
+            link.give_back(stands)
         seen_s = now
         if seen is not None:
             seen_s = seen.at_s

@@ -49,6 +49,9 @@ class _Machine:
         """See `Outlet`."""
         self.cap_bytes_s = bandwidth_bytes_s
 
+    def give_back(self, count: int) -> None:
+        """See `Outlet`; its processes do not hear of it yet."""
+
     def hear(self, nodes: list[Node]) -> bool:
         """Take over what these have told; whether all of them have said something new."""
         self.here = nodes

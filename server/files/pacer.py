@@ -157,6 +157,8 @@ class Pacer:
         self._bandwidth_bytes_s = bandwidth_bytes_s
         self._ring: deque[Share] = deque()
         self._budget = 0.0
+        #: What of it was given back, see `give_back`.
+        self._given = 0.0
         #: What of the budget this process may spend: all, or its part where others wait, too.
         self._due = 0.0
         self._last_tick_s = reactor.seconds()
@@ -188,7 +190,7 @@ class Pacer:
         """Change the cap; running transfers feel it at the next tick."""
         self._bandwidth_bytes_s = bandwidth_bytes_s
         if bandwidth_bytes_s is None:
-            self._short = False
+            self._short, self._given = False, 0.0
             ring, self._ring = self._ring, deque()
             for share in ring:
                 share.in_ring = False
@@ -212,6 +214,23 @@ class Pacer:
         if self._bandwidth_bytes_s is not None:
             self._budget -= count
         self._tell()
+
+    def give_back(self, count: int) -> None:
+        """So many bytes that were paid for do not leave: their sockets keep them.
+
+        Fewer than none: they have left after all. Nothing is taken that was not given and used
+        before, and the line is never silent for long.
+        """
+        rate = self._bandwidth_bytes_s
+        if rate is None:
+            return
+        most = rate * _LATE_S
+        if count > 0:
+            given = min(float(count), max(0.0, most - self._budget))
+        else:
+            given = -min(float(-count), self._given, max(0.0, most + self._budget))
+        self._given += given
+        self._budget += given
 
     def _tell(self) -> None:
         self._others.tell(self.sent_bytes_total, len(self._ring))

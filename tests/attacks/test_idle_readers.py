@@ -8,8 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from twisted.internet.task import Clock
 
 from bench.attacks.simulated import ATTACKERS, AttackBench
+from policies.contract import Admit, Job
+from server.admission.downloads import LeasedDownload
+from server.admission.line import LineKeeper
+from server.files.pacer import Pacer, Share
 from tests.attacks.server import one_slot
 from tests.running import wait_for
 
@@ -19,6 +24,67 @@ def test_ten_readers_that_stand_still_do_not_make_a_line_look_full() -> None:
     """They used to: the cap fell below the line, and the honest were 9 % longer about it."""
     few = replace(ATTACKERS[0], most=10)
     assert AttackBench("fair", 1).attack(few, "idle").mean <= 0.05
+
+
+class Reader:
+    """A sender and its transfer: `holds` bytes lie in its socket, what is beyond arrives."""
+
+    def __init__(self, pacer: Pacer, holds: int, takes: bool) -> None:
+        self.share = Share()
+        self.sent_at_s = 0.0
+        self.sent_bytes = self.seen_bytes = 0
+        self.blocked = False
+        self.transfer = self
+        self._holds, self._takes = holds, takes
+        pacer.ready(self)
+
+    def push(self, most_bytes: int) -> int:
+        room = most_bytes if self._takes else max(0, self._holds - self.sent_bytes)
+        count = min(most_bytes, room)
+        self.blocked = count < most_bytes
+        self.sent_bytes += count
+        return count
+
+    def trickle(self, most_bytes: int) -> int | None:
+        return None
+
+    def uncapped(self) -> None:
+        self.blocked = False
+
+    def flying_bytes(self) -> int:
+        return min(self._holds, self.sent_bytes)
+
+
+def test_what_lies_in_the_sockets_of_idle_readers_is_no_part_of_the_line() -> None:
+    """It used to be paid for as if it had left: a third less did, and the line looked so full."""
+    clock, cap = Clock(), 2_800_000.0
+    pacer = Pacer(clock, cap)
+    keeper = LineKeeper(pacer, cap)
+    downloads: list[LeasedDownload] = []
+
+    def begins(holds: int, *, takes: bool) -> Reader:
+        number = len(downloads) + 1
+        reader = Reader(pacer, holds, takes)
+        job = Job(f"client{number}", "/big.iso", 2_000_000_000, 2_000_000_000)
+        download = LeasedDownload(Admit(number, None), job, None, clock.seconds())
+        download.deliveries.add(reader)  # type: ignore[arg-type]
+        downloads.append(download)
+        return reader
+
+    honest, before = [], 0
+    for tick in range(40):
+        if tick % 4 == 0:
+            honest.append(begins(8_000, takes=True))
+        for _ in range(15):
+            begins(20_000, takes=False)
+        for _ in range(25):
+            clock.advance(0.01)
+        keeper.tick(clock.seconds(), downloads, 0)
+        if tick == 19:
+            before = sum(reader.sent_bytes for reader in honest)
+    took = sum(reader.sent_bytes for reader in honest) - before
+    assert took >= 0.9 * 5.0 * cap
+    assert keeper.line_bytes_s >= 0.9 * cap
 
 
 def ask(port: int, address: str) -> socket.socket:
