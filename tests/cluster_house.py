@@ -266,8 +266,14 @@ class FleetHouse(House):
     def _leave(self, index: int) -> None:
         self.left(index)
 
-    def lead(self, *, bandwidth_bytes_s: float | None = None, join_all: bool = True) -> None:
-        """A leader over this house's gate, with all nodes connected."""
+    def lead(
+        self,
+        *,
+        bandwidth_bytes_s: float | None = None,
+        join_all: bool = True,
+        lost: Collection[str] = (),
+    ) -> None:
+        """A leader over this house's gate, with all nodes connected; it awaits all not `lost`."""
         self.nodes = Nodes()
         self.home = Home(self)
         self.lines = FleetLine(self.nodes, bandwidth_bytes_s)
@@ -279,8 +285,9 @@ class FleetHouse(House):
             self.nodes,
             TrustedProxies(),
             epoch=1,
-            awaited=frozenset(self.names),
+            awaited=frozenset(self.names) - frozenset(lost),
             cap_of=self.lines.cap_of,
+            lost=frozenset(lost),
         )
         self.leader.start(lambda: None)
         if join_all:

@@ -573,6 +573,37 @@ def test_to_a_new_leader_belong_the_machines_of_the_one_before_it() -> None:
     assert house.nodes.counted_machines(house.clock.seconds()) == set()
 
 
+def test_the_machine_of_a_lost_leader_keeps_its_share_for_a_while_under_the_next() -> None:
+    """Its nodes went first, and were forgotten at once: a place of 1 became 5."""
+    house = FleetHouse(slots=2, machines=True)
+    forgotten: list[str] = []
+    house.nodes.left = forgotten.append
+    house.links[0].drop()
+    house.wait(0.5)
+    assert not forgotten, "the next leader must know of it"
+    house.leader.stop()
+    house.lead(join_all=False, lost=["m0/node-0"])
+    house.nodes.left = forgotten.append
+    house.links[1] = join(house.clock, house.leader, house.fleet[1])
+    # Nobody waits for the machine that was lost.
+    asked = [house.ask_at(1, f"192.0.2.{n}") for n in range(5)]
+    assert [one.started for one in asked] == [True] * 4 + [False]
+    assert asked[4].connection.fields["tidegate-place"] == "1"
+    house.wait(29)
+    assert house.gate.snapshot().slots == 4
+    assert not forgotten
+    house.wait(2)
+    assert house.gate.snapshot().slots == 2
+    assert forgotten == ["m0/node-0"], "no later leader waits for it"
+    house.wait(40)
+    assert forgotten == ["m0/node-0"]
+    house.fleet[1].part()
+    house.wait(0.25)
+    house.links[1].drop()
+    house.wait(0.5)
+    assert forgotten == ["m0/node-0", "m1/node-0"]
+
+
 def test_workers_of_one_machine_share_its_slots() -> None:
     house = FleetHouse(slots=2, count=4)
     assert [house.ask(f"192.0.2.{n}").started for n in range(3)] == [True, True, False]

@@ -38,13 +38,15 @@ _FORGOTTEN_S = 600.0
 class ClusterSeat:
     """What a leader has of its cluster: the database and the keys that all machines share.
 
-    `awaited` are the nodes that an earlier leader had; `retire` is told that another one leads.
+    `awaited` are the nodes that an earlier leader had, `lost` those of its own machine; `retire` is
+    told that another one leads.
     """
 
     machine: str
     database: Database
     shared: Shared
     awaited: frozenset[str]
+    lost: frozenset[str]
     retire: Callable[[str], None]
     #: Whether the database has renewed the lease in time.
     sure: Callable[[], bool]
@@ -71,6 +73,11 @@ class FleetPlan:
         """The nodes that a new leader waits for."""
         return self.cluster.awaited if self.cluster is not None else self.names
 
+    @property
+    def lost(self) -> frozenset[str]:
+        """The nodes that it does not wait for, though they may come."""
+        return self.cluster.lost if self.cluster is not None else frozenset()
+
     def common_line(self) -> CommonLine:
         """The line as this process sees it."""
         return CommonLine(self.memory, self.row)
@@ -82,7 +89,7 @@ class FleetPlan:
     @property
     def machines(self) -> int:
         """How many machines these are on."""
-        return max(1, len({machine_of(name) for name in self.awaited}))
+        return max(1, len({machine_of(name) for name in self.awaited | self.lost}))
 
 
 def fleet_totals(

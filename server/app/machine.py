@@ -249,6 +249,7 @@ class Machine:
                 self._database,
                 self._shared,
                 frozenset(here | own),
+                frozenset(nodes.keys() - here - own),
                 self.retire,
                 lambda: candidate.sure,
             )

@@ -273,6 +273,7 @@ class Service:
                 epoch=fleet.epoch,
                 awaited=fleet.awaited,
                 cap_of=lines.cap_of,
+                lost=fleet.lost,
             )
         self.admin = AdminService(
             config,
@@ -515,7 +516,7 @@ class Service:
         nodes.came = lambda node: self.store.must(
             lambda session: keep_node(session, node.name, node.machine, self.now())
         )
-        nodes.left = lambda node: self.store.must(lambda session: drop_node(session, node.name))
+        nodes.left = lambda name: self.store.must(lambda session: drop_node(session, name))
 
     def _keep_pass(self, record: PassRecord) -> None:
         self.store.must(lambda session: count_pass_use(session, record))

@@ -361,9 +361,11 @@ class Nodes:
         self.by_name: dict[str, Node] = {}
         #: Since when those are away that were here, and did not say that they leave for good.
         self.away: dict[str, float] = {}
-        #: Called for nodes that come and go.
+        #: Called for nodes that come, and with the names of those that do not count any more.
         self.came: Callable[[Node], None] = lambda node: None
-        self.left: Callable[[Node], None] = lambda node: None
+        self.left: Callable[[str], None] = lambda name: None
+        #: The names of those that count.
+        self._counted: set[str] = set()
         #: What was counted by nodes that have left.
         self._past_connections = 0
         self._past_bytes = 0
@@ -378,17 +380,33 @@ class Nodes:
         """It has left; what it counted stays counted."""
         if self.by_name.get(node.name) is node:
             del self.by_name[node.name]
-            if not node.parts:
+            if node.parts:
+                self._counted.discard(node.name)
+                self.left(node.name)
+            else:
                 self.away[node.name] = now
-            self.left(node)
             self._past_connections += node.told.connections_total
             self._past_bytes += node.told.sent_bytes_total
 
     def add(self, node: Node) -> None:
         """It has come."""
         self.by_name[node.name] = node
+        self._counted.add(node.name)
         self.away.pop(node.name, None)
         self.came(node)
+
+    def miss(self, names: Iterable[str], now: float) -> None:
+        """An earlier leader had these, which are not here as yet."""
+        missed = set(names) - self.by_name.keys()
+        self._counted |= missed
+        self.away |= dict.fromkeys(missed, now)
+
+    def forget_missed(self, now: float) -> None:
+        """Those that were lost and stay away do not count any more, here or at a later leader."""
+        for name in self._counted - self.by_name.keys():
+            if self.away[name] <= now - _MISSED_S:
+                self._counted.discard(name)
+                self.left(name)
 
     def machines(self) -> set[str]:
         """The machines that were heard a moment ago."""
@@ -428,7 +446,8 @@ class Nodes:
 class Leader:
     """Hears `nodes` and decides for them; `awaited` are the names of those that will be there.
 
-    `cap_of` says what a machine may send.
+    `cap_of` says what a machine may send; `lost` are those that nobody waits for, and that count
+    for a moment yet: the nodes of the machine that led.
     """
 
     def __init__(
@@ -441,12 +460,14 @@ class Leader:
         epoch: int,
         awaited: frozenset[str],
         cap_of: Callable[[str], float | None],
+        lost: frozenset[str] = frozenset(),
     ) -> None:
         self._reactor = reactor
         self._home = home
         self._proxies = proxies
         self._epoch = epoch
         self._awaited = awaited
+        self._lost = lost
         self._gathered: Callable[[], None] = lambda: None
         self._cap_of = cap_of
         self.nodes = nodes
@@ -465,7 +486,7 @@ class Leader:
         """Wait for nodes from now on; `gathered` hears when they are here, or waited for enough."""
         self._gathered = gathered
         now = self._reactor.seconds()
-        self.nodes.away |= dict.fromkeys(self._awaited - self.nodes.by_name.keys(), now)
+        self.nodes.miss(self._awaited | self._lost, now)
         self._gather_call = self._reactor.callLater(GATHER_S, self._open)
         self._tell_call = self._reactor.callLater(TELL_S, self._tell)
 
@@ -480,7 +501,9 @@ class Leader:
 
     def let_go(self) -> None:
         """Hear no node any more: they are to look for another leader."""
-        for link in tuple(self._by_link):
+        for link, node in tuple(self._by_link.items()):
+            # The next leader hears from those that stay, and waits for nobody.
+            node.parts = True
             link.drop()
             self._closed(link)
 
@@ -569,7 +592,9 @@ class Leader:
             self._sent_away.add(name)
 
     def _serve_with_machines(self) -> None:
-        counted = self.nodes.counted_machines(self._reactor.seconds())
+        now = self._reactor.seconds()
+        self.nodes.forget_missed(now)
+        counted = self.nodes.counted_machines(now)
         self._home.serve_with(max(1, len(counted)))
 
     def _open(self) -> None:
