@@ -5,8 +5,8 @@
 A scripted server keeps each program waiting in five ways: it says nothing for 12, 28 or 40 s, it
 says nothing for 8 s and then sends a header line every 5 s, eight in all, or it answers 503 with
 `Retry-After: 3` twice. Programs that are not installed are left out (Debian: curl wget wget2 aria2
-axel ffmpeg mpv vlc-bin vlc-plugin-base skopeo git-lfs python3-libtorrent nodejs npm golang cargo
-default-jdk dnf zypper pacman-package-manager lftp rclone yt-dlp httpie).
+axel ffmpeg mpv vlc-bin vlc-plugin-base skopeo podman git-lfs python3-libtorrent nodejs npm golang
+cargo default-jdk dnf zypper pacman-package-manager lftp rclone yt-dlp httpie; PyPI: py-rattler).
 """
 
 from __future__ import annotations
@@ -197,6 +197,12 @@ def _skopeo(origin: str, folder: Path) -> list[str]:
     ]
 
 
+def _podman(origin: str, folder: Path) -> list[str]:
+    alone = ("--root", str(folder / "root"), "--runroot", str(folder / "run"))
+    image = origin.removeprefix("http://") + "/pub/image:1"
+    return ["podman", *alone, "--storage-driver=vfs", "pull", "-q", "--tls-verify=false", image]
+
+
 def _git_lfs(origin: str, folder: Path) -> list[str]:
     work = folder / "work"
     pointer = "version https://git-lfs.github.com/spec/v1\n"
@@ -320,6 +326,25 @@ asyncio.run(main())
 """
 
 
+#: The library of pixi, which installs conda's packages.
+_RATTLER = """
+import asyncio, sys
+from rattler import PackageRecord, RepoDataRecord, VersionWithSource, install
+from rattler.package import BuildString
+url, folder, digest, size = sys.argv[1:]
+version, build = VersionWithSource("1.0"), BuildString("0")
+told = {"sha256": bytes.fromhex(digest), "size": int(size)}
+package = PackageRecord("payload", version, build, 0, "noarch", **told)
+found = RepoDataRecord(package, "payload-1.0-0.conda", url, url.rpartition("/")[0])
+asyncio.run(install([found], folder + "/there", cache_dir=folder + "/cache", show_progress=False))
+"""
+
+
+def _rattler(origin: str, folder: Path) -> list[str]:
+    asked = (f"{origin}/payload-1.0-0.conda", str(folder), DIGEST, str(len(PAYLOAD)))
+    return [sys.executable, "-c", _RATTLER, *asked]
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """How a program is made to fetch the file."""
@@ -358,8 +383,10 @@ TOOLS: dict[str, Tool] = {
     "Python: aiohttp": Tool(sys.executable, _script(sys.executable, "-c", _AIOHTTP)),
     "Node": Tool("node", _script("node", "-e", _NODE)),
     "rclone": Tool("rclone", _script("rclone", "copyurl", "URL", "OUT")),
-    # Stands for docker and podman: podman's library, and the same HTTP client as docker's.
+    # Stands for docker: the same HTTP client.
     "skopeo": Tool("skopeo", _skopeo),
+    "podman": Tool("podman", _podman, opens=True),
+    "rattler": Tool(sys.executable, _rattler, opens=True),
     "git-lfs": Tool("git-lfs", _git_lfs),
     "ffmpeg": Tool("ffmpeg", _script("ffmpeg", "-v", "error", "-i", "URL", "-f", "null", "-")),
     "mpv": Tool(
