@@ -27,7 +27,9 @@ from server.http.limits import HttpLimits
     ],
 )
 def test_no_more_connections_than_open_files_carry(asked: int, files: int, most: int) -> None:
-    assert affordable(HttpLimits(max_connections=asked), files).max_connections == most
+    limits = affordable(HttpLimits(max_connections=asked), files)
+    assert limits.max_connections == most
+    assert 1 <= limits.max_refusals <= max(1, (files - most) // 4)
 
 
 @pytest.mark.parametrize(("asked", "told"), [(0, True), (100, False), (5000, True)])

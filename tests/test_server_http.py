@@ -347,7 +347,7 @@ def test_too_many_connections_are_told_so(make: Callable[..., Bench], seen: Seen
     assert answer.status == 503
     assert answer.text("retry-after") == "5"
     assert "address" in json.loads(answer.body)["detail"]
-    bench.factory.limits = HttpLimits(max_connections=3)
+    bench.factory.limits = HttpLimits(max_connections=2)
     seen.answer = False
     for client in (first, second):
         client.send(OK)
@@ -371,6 +371,22 @@ def test_when_all_connections_are_taken_idle_ones_of_the_greediest_go_first(
     assert [one.wire.closed for one in greedy].count(True) == 1
     assert not greedy[0].wire.closed
     assert small.ask(OK).status == 200
+
+
+def test_of_a_crowd_that_comes_at_once_nobody_is_cut_who_is_about_to_ask(
+    make: Callable[..., Bench], seen: Seen
+) -> None:
+    bench = make(limits=HttpLimits(max_connections=3))
+    crowd = [bench.connect("192.0.2.1") for _ in range(3)]
+    assert Answer(bench.connect("192.0.2.1").taken()).status == 503
+    assert [client.ask(OK).status for client in crowd] == [200] * 3
+    # Who has said nothing for longer makes room.
+    for client in crowd:
+        client.leave()
+    silent = [bench.connect("192.0.2.1") for _ in range(3)]
+    bench.tick(3)
+    assert bench.connect("192.0.2.1").ask(OK).status == 200
+    assert [one.wire.closed for one in silent].count(True) == 1
 
 
 def test_a_whole_network_of_one_owner_counts_as_one_address_but_a_proxy_does_not(

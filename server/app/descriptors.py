@@ -42,4 +42,7 @@ def affordable(limits: HttpLimits, open_files: int) -> HttpLimits:
             most=most,
             files=open_files,
         )
-    return replace(limits, max_connections=min(asked or most, most))
+    most = min(asked or most, most)
+    # Those that are being refused stand beside them, and files need descriptors as well.
+    refusals = min(limits.max_refusals, max(1, (open_files - most) // 4))
+    return replace(limits, max_connections=most, max_refusals=refusals)

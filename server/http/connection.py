@@ -28,6 +28,8 @@ from server.http.request import Request
 
 _log = Logger()
 _NEVER = float("inf")
+#: A request follows its connection within this time, unless its client means to say nothing.
+_ON_THE_WAY_S = 1.0
 _BODILESS = frozenset({204, 304})
 #: A body up to this size is joined with its header for the system call; that costs less.
 _JOINED_BYTES = 16 * 1024
@@ -245,6 +247,12 @@ class HttpConnection:
     def resting(self) -> bool:
         """Whether nothing is being answered here, so that it may be given up."""
         return self._current is None and self._outbox is None and not self._closing
+
+    @property
+    def just_came(self) -> bool:
+        """Whether nothing was read yet and its first request may still be on its way."""
+        latest = self.factory.now + self.factory.limits.header_timeout_s
+        return self._parser is None and self.deadline > latest - _ON_THE_WAY_S
 
     def peer_closed(self) -> None:
         """The peer will send nothing more, but may still read an answer that is on its way."""

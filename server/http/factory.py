@@ -23,6 +23,8 @@ _log = Logger()
 _SWEEP_S = 1.0
 _SWEPT_AT_ONCE = 1000
 _PART_LOOK_S = 0.02
+#: For so many networks it is remembered that there was no room for them.
+_LOOKED_MOST = 1000
 
 
 class CountedConnection(Protocol):
@@ -47,6 +49,10 @@ class CountedConnection(Protocol):
     @property
     def resting(self) -> bool:
         """Whether nothing is being answered on it."""
+
+    @property
+    def just_came(self) -> bool:
+        """Whether its first request may still be on its way."""
 
     @property
     def parting(self) -> bool:
@@ -151,7 +157,8 @@ class HttpFactory:
         self.per_address: AddressCounts = per_address if per_address is not None else OwnCounts()
         self.refusing = 0
         self.accepted_total = 0
-        self._nothing_idle_s = -1.0
+        self._looked_s = -1.0
+        self._no_room_for: set[str] = set()
         self.draining = False
         self.now = 0.0
         self.date_line = b""
@@ -194,7 +201,7 @@ class HttpFactory:
             self._sweeper = self.reactor.callLater(_SWEEP_S, self._sweep)
         if self.refusing < self.limits.max_refusals:
             return True
-        self._make_room()
+        self._make_room(peer_address)
         if self._refusal(peer_address) is None:
             return True
         self.accepted_total += 1
@@ -206,7 +213,8 @@ class HttpFactory:
 
     def _refusal(self, peer_address: str) -> str | None:
         limits = self.limits
-        if 0 < limits.max_connections <= len(self.connections):
+        # Those that are refused stand beside, within their own bound.
+        if 0 < limits.max_connections <= len(self.connections) - self.refusing:
             return "This server has as many connections as it takes; please come back soon."
         if (
             peer_address
@@ -217,31 +225,48 @@ class HttpFactory:
             return "Your address has as many connections as one may have here; close some."
         return None
 
-    def _make_room(self) -> None:
+    def _make_room(self, peer_address: str) -> None:
         """Every connection is taken: give up some on which nothing is being answered.
 
         Those of the network that has most go first, and of these the one that was idle longest.
+        One that has only just come goes for a network that has fewer: among equals of one crowd
+        the newcomer is told that it is one too many, and nobody is cut who is about to ask.
         A batch at a time, so that what it costs to look at all of them is shared.
         """
         most = self.limits.max_connections
-        if not 0 < most <= len(self.connections) or self._nothing_idle_s == self.now:
+        if not 0 < most <= len(self.connections) - self.refusing:
             return
-        networks = {one: prefixes_of(one.client_address) for one in self.connections}
+        own = prefixes_of(peer_address)[-1]
+        if self._looked_s != self.now:
+            self._looked_s = self.now
+            self._no_room_for.clear()
+        if own in self._no_room_for:
+            return
+        counted = [one for one in self.connections if one.refusal is None]
+        networks = {one: prefixes_of(one.client_address) for one in counted}
         taken = Counter(key for network in networks.values() for key in network)
-        resting = [one for one in self.connections if one.resting]
+        resting = [one for one in counted if one.resting]
         resting.sort(
-            key=lambda one: (-taken[networks[one][-1]], -taken[networks[one][0]], one.deadline)
+            key=lambda one: (
+                *(-taken[networks[one][-1]], -taken[networks[one][0]]),
+                *(one.just_came, one.deadline),
+            )
         )
-        for one in resting[: max(1, most // 100)]:
+        given_up = [
+            one
+            for one in resting[: max(1, most // 100)]
+            if not (one.just_came and taken[networks[one][-1]] <= taken[own] + 1)
+        ]
+        for one in given_up:
             one.lost()
-        if not resting:
-            # Do not look again before the next sweep.
-            self._nothing_idle_s = self.now
+        if not given_up and len(self._no_room_for) < _LOOKED_MOST:
+            # Do not look again for this network before the next sweep.
+            self._no_room_for.add(own)
 
     def entered(self, connection: CountedConnection) -> ProtocolError | None:
         """Count a new connection; an error means that it must be refused."""
         self.accepted_total += 1
-        self._make_room()
+        self._make_room(connection.peer_address)
         reason = self._refusal(connection.peer_address)
         block = connection.block = _block(connection.peer_address)
         self.connections.add(connection)
