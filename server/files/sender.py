@@ -79,6 +79,7 @@ class BodySender:
         "_request",
         "_still",
         "_stuck_bytes",
+        "_telling",
         "_trickles",
         "_unsent_bytes",
         "blocked",
@@ -116,6 +117,8 @@ class BodySender:
         self._delivered_bytes: int | None = None
         #: What was under way when it ended.
         self._left_bytes = 0
+        #: The listener hears of the end in this very turn: what was under way is so still.
+        self._telling = False
         self._unsent_bytes = _UNSENT_BYTES
         self._file = file
         self._pieces = pieces
@@ -175,6 +178,8 @@ class BodySender:
 
     def flying_bytes(self) -> int:
         """Bytes sent that the peer has not acknowledged; once over, no more than at the end."""
+        if self._telling:
+            return self._left_bytes
         queued = self._queued_bytes()
         return min(self._left_bytes, queued) if self._over else queued
 
@@ -391,6 +396,14 @@ class BodySender:
             self._suspend()
         return not waits
 
+    def _more_at_hand(self, stop: int, wanted: int, limit: int) -> int:
+        """Where what is at hand ends: beyond `wanted` if it can, so that one call sends it all."""
+        further = min(limit, max(wanted, stop + AHEAD_BYTES))
+        if stop < further and self._file.at_hand(stop, further):
+            self._at_hand = (self._at_hand[0], further)
+            return further
+        return stop
+
     def _may_end(self) -> bool:
         """Whether the last bytes may leave; waits until they may if not."""
         self._checking = True
@@ -411,14 +424,15 @@ class BodySender:
     def _end(self, complete: bool) -> None:
         if self._over:
             return
-        if not complete:
-            self._delivered_bytes = self.delivered_bytes()
         self._left_bytes = self._queued_bytes()
-        self._over = True
+        if not complete:
+            self._delivered_bytes = self.sent_bytes - self._left_bytes
+        self._over = self._telling = True
         self._suspend()
         try:
             self._listener.transfer_done(self, complete)
         finally:
+            self._telling = False
             if complete:
                 self._request.finish()
 
@@ -483,6 +497,8 @@ class BodySender:
             start, stop = self._at_hand
             if start <= offset and stop - offset >= _PROBED_BYTES:
                 # A socket that takes little at a time would have us ask for each little again.
+                if stop - offset < asked:
+                    stop = self._more_at_hand(stop, offset + asked, piece[1])
                 asked = min(asked, stop - offset)
             elif not self._has_at_hand(offset, asked, piece[1]):
                 return 0, 0
