@@ -79,6 +79,14 @@ def test_the_page_cache_is_asked_once_for_what_leaves_in_many_turns(
         return real(fd, start, stop)
 
     monkeypatch.setattr(openfile, "at_hand", probe)
+    asked: list[tuple[int, int]] = []
+    send = os.sendfile
+
+    def sendfile(out: int, fd: int, offset: int, count: int) -> int:
+        asked.append((offset, count))
+        return send(out, fd, offset, count)
+
+    monkeypatch.setattr(os, "sendfile", sendfile)
     ended: list[bool] = []
     listener: Any = SimpleNamespace(
         share=None,
@@ -101,6 +109,8 @@ def test_the_page_cache_is_asked_once_for_what_leaves_in_many_turns(
     assert peer.turns > 10
     # A window of a megabyte or two each, and the last bytes, which leave by a copy.
     assert len(probed) <= 5
+    # What was found bounds no turn but by what it may send.
+    assert all(count == min(2 << 20, SIZE - 1024 - offset) for offset, count in asked[1:])
 
 
 def test_a_fault_in_one_body_ends_it_and_no_other(
