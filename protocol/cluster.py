@@ -323,7 +323,8 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     """Start the planned body, with these fields added to its header.
 
     Bodies of one download bear the same number as their `share` of the line. For the access log:
-    how long it waited, and as which priority class.
+    how long it waited, and as which priority class. `counts_body`: while it is paused, only bytes
+    of the body keep its program from giving up.
     """
 
     number: int
@@ -331,6 +332,7 @@ class Start(msgspec.Struct, frozen=True, array_like=True, tag="start"):
     share: int = 0
     waited_s: float = 0.0
     priority_class: str = ""
+    counts_body: bool = False
 
 
 class Pause(msgspec.Struct, frozen=True, array_like=True, tag="pause"):

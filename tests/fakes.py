@@ -94,6 +94,7 @@ class FakeTransfer:
 
     def __init__(self, listener: TransferListener, total_bytes: int) -> None:
         self._listener = listener
+        self.share = listener.share
         self.sent_bytes = 0
         self.total_bytes = total_bytes
         self.blocked = False

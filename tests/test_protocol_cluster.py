@@ -119,10 +119,10 @@ def test_a_newer_peer_may_add_fields_and_messages() -> None:
         Hello("n", 2, 7, "m", False),
         Gone(4),
     ]
-    newer = [["pause", 1, "gently"], ["hum"], ["start", 2, [], 3, 0.5, "gold", 4]]
+    newer = [["pause", 1, "gently"], ["hum"], ["start", 2, [], 3, 0.5, "gold", True, 4]]
     assert decode_from_leader(msgspec.msgpack.encode(newer)) == [
         Pause(1),
-        Start(2, (), 3, 0.5, "gold"),
+        Start(2, (), 3, 0.5, "gold", True),
     ]
 
 

@@ -609,6 +609,14 @@ def test_workers_of_one_machine_share_its_slots() -> None:
     assert [house.ask(f"192.0.2.{n}").started for n in range(3)] == [True, True, False]
 
 
+def test_a_node_knows_whose_program_counts_bytes_of_the_body() -> None:
+    house = FleetHouse(slots=2)
+    for client, agent in (("192.0.2.1", CURL), ("192.0.2.2", "wary/1")):
+        share = house.ask(client, agent=agent).transfer.share
+        assert share is not None
+        assert share.counts_body == (agent == CURL)
+
+
 def test_a_node_tells_what_has_not_arrived_also_of_bodies_that_are_over() -> None:
     house = FleetHouse(slots=2)
     over, running = (house.ask_at(0, f"192.0.2.{n}").transfer for n in (1, 2))

@@ -673,9 +673,19 @@ class Leader:
         node, number, plan = remote.node, remote.number, body_plan(message.plan)
 
         def start(listener: TransferListener, headers: Sequence[Header] = ()) -> RemoteTransfer:
-            share = id(listener.share) if listener.share is not None else 0
+            share = listener.share
+            number_of_share = id(share) if share is not None else 0
             asked = remote.request
-            node.send(Start(number, tuple(headers), share, asked.waited_s, asked.priority_class))
+            node.send(
+                Start(
+                    number,
+                    tuple(headers),
+                    number_of_share,
+                    asked.waited_s,
+                    asked.priority_class,
+                    share is not None and share.counts_body,
+                )
+            )
             remote.transfer = RemoteTransfer(
                 node, number, listener, plan.body_bytes, message.delivered_bytes
             )

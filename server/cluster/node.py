@@ -678,7 +678,8 @@ class RemoteAdmission:
         if message.share:
             asked.share = self._shares.get(message.share)
             if asked.share is None:
-                asked.share = self._shares[message.share] = Share()
+                asked.share = Share(counts_body=message.counts_body)
+                self._shares[message.share] = asked.share
         asked.request.waited_s = message.waited_s
         asked.request.priority_class = message.priority_class
         asked.may_leave = all(name.lower() != _TICKET for name, _ in message.headers)
