@@ -184,15 +184,6 @@ class BlockCollector:
             self._take_symbol(layout.k(block), block, symbol, memoryview(padded), now)
             at += length
 
-    def missing_ranges(self) -> list[tuple[int, int]]:
-        """The byte ranges (first, end) not written yet, joined, ascending."""
-        ranges: list[tuple[int, int]] = []
-        for block in self.missing_blocks():
-            first = self.layout.offset(block)
-            end = first + self.layout.length(block)
-            _append(ranges, first, end)
-        return ranges
-
 
 def _append(ranges: list[tuple[int, int]], first: int, end: int) -> None:
     if ranges and ranges[-1][1] == first:

@@ -22,6 +22,9 @@ from server.http.proxies import block_of
 IDLE_S = 12 * 3600.0
 LIFETIME_S = 7 * 86400.0
 _SEEN_GRAIN_S = 60.0
+#: Wrong passwords before the brake bites, and how long it does.
+_FREE_TRIES, _FREE_TRIES_CLIENT = 5, 20
+_PAUSE_S, _PAUSE_MAX_S, _FORGET_S = 2.0, 900.0, 3600.0
 
 
 @dataclass(slots=True)
@@ -117,19 +120,14 @@ class LoginBrake:
     try against one name is bounded by `Hashing`. Memory is bounded, too.
     """
 
-    free_tries: int = 5
-    free_tries_client: int = 20
-    pause_s: float = 2.0
-    pause_max_s: float = 900.0
-    forget_s: float = 3600.0
     limit: int = 10_000
     _scores: OrderedDict[tuple[str, str], _Score] = field(default_factory=OrderedDict, repr=False)
 
     def _keys(self, address: str, name: str) -> tuple[tuple[tuple[str, str], int], ...]:
         client = block_of(address)
         return (
-            ((client, "n:" + name[:64]), self.free_tries),
-            ((client, ""), self.free_tries_client),
+            ((client, "n:" + name[:64]), _FREE_TRIES),
+            ((client, ""), _FREE_TRIES_CLIENT),
         )
 
     def wait_s(self, address: str, name: str, now: float) -> float:
@@ -141,13 +139,13 @@ class LoginBrake:
         """Count a try as failed before it is checked, so that parallel tries cannot slip by."""
         for key, free in self._keys(address, name):
             score = self._scores.pop(key, None)
-            if score is None or now - score.last_s > self.forget_s:
+            if score is None or now - score.last_s > _FORGET_S:
                 score = _Score()
             score.failures += 1
             score.last_s = now
             over = score.failures - free
             if over >= 0:
-                score.free_at_s = now + min(self.pause_max_s, self.pause_s * 2.0 ** min(over, 20))
+                score.free_at_s = now + min(_PAUSE_MAX_S, _PAUSE_S * 2.0 ** min(over, 20))
             self._scores[key] = score
             while len(self._scores) > self.limit:
                 self._scores.popitem(last=False)

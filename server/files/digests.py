@@ -39,7 +39,7 @@ _LONG_BYTES = 64 << 20
 #: Hashing so little costs less than handing it to a thread, and describing the file twice.
 _TINY_BYTES = 16 * 1024
 _NICENESS = 10
-_MOST_ASKED = 256
+_MOST_ASKED, _MOST_KNOWN = 256, 100_000
 
 
 class DigestCache(Protocol):
@@ -133,14 +133,11 @@ class Catalog:
         cache: DigestCache,
         *,
         threads: int = 2,
-        most_known: int = 100_000,
-        learned: Callable[[FileKey, FileDigests], None] | None = None,
     ) -> None:
         self._reactor = reactor
         self._cache = cache
         self._threads = threads
-        self._most_known = most_known
-        self._learned = learned
+        self._learned: Callable[[FileKey, FileDigests], None] | None = None
         self._known: OrderedDict[FileKey, FileDigests] = OrderedDict()
         self._line: dict[FileKey, _DigestWish] = {}
         self._active: dict[FileKey, _DigestWish] = {}
@@ -299,7 +296,7 @@ class Catalog:
 
     def _learn(self, key: FileKey, digests: FileDigests) -> None:
         self._known[key] = digests
-        if len(self._known) > self._most_known:
+        if len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)
         if self._learned is not None:
             self._learned(key, digests)

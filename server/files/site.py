@@ -61,6 +61,8 @@ _PROOFS = frozenset({b"cookie", b"tidegate-pass", b"tidegate-ticket"})
 #: A content written this short a time ago may be written again within the same timestamp.
 _UNSETTLED_NS = 100_000_000
 _MOST_OPENED = 256
+_SMALL_CACHE_BYTES = 32 << 20
+_SERVER: Header = (b"Server", b"Tidegate")
 _LONG_TARGET_BYTES = 512
 _ALLOW: Header = (b"Allow", b"GET, HEAD, OPTIONS")
 
@@ -93,8 +95,6 @@ class Site:
         unrouted: Handler = Request.not_found,
         greet: Callable[[Request], Sequence[Header]] = lambda request: (),
         has_torrent: HasTorrent = no_torrents,
-        small_cache_bytes: int = 32 * 1024 * 1024,
-        server_name: str = "Tidegate",
         disk: Disk | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -114,9 +114,8 @@ class Site:
         self._makers: list[Finder] = [self._generated.answer]
         self._unrouted = unrouted
         self._wall = wall
-        self._server: Header = (b"Server", server_name.encode("ascii"))
         self._routes: dict[bytes, tuple[Handler, frozenset[bytes]]] = {}
-        self._small = SmallFiles(small_cache_bytes, self._whole_answer)
+        self._small = SmallFiles(_SMALL_CACHE_BYTES, self._whole_answer)
         #: Files that were asked for lately, by target: spares the walk while they are current.
         self._opened: dict[bytes, OpenFile] = {}
         self._touched = Touched(catalog)
@@ -325,7 +324,7 @@ class Site:
         if request.method == b"HEAD":
             current = self._while_same(rep, digests)
             if current is not None and not request.dripped:
-                head = header_block([self._server, *plan.headers])
+                head = header_block([_SERVER, *plan.headers])
                 head += b"Content-Length: %d\r\n" % plan.body_bytes
                 ready = Ready(plan.status, head, b"", Plainly(current))
                 request.connection.answer_ready(request, ready, b"")
@@ -366,7 +365,7 @@ class Site:
         ready = None
         alone = not conditional or (conditional == {b"range"} and len(plan.ranges) == 1)
         if alone and self._is_settled(rep):
-            head = header_block([self._server, *plan.headers])
+            head = header_block([_SERVER, *plan.headers])
             head += b"Content-Length: %d\r\n" % len(body)
             whole = not conditional
             about = _FileAnswer(self, rep, digests, plan.ranges[0])
@@ -384,7 +383,7 @@ class Site:
         digests = self.catalog.known(rep.key)
         fields = self.said.fields(rep, int(rep.mtime_s // 1), digests)
         size = rep.size_bytes
-        head = header_block([self._server, *fields]) + b"Content-Length: %d\r\n" % size
+        head = header_block([_SERVER, *fields]) + b"Content-Length: %d\r\n" % size
         return Ready(200, head, body, _FileAnswer(self, rep, digests, (0, size)), size)
 
     def _while_same(

@@ -137,7 +137,6 @@ class HttpFactory:
         access_log: AccessLog | None = None,
         charge: Callable[[int], None] | None = None,
         denylist: BlockList | None = None,
-        server_name: str = "Tidegate",
         hsts_s: float = 0.0,
         wall: Callable[[], float] = time.time,
         per_address: AddressCounts | None = None,
@@ -152,7 +151,7 @@ class HttpFactory:
         self._denylist = denylist
         if denylist is not None:
             denylist.on_added(self._one_more_is_blocked)
-        self.server_line = b"Server: %b\r\n" % server_name.encode("ascii")
+        self.server_line = b"Server: Tidegate\r\n"
         self.connections: set[CountedConnection] = set()
         self.per_address: AddressCounts = per_address if per_address is not None else OwnCounts()
         self.refusing = 0

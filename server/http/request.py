@@ -245,7 +245,6 @@ class Request:
         detail: str,
         headers: Iterable[Header] = (),
         *,
-        close: bool = False,
         current: Callable[[], bool] | None = None,
         **members: Any,
     ) -> None:
@@ -262,7 +261,7 @@ class Request:
             (b"X-Content-Type-Options", b"nosniff"),
             *headers,
         ]
-        self.respond(status, fields, body, close=close, current=current)
+        self.respond(status, fields, body, current=current)
 
     def begin(
         self, status: int, headers: Iterable[Header], length: int | None, *, more: bool = True
