@@ -211,6 +211,7 @@ def test_an_origin_that_is_gone_is_left_and_gone_on_with_later(tmp_path: Path, s
 
     digest = hashlib.sha256(content).hexdigest()
     with server(swallow) as url:
+        assert HttpTransport(tmp_path / "data")._gone_s == 90.0
         transport = HttpTransport(tmp_path / "data", gone_s=0.5)
         try:
             with pytest.raises(MirrorProblem, match="nothing came from it") as told, named():

@@ -216,6 +216,10 @@ def test_an_operator_moves_a_ticket_to_the_head() -> None:
     assert policy.promote(tickets[3], 1.0)
     assert policy.promote(tickets[1], 1.0)
     assert not policy.promote(99, 1.0)
+    after_restart = make(ready_list=2)
+    after_restart.restore(policy.tickets(), 1.5, 100)
+    ready = [row.client for row in after_restart.tickets() if row.state is TicketState.READY]
+    assert ready == ["b", "c", "e"], "ready still, in the order of their numbers"
     policy.release(running.lease, 2.0, True)
     assert policy.advance(2.0).call == (tickets[1],)
 

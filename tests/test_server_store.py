@@ -19,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 
 from policies.contract import TicketRow, TicketState
 from server.store import history
@@ -395,9 +396,7 @@ def test_a_write_without_an_answer_is_cut_off_said_and_tried_again(
     assert live(database) == [1]
 
 
-@pytest.mark.parametrize(
-    "how", ["removed", "replaced", "emptied", "overwritten", "with its folder"]
-)
+@pytest.mark.parametrize("how", ["removed", "replaced", "emptied", "overwritten"])
 def test_a_database_file_that_is_lost_is_noticed_and_written_anew(
     database: Database, clock: Clock, threads: Threads, tmp_path: Path, how: str
 ) -> None:
@@ -417,8 +416,6 @@ def test_a_database_file_that_is_lost_is_noticed_and_written_anew(
     assert live(database) == [1, 2], "nothing was wrong"
     if how == "removed":
         file.unlink()
-    elif how == "with its folder":
-        shutil.rmtree(tmp_path)
     elif how == "replaced":
         other = tmp_path / "other"
         other.write_bytes(file.read_bytes())
@@ -427,18 +424,45 @@ def test_a_database_file_that_is_lost_is_noticed_and_written_anew(
         os.truncate(file, 0)
     else:
         file.write_bytes(b"x" * 100_000)
-    clock.advance(LOOK_S)
-    threads.run()
-    clock.advance(BATCH_S)
-    threads.run()
+    with capturedLogs() as logged:
+        clock.advance(LOOK_S)
+        threads.run()
+        clock.advance(BATCH_S)
+        threads.run()
     assert store.state.ok
+    assert [str(event.get("fault", "")).startswith(str(file)) for event in logged].count(True) == 1
     found = sqlite3.connect(file)
     assert [row[0] for row in found.execute("SELECT number FROM tickets")] == [1, 2]
-    assert file.with_name("tidegate.db.broken").exists() == (
-        how not in ("removed", "with its folder")
-    )
-    assert tmp_path.stat().st_mode & 0o077 == 0
+    assert file.with_name("tidegate.db.broken").exists() == (how != "removed")
     found.close()
+    store.close()
+
+
+def test_a_state_folder_that_is_gone_is_said_and_its_place_is_written_again_when_it_is_back(
+    database: Database, clock: Clock, threads: Threads, tmp_path: Path
+) -> None:
+    known = [ticket(1), ticket(2)]
+    store = Store(database, clock, threads, lambda work: succeed(work()), clock.seconds)
+    store.open(lambda: [lambda session: write_tickets(session, known)])
+    shutil.rmtree(tmp_path)
+    with capturedLogs() as logged:
+        clock.advance(LOOK_S)
+        threads.run()
+        with pytest.raises(StoreUnavailable) as refused:
+            database.renew()
+        threads.broken = OperationalError("write", {}, refused.value)
+        clock.advance(BATCH_S)
+        threads.run()
+    assert any(str(event.get("fault", "")).endswith("removed or replaced") for event in logged)
+    assert not store.state.ok
+    assert not tmp_path.exists()
+    tmp_path.mkdir(mode=0o700)
+    threads.broken = None
+    clock.advance(RETRY_FIRST_S)
+    threads.run()
+    assert store.state.ok
+    with contextlib.closing(sqlite3.connect(tmp_path / "tidegate.db")) as found:
+        assert [row[0] for row in found.execute("SELECT number FROM tickets")] == [1, 2]
     store.close()
 
 

@@ -291,8 +291,6 @@ class Database:
         if self._file is None:
             return
         self.engine.dispose()
-        # The whole state folder may be gone. What else was in it, its owner has to bring back.
-        self._file.parent.mkdir(mode=0o700, exist_ok=True)
         for ending in ("-wal", "-shm", ""):
             path = self._file.with_name(self._file.name + ending)
             with contextlib.suppress(FileNotFoundError):
