@@ -330,10 +330,6 @@ class HookedAdmission:
         queue.resize(row, self._believed_bytes(job))
         if job.known:
             self._leave_crowd(row)
-        elif table.number[row] in self.crowds.unknown:
-            network = "" if self._is_small(row) else stranger_network(job)
-            self.crowds.rejoin(table.number[row], sys.intern(network))
-            self._call_back(now)
         if job.weight > table.weight[row]:
             queue.reweigh(row, job.weight, job.priority_class)
         early = not job.present and now < table.promise_s[row] - settings.early_tolerance_s
@@ -482,22 +478,7 @@ class HookedAdmission:
         if self.queue.stands_back(row):
             self.queue.come_forward(row)
 
-    def _call_back(self, now: float) -> None:
-        """Crowds of an earlier run stand back beyond their part again, once others surely wait."""
-        crowds, queue = self.crowds, self.queue
-        slots, shares = self.policy.large_slots(), self._network_shares
-        for network in tuple(crowds.rejoined):
-            beyond = crowds.beyond_part(network, slots, shares, now) if shares else []
-            if not beyond:
-                crowds.rejoined.discard(network)
-            elif self._others_wait(network):
-                crowds.rejoined.discard(network)
-                for number in beyond:
-                    crowds.stand_back(number)
-                    queue.stand_back(queue.table.rows[number])
-
     def _call_forward(self, now: float) -> None:
-        self._call_back(now)
         slots, shares = self.policy.large_slots(), self._network_shares
         for number in self.crowds.to_come_forward(slots, shares, now):
             self.queue.come_forward(self.queue.table.rows[number])

@@ -26,10 +26,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from heapq import nlargest
 from itertools import islice
-
-from policies.contract import ELSEWHERE
 
 #: A crowd has so many slots as `network_shares` say beside as many as this of all others.
 _BESIDE = 16
@@ -51,15 +48,12 @@ class Crowds:
         "_tickets",
         "_wasted",
         "_without_slot",
-        "rejoined",
         "unknown",
     )
 
     def __init__(self) -> None:
         #: Tickets of an earlier run: they may be of any crowd.
         self.unknown: set[int] = set()
-        #: Crowds that such tickets came back to, and that have more than their part in front.
-        self.rejoined: set[str] = set()
         #: Tickets in front and leases with a slot, and leases that lost theirs, by network.
         self._in_front: Counter[str] = Counter()
         self._without_slot: Counter[str] = Counter()
@@ -95,10 +89,8 @@ class Crowds:
             return False
         if network in self._owing:
             return True
-        return self._in_front[network] >= self._most(network, slots, shares, now)
-
-    def _most(self, network: str, slots: int, shares: int, now: float) -> int:
-        return max(1, self.most_in_front(slots, shares) - self._unused(network, now))
+        most = self.most_in_front(slots, shares) - self._unused(network, now)
+        return self._in_front[network] >= max(1, most)
 
     def is_behind(self, number: int, network: str, slots: int, shares: int, now: float) -> bool:
         """Whether a ticket that joins a crowd stands back, so that its order stays strict.
@@ -123,27 +115,6 @@ class Crowds:
         """A ticket of an earlier run: whose it is nobody knows until its client asks again."""
         if number not in self._of:
             self.unknown.add(number)
-
-    def rejoin(self, number: int, network: str) -> None:
-        """The client of a ticket of an earlier run asks again: it is of this crowd, or of none."""
-        self.unknown.discard(number)
-        if network:
-            self.add(number, network, back=False)
-            self.rejoined.add(network)
-
-    def beyond_part(self, network: str, slots: int, shares: int, now: float) -> list[int]:
-        """A crowd's tickets in front beyond its part, the last one first.
-
-        Those that were issued elsewhere stay: their numbers do not say whose turn is first.
-        """
-        more = self._in_front[network] - self._most(network, slots, shares, now)
-        return nlargest(more, (n for n in self._tickets.get(network, ()) if n < ELSEWHERE))
-
-    def stand_back(self, number: int) -> None:
-        """A ticket in front stands back from now on."""
-        network = self._of[number]
-        self._leave_front(number, network)
-        insort(self._back.setdefault(network, []), number)
 
     def remove(self, number: int) -> None:
         """A ticket is over, or has become a lease; others than strangers' are ignored."""
