@@ -65,7 +65,9 @@ class RunningServer:
         for line in stream:
             if line.startswith("ready "):
                 self.urls.append(line.split()[1])
-            lines.append(line)
+            # Said at every start, sooner or later: no trouble.
+            if "#info] The walk over" not in line:
+                lines.append(line)
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)

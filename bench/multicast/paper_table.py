@@ -107,9 +107,9 @@ def replay(
     return Measured(sum(delays) / len(delays), by_multicast / asked, sent / unicast)
 
 
-def mean(clients: int, threshold: int, kind: str, *, paper: bool) -> Measured:
+def mean(clients: int, threshold: int, kind: str, *, paper: bool, seeds: int = _SEEDS) -> Measured:
     """The mean over several seeds."""
-    cells = [replay(clients, threshold, SIZES[kind], seed, paper=paper) for seed in range(_SEEDS)]
+    cells = [replay(clients, threshold, SIZES[kind], seed, paper=paper) for seed in range(seeds)]
     return Measured(
         fmean(c.pa_s for c in cells), fmean(c.pb for c in cells), fmean(c.pc for c in cells)
     )
