@@ -136,7 +136,8 @@ def figures_of(
         options += ["--users", str(len(workload.visitors)), *load]
         command += [f"--locust={option}" for option in options]
         command += ["--", "--config", str(config)]
-        command += ["--policy", policy, "--bandwidth", f"{int(workload.bandwidth_bytes_s * LOAD)}B/s"]
+        rate = int(workload.bandwidth_bytes_s * LOAD)
+        command += ["--policy", policy, "--bandwidth", f"{rate}B/s"]
         done = subprocess.run(
             command, cwd=ROOT, capture_output=True, text=True, timeout=_LIMIT_S, check=False
         )

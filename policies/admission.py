@@ -16,7 +16,7 @@ and how much room there is. Nothing else is decided twice:
 - A start that was lost on the way costs nobody its place: a ticket whose lease idled out before its
   client had a byte of it is given back once, with its number.
 - Use it or lose it: while others wait, a download that takes hardly any of its slot's share goes on
-  without one (`policies.leases`).
+  without one (`policies.slot_use`).
 
 A policy that gives no tickets still serves those it took over, first.
 """
@@ -28,10 +28,8 @@ import random
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 
-from policies.capacity import Capacity
 from policies.contract import (
     Admit,
     Advance,
@@ -47,26 +45,19 @@ from policies.contract import (
     TicketState,
     Wait,
 )
-from policies.crowds import Crowds
-from policies.estimate.estimator import Estimator
-from policies.estimate.newcomers import Newcomers
 from policies.estimate.retry import EARLY, RetryAdvice
-from policies.first_use import FirstUses
 from policies.hooks import Policy
-from policies.leases import Lease, LeasePool
+from policies.leases import Lease
 from policies.queue.table import MOST_POLLS
-from policies.queue.tickets import READY, WAITING, TicketQueue
-from policies.reputation import Delivered, Reputation
+from policies.queue.tickets import READY, WAITING
+from policies.room import DUE_S, Room
 from policies.settings import PolicySettings
-from policies.sharing import Strangers, stranger_network
+from policies.sharing import stranger_network
+from policies.slot_use import USE_S, SlotUse, was_used
+from policies.state import AdmissionState
 
-#: A download that took this much, or a tenth of what it wanted, has been used.
-_TAKEN_BYTES = 1 << 20
 #: A client that reconnects at once, for ranges or after a broken line, keeps its slot anyway.
 _SHORTEST_IDLE = 0.25
-#: A slot is kept free for an absent ticket whose promised return is this near, seconds; one that
-#: nobody came for in that time goes to the first that asks.
-_DUE_S = 0.5
 #: Those who ask again and again before they were told to get an idle slot only if nobody else is
 #: due within so long: else asking often would pay.
 _SOON_S = 5.0
@@ -77,53 +68,10 @@ _MOST_LATE = 1_000
 #: The queue is laid out anew when time passes and this long has gone by, or when somebody asks
 #: and nothing has been laid out for the second of these, seconds.
 _FRESH_S, _OLD_S = 0.5, 2.0
-#: How often the use that leases make of their slots is looked at, seconds.
-_USE_S = 10.0
-#: One that has not taken its part since it started shows that in this time, seconds.
-_FIRST_USE_S = 3.0
-#: And was measured so often meanwhile: it is not the server that stood still.
-_FIRST_LOOKS = 6
-#: How long a download without a slot pauses at a stretch, seconds.
-_MOST_PAUSE_S = 10.0
-#: Slower than any modem: a reader that takes less stands still, bytes a second.
-_LEAST_BYTES_S = 2_000.0
 #: A client sent away without a ticket is taken to want a slot for so many times its return.
 _ASKED_AGAIN = 1.5
 #: No wait longer than this many times `retry_max_s` is ever told.
 LONGEST = 20.0
-
-
-@dataclass(slots=True)
-class AdmissionCounts:
-    """Counts since the first policy of this server was built; they survive a switch."""
-
-    offers: int = 0
-    admitted_small: int = 0
-    admitted_large: int = 0
-    completed: int = 0
-    tickets_issued: int = 0
-    tickets_expired: int = 0
-    early_polls: int = 0
-    refused: int = 0
-
-
-@dataclass(slots=True)
-class AdmissionState:
-    """All state that outlives the policy that made it."""
-
-    pool: LeasePool = field(default_factory=LeasePool)
-    tally: AdmissionCounts = field(default_factory=AdmissionCounts)
-    queue: TicketQueue = field(default_factory=TicketQueue)
-    estimator: Estimator = field(default_factory=Estimator)
-    newcomers: Newcomers = field(default_factory=Newcomers)
-    capacity: Capacity = field(default_factory=Capacity)
-    reputation: Reputation = field(default_factory=Reputation)
-    delivered: Delivered = field(default_factory=Delivered)
-    strangers: Strangers = field(default_factory=Strangers)
-    crowds: Crowds = field(default_factory=Crowds)
-    first_uses: FirstUses = field(default_factory=FirstUses)
-    #: Nobody starts; what runs may finish, new requests are queued.
-    closed: bool = False
 
 
 class HookedAdmission:
@@ -155,18 +103,11 @@ class HookedAdmission:
         self._advanced_s: float | None = None
         #: Since when a slot for large jobs has been free although tickets wait.
         self._idle_since_s: float | None = None
-        self._used_s = self._shared_s = -math.inf
-        #: Large leases whose use was not looked at since they started, and how often each was
-        #: measured.
-        self._unseen: dict[int, int] = {}
-        #: Those of them that strangers have, see `policies.first_use`.
-        self._on_trial: set[int] = set()
-        self.pool.doubted = 0
-        self._inherited = [lease for lease in self.pool.leases.values() if lease.paused]
-        self._to_pause: list[Lease] = []
         #: Leases that began with their first bytes only: their turn judges what they were told.
         self._untold: set[int] = set()
         self.policy = kind.build(self)
+        self._room = Room(state, settings, self.policy)
+        self._use = SlotUse(state, settings, self.policy, self._room)
         # What `build` chose may have an order of its own.
         by_number = type(self.policy).rank is Policy.rank
         if self.queue.set_rank(self.queue.by_number if by_number else self.policy.rank):
@@ -180,44 +121,9 @@ class HookedAdmission:
         """Large jobs are those that may have to wait for small ones (in paper A: of 20 KB)."""
         return size_bytes >= self.settings.small_below_bytes
 
-    def _is_small(self, row: int) -> bool:
-        return not self.is_large(self.queue.table.size[row])
-
-    def slots_free(self) -> int:
-        """Slots that nobody holds and a job may take; none while the doors are closed."""
-        return 0 if self.state.closed else self.policy.slots() - self.pool.slots_used
-
-    def large_free(self) -> int:
-        """Slots that a large job could take this instant."""
-        return min(self._large_unused(), self.slots_free())
-
-    def _large_unused(self) -> int:
-        slots, large_slots = self.policy.slots(), self.policy.large_slots()
-        return min(large_slots - self.pool.large_used, slots - self.pool.slots_used)
-
     def large_room(self, now: float) -> int:
         """Slots that a large job could take without keeping a small one waiting."""
-        free = self.large_free()
-        ready = self.queue.ready
-        if free > 0 and ready and ready[0][0] == -math.inf:
-            free = min(free, self.slots_free() - self._small_owed(now))
-        return free
-
-    def _small_owed(self, now: float, before: float = math.inf) -> int:
-        """Slots that small jobs with tickets below `before` will take at once."""
-        table = self.queue.table
-        owed = 0
-        for key, number in self.queue.ready:
-            if key > -math.inf or number >= before:
-                break
-            row = table.rows[number]
-            owed += self._is_small(row) and (bool(table.present[row]) or self._is_due(row, now))
-        return owed
-
-    def _is_due(self, row: int, now: float) -> bool:
-        """Whether an absent ticket's promised return is due just now."""
-        table = self.queue.table
-        return not table.present[row] and abs(table.promise_s[row] - now) <= _DUE_S
+        return self._room.for_large(now)
 
     @property
     def _link_decides(self) -> bool:
@@ -232,14 +138,14 @@ class HookedAdmission:
 
     def admit_small(self, now: float) -> bool:
         """See `AdmissionPolicy.admit_small`."""
-        if self.slots_free() > 0:
+        if self._room.free() > 0:
             self._tally.admitted_small += 1
             return True
         return False
 
     def admit_brief(self, now: float) -> bool:
         """See `AdmissionPolicy.admit_brief`."""
-        if len(self.queue) or self.large_free() <= 0:
+        if len(self.queue) or self._room.large_free() <= 0:
             return False
         self._tally.admitted_large += 1
         self._tally.completed += 1
@@ -258,7 +164,7 @@ class HookedAdmission:
         if not self.is_large(job.size_bytes):
             return self._offer_small(job, now)
         if not self.policy.gives_tickets:
-            if self.large_free() > len(self.queue) and not self._gives_way(job, now):
+            if self._room.large_free() > len(self.queue) and not self._gives_way(job, now):
                 return self._start(job, now, None)
             return self._send_away(job, now)
         if ticket is not None:
@@ -268,7 +174,7 @@ class HookedAdmission:
         return self._newcomer(job, now)
 
     def _offer_small(self, job: Job, now: float) -> Decision:
-        if self.slots_free() > self._small_owed(now):
+        if self._room.for_small(now):
             return self._start(job, now, None)
         if not self.policy.gives_tickets:
             return Wait(self.settings.busy_retry_s)
@@ -307,7 +213,7 @@ class HookedAdmission:
         row = queue.issue(job, self._believed_bytes(job), now)
         self._tally.tickets_issued += 1
         queue.set_present(row, job.present)
-        if self._is_small(row):
+        if self._room.is_small(row):
             self._make_ready(row, now, first=True)
         else:
             self._join_crowd(row, stranger_network(job), now)
@@ -351,18 +257,18 @@ class HookedAdmission:
         return self._wait(row, now)
 
     def _note_counting(self, row: int, job: Job, now: float) -> None:
-        if job.counts_body and job.present and not self._is_small(row):
+        if job.counts_body and job.present and not self._room.is_small(row):
             self.policy.wants_body(row, now)
 
     def _may_start(self, row: int, now: float) -> bool:
-        if not self._is_small(row):
+        if not self._room.is_small(row):
             return self.policy.may_start(row, now)
         number = self.queue.table.number[row]
-        return self.slots_free() > self._small_owed(now, number)
+        return self._room.for_small(now, number)
 
     def turn_has_come(self, row: int, now: float) -> bool:
         """Whether a slot is free for this ticket of a large job beside those before it."""
-        free = self.large_room(now)
+        free = self._room.for_large(now)
         if free <= 0:
             return False
         table = self.queue.table
@@ -389,14 +295,14 @@ class HookedAdmission:
     def _stood_idle(self, now: float) -> bool:
         """Whether a slot has stood idle for a while although tickets wait."""
         idle_since_s = self._idle_since_s
-        return idle_since_s is not None and now - idle_since_s >= _DUE_S
+        return idle_since_s is not None and now - idle_since_s >= DUE_S
 
     def _forsaken(self, row: int, now: float) -> bool:
         """Whether a slot has stood idle, and nobody else is about to come for it."""
         if not self._stood_idle(now):
             return False
         ttl_s = self.settings.ticket_ttl_s
-        due = self.queue.running_out(now + ttl_s - _DUE_S, now + ttl_s + _SOON_S)
+        due = self.queue.running_out(now + ttl_s - DUE_S, now + ttl_s + _SOON_S)
         return all(other == row for other in islice(due, 2))
 
     def _start(self, job: Job, now: float, row: int | None) -> Admit:
@@ -406,12 +312,8 @@ class HookedAdmission:
         lease = self.pool.open(job, now, number, large)
         if large:
             self._tally.admitted_large += 1
-            self._unseen[lease.id] = 0
             lease.network = stranger_network(job)
-            self.crowds.takes_slot(lease.network)
-            if lease.network:
-                self._on_trial.add(lease.id)
-                self._doubt(now)
+            self._use.starts(lease, now)
             lease.believed_bytes = self._believed_bytes(job)
             if row is not None:
                 lease.mark = table.mark[row]
@@ -427,7 +329,7 @@ class HookedAdmission:
         table = self.queue.table
         if table.state[row] == READY and table.polls[row] and not table.present[row]:
             self.estimator.claimed(True)
-        opens = not self._is_small(row) and self.policy.opens(row)
+        opens = not self._room.is_small(row) and self.policy.opens(row)
         if not opens:
             self._judge_told(row, now)
         self.crowds.remove(table.number[row])
@@ -448,7 +350,7 @@ class HookedAdmission:
         idle_since = now if self._idle_since_s is None else self._idle_since_s
         needed = waited - (now - idle_since)
         self.estimator.started(
-            table.raw[row], table.away[row], stated, waited, needed, small=self._is_small(row)
+            table.raw[row], table.away[row], stated, waited, needed, small=self._room.is_small(row)
         )
 
     def _refuse(self, reason: Reason, retry_after_s: float | None = None) -> Refuse:
@@ -457,15 +359,10 @@ class HookedAdmission:
 
     # -- crowds ------------------------------------------------------------------------------------
 
-    @property
-    def _network_shares(self) -> int:
-        """See the setting; a policy whose link decides shares the line itself."""
-        return 0 if self.policy.link_bound else self.settings.network_shares
-
     def _join_crowd(self, row: int, network: str, now: float) -> None:
         if network:
             network = sys.intern(network)
-            slots, shares = self.policy.large_slots(), self._network_shares
+            slots, shares = self.policy.large_slots(), self._room.network_shares
             number = self.queue.table.number[row]
             back = self.crowds.is_behind(number, network, slots, shares, now)
             self.crowds.add(number, network, back=back)
@@ -479,7 +376,7 @@ class HookedAdmission:
             self.queue.come_forward(row)
 
     def _call_forward(self, now: float) -> None:
-        slots, shares = self.policy.large_slots(), self._network_shares
+        slots, shares = self.policy.large_slots(), self._room.network_shares
         for number in self.crowds.to_come_forward(slots, shares, now):
             self.queue.come_forward(self.queue.table.rows[number])
 
@@ -499,7 +396,7 @@ class HookedAdmission:
         Also while nobody else waits: who comes then would find all slots in such hands.
         """
         return self.crowds.holds_too_many(
-            number, self.policy.large_slots(), self._network_shares, now
+            number, self.policy.large_slots(), self._room.network_shares, now
         )
 
     def _turn(self, row: int, now: float) -> int:
@@ -513,7 +410,7 @@ class HookedAdmission:
         if not crowds.backed or (queue.stands_back(row) and not self._makes_way(row)):
             return place
         slots = self.policy.large_slots()
-        part = crowds.most_in_front(slots, self._network_shares)
+        part = crowds.most_in_front(slots, self._room.network_shares)
         if not queue.stands_back(row):
             rest = max(1, slots - part * crowds.backed)
             return place + min(queue.back_before(row), place * (slots - rest) // rest)
@@ -528,7 +425,7 @@ class HookedAdmission:
         network = stranger_network(job)
         if not network:
             return False
-        slots, shares = self.policy.large_slots(), self._network_shares
+        slots, shares = self.policy.large_slots(), self._room.network_shares
         if not self.crowds.is_full(network, slots, shares, now):
             return False
         since_s = now - _ASKED_AGAIN * self.policy.retry_s()
@@ -557,8 +454,7 @@ class HookedAdmission:
         if held.large:
             self.capacity.measured(held, rate_bytes_s, held_back)
             self.policy.changes(held)
-            if lease in self._unseen:
-                self._look_at_first_use(held, now)
+            self._use.measured(held, now)
 
     def detach(self, lease: int, now: float, remaining_bytes: int) -> None:
         """See `AdmissionPolicy.detach`."""
@@ -579,7 +475,7 @@ class HookedAdmission:
         if not held.large:
             return 0.0
         whole_s = self.settings.lease_idle_s
-        if _was_used(held):
+        if was_used(held):
             return whole_s
         shortest_s = _SHORTEST_IDLE * whole_s * 0.5 ** self.state.reputation.times(held.client)
         used_s = now - held.started_s - held.idled_s
@@ -590,14 +486,8 @@ class HookedAdmission:
         self._close(self.pool.leases[lease], now, done)
 
     def _close(self, lease: Lease, now: float, done: bool, *, idled: bool = False) -> None:
-        if lease.slotless:
-            if not lease.lent:
-                self.crowds.regains_slot(lease.network, holds=False)
-        else:
-            self.crowds.leaves_slot(lease.network)
-        self._tried(lease, now, used=done or _was_used(lease))
+        self._use.ends(lease, now, used=done or was_used(lease))
         self.pool.close(lease)
-        self._unseen.pop(lease.id, None)
         self._untold.discard(lease.id)
         self._tally.completed += done
         if done:
@@ -605,8 +495,8 @@ class HookedAdmission:
         if lease.large:
             taken = lease.started_bytes - lease.remaining_bytes
             self.state.delivered.note(lease.client, lease.file, 0 if done else taken)
-            if _was_used(lease) and not lease.slotless:
-                self.estimator.ended(lease, now, self._least_rate_bytes_s())
+            if was_used(lease) and not lease.slotless:
+                self.estimator.ended(lease, now, self._use.least_rate_bytes_s())
                 if lease.ticket is None:
                     self.estimator.no_shows.learn(True)
             self.policy.ends(lease, now, done)
@@ -634,7 +524,7 @@ class HookedAdmission:
         queue.give_back(row, now)
         table.promise_s[row] = min(table.promise_s[row], now)
         table.bound[row] = -1.0
-        if self._is_small(row):
+        if self._room.is_small(row):
             self._make_ready(row, now, first=True)
             return
         self._join_crowd(row, lease.network, now)
@@ -646,173 +536,17 @@ class HookedAdmission:
     def _end_idle(self, now: float) -> tuple[int, ...]:
         idled = self.pool.idled_out(now)
         for lease in idled:
-            if lease.large and not _was_used(lease):
+            if lease.large and not was_used(lease):
                 if not self.state.reputation.times(lease.client):
                     self.estimator.no_shows.learn(False)
                 self.state.reputation.idled(lease.client)
-                self.crowds.wastes_slot(lease.network, now)
-                self._owe(lease.network)
+                self._use.idled(lease, now)
             self._close(lease, now, False, idled=True)
         return tuple(lease.id for lease in idled)
 
-    def _look_at_use(self, now: float) -> None:
-        """While others wait, a download that hardly uses its slot goes on without one.
-
-        Once it takes its share again, it gets the next slot that is free.
-        """
-        passed_s = now - self._used_s
-        if passed_s < _USE_S:
-            return
-        least = self._least_rate_bytes_s() * passed_s
-        pool, waited_for = self.pool, len(self.queue) > 0
-        for lease in pool.leases.values():
-            taken = lease.seen_bytes - lease.remaining_bytes
-            lease.seen_bytes = lease.remaining_bytes
-            looked_at = lease.large and lease.connections and not lease.paused
-            if not looked_at or lease.started_s > self._used_s:
-                continue
-            if not lease.slotless:
-                if waited_for and taken < least:
-                    self._take_slot(lease, now)
-            elif taken >= least:
-                if self.large_free() > 0 and self._may_regain(lease, now):
-                    self._give_slot(lease)
-                elif not self.policy.link_bound:
-                    self._to_pause.append(lease)
-        self._used_s = now
-
-    def _look_at_first_use(self, lease: Lease, now: float) -> None:
-        """The same, sooner, for one that never took its part: nothing was lost on the way.
-
-        One that takes it by now only started slowly, over a long path. Where the link decides,
-        downloads are paused soon after they start.
-        """
-        passed_s = now - lease.started_s
-        self._unseen[lease.id] += 1
-        if passed_s < _FIRST_USE_S or self.policy.link_bound:
-            return
-        taken = lease.started_bytes - lease.remaining_bytes
-        looked_at = lease.connections and not lease.paused and not lease.slotless
-        least_bytes_s = self._least_rate_bytes_s()
-        if taken >= least_bytes_s * passed_s or lease.rate_bytes_s >= least_bytes_s:
-            self._tried(lease, now, used=True)
-            self._unseen.pop(lease.id, None)
-        elif len(self.queue) and self._unseen[lease.id] >= _FIRST_LOOKS:
-            del self._unseen[lease.id]
-            if looked_at:
-                self._take_slot(lease, now)
-
-    def _take_slot(self, lease: Lease, now: float) -> None:
-        self._tried(lease, now, used=False)
-        if len(self.pool.slotless) < self.settings.slots_max:
-            self.pool.take_slot(lease)
-            self.crowds.loses_slot(lease.network)
-            self._owe(lease.network)
-
-    def _tried(self, lease: Lease, now: float, *, used: bool) -> None:
-        """A large lease has shown whether it uses its slot, or is over."""
-        if lease.id not in self._unseen and lease.id not in self._on_trial:
-            return
-        if used:
-            self.crowds.repay(lease.network)
-        if lease.id in self._on_trial:
-            self._on_trial.discard(lease.id)
-            self.state.first_uses.note(now, used=used)
-            self._doubt(now)
-
-    def _doubt(self, now: float) -> None:
-        on_trial = len(self._on_trial) if self._network_shares else 0
-        self.pool.doubted = self.state.first_uses.doubted(on_trial, now)
-
-    def _owe(self, network: str) -> None:
-        if self._network_shares:
-            for number in self.crowds.owe(network):
-                self.queue.stand_back(self.queue.table.rows[number])
-
-    def _give_slot(self, lease: Lease) -> None:
-        if lease.lent:
-            self.crowds.takes_slot(lease.network)
-        else:
-            self.crowds.regains_slot(lease.network, holds=True)
-        self.pool.give_slot(lease)
-
-    def _may_regain(self, lease: Lease, now: float) -> bool:
-        """Whether a free slot is this lease's, rather than of others that its crowd gave way to."""
-        if not lease.lent or not self._others_wait(lease.network):
-            return True
-        slots, shares = self.policy.large_slots(), self._network_shares
-        return not self.crowds.is_full(lease.network, slots, shares, now)
-
-    def _others_wait(self, network: str) -> bool:
-        """Whether somebody is here in his turn who is surely not of this crowd."""
-        crowds = self.crowds
-        return self.queue.forward() - len(crowds.unknown) > crowds.tickets_of(network)
-
-    def _give_back_lent(self, now: float) -> None:
-        """While others wait, a crowd that has slots beyond its part gives up the youngest.
-
-        Those downloads go on as others without a slot do.
-        """
-        if now - self._shared_s < _FIRST_USE_S or not len(self.queue) or self.large_free() > 0:
-            return
-        self._shared_s = now
-        beyond = self.crowds.beyond(self.policy.large_slots(), self._network_shares)
-        beyond = {network: more for network, more in beyond.items() if self._others_wait(network)}
-        if not beyond:
-            return
-        for lease in reversed(list(self.pool.leases.values())):
-            if len(self.pool.slotless) >= self.settings.slots_max:
-                return
-            if beyond.get(lease.network, 0) <= 0 or lease.slotless or not lease.large:
-                continue
-            beyond[lease.network] -= 1
-            lease.lent = True
-            self.pool.take_slot(lease)
-            self.crowds.leaves_slot(lease.network)
-            self._on_trial.discard(lease.id)
-            self._unseen.pop(lease.id, None)
-            if lease.connections and not lease.paused:
-                self._to_pause.append(lease)
-
     def pause_slotless(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Leases without a slot that would take a share pause until one is free.
-
-        Not longer than `_MOST_PAUSE_S` at a stretch. Pauses that another policy left behind end.
-        """
-        resume = []
-        for lease in (*self._inherited, *self.pool.slotless.values()):
-            if not lease.paused:
-                continue
-            free = lease.slotless and self._large_unused() > 0 and self._may_regain(lease, now)
-            if free:
-                self._give_slot(lease)
-            if free or not lease.slotless or now >= lease.stopped_s + _MOST_PAUSE_S:
-                lease.paused = False
-                resume.append(lease.id)
-        pause = []
-        for lease in self._to_pause:
-            if lease.id in self.pool.slotless and not lease.paused:
-                lease.paused, lease.stopped_s = True, now
-                pause.append(lease.id)
-        self._inherited, self._to_pause = [], []
-        return tuple(pause), tuple(resume)
-
-    def _next_resume_s(self) -> float | None:
-        """When a pause of a lease without a slot must end."""
-        paused = (lease.stopped_s for lease in self.pool.slotless.values() if lease.paused)
-        first_s = min(paused, default=None)
-        return None if first_s is None else first_s + _MOST_PAUSE_S
-
-    def _least_rate_bytes_s(self) -> float:
-        """What a download must take to hold a slot while others wait.
-
-        A stated part of its slot's share of the link; where nobody knows the link, of what a
-        typical client takes, but more than readers that stand still could pass off as typical.
-        """
-        part = self.settings.slot_use_fraction
-        if math.isfinite(self.capacity.rate_bytes_s):
-            return part * self.capacity.rate_bytes_s / max(1, self.pool.slots_used)
-        return max(part * self.capacity.typical_client_bytes_s, _LEAST_BYTES_S if part else 0.0)
+        """See `SlotUse.pauses`."""
+        return self._use.pauses(now)
 
     def observe(
         self,
@@ -840,9 +574,7 @@ class HookedAdmission:
         self._advanced_s = now
         idled = self._end_idle(now)
         expired = self._expire(now)
-        self._look_at_use(now)
-        self._give_back_lent(now)
-        self._doubt(now)
+        self._use.advance(now)
         self._call_forward(now)
         self._grow(now)
         late_s = (1.0 - _LATE_PART) * self.settings.ticket_ttl_s
@@ -861,17 +593,12 @@ class HookedAdmission:
             # Here, as time passes, so that hardly any offer has to pay for it.
             self._lay_out(now)
         wakes = [self.pool.next_idle(), queue.next_deadline(), self.policy.wake_s(now)]
-        if self.pool.slotless and not self.policy.link_bound:
-            wakes.append(self._next_resume_s())
+        wakes.append(self._use.wake_s(now))
         if held_for_due:
-            wakes.append(now + _DUE_S)
-        if queue.line and self.large_free() > 0 and not self._link_decides:
+            wakes.append(now + DUE_S)
+        if queue.line and self._room.large_free() > 0 and not self._link_decides:
             wakes.append(self._grown_s + self.settings.ready_grow_s)
-        if queue.here and self.pool.leases:
-            wakes.append(self._used_s + _USE_S)
-            if self.crowds.beyond(self.policy.large_slots(), self._network_shares):
-                wakes.append(max(now, self._shared_s) + _FIRST_USE_S)
-        if not len(queue) or self.large_free() <= 0 or not self.policy.has_place(now):
+        if not len(queue) or self._room.large_free() <= 0 or not self.policy.has_place(now):
             self._idle_since_s = None
         elif self._idle_since_s is None:
             self._idle_since_s = now
@@ -899,7 +626,7 @@ class HookedAdmission:
         return tuple(out)
 
     def _end_ticket(self, row: int, state: TicketState, now: float) -> None:
-        if not self._is_small(row):
+        if not self._room.is_small(row):
             self.policy.leaves(row, now)
         self.crowds.remove(self.queue.table.number[row])
         self.queue.end(row, state, now)
@@ -918,7 +645,7 @@ class HookedAdmission:
         if self._link_decides:
             # Slots are always free; a client may start when it asks if the link has use for it.
             self._extra_ready, self._grown_s = 0, now
-        elif self.large_free() <= 0 or not self.queue.line:
+        elif self._room.large_free() <= 0 or not self.queue.line:
             if self._extra_ready and now >= self._grown_s + settings.ready_grow_s:
                 self._extra_ready = self._extra_ready * 3 // 4
                 self._grown_s = now
@@ -952,13 +679,13 @@ class HookedAdmission:
             if key > -math.inf:
                 break
             row = table.rows[number]
-            if self._is_small(row) and self._may_start(row, now):
+            if self._room.is_small(row) and self._may_start(row, now):
                 call.append(number)
         return tuple(call)
 
     def call_in_turn(self, now: float) -> tuple[tuple[int, ...], bool]:
         """Large jobs of clients that wait here, by rank; whether a slot is kept for one due."""
-        free = self.large_room(now)
+        free = self._room.for_large(now)
         call: list[int] = []
         if free <= 0:
             return (), False
@@ -966,7 +693,7 @@ class HookedAdmission:
         for entry in self.queue.here:
             if len(call) >= free:
                 break
-            if self._is_small(table.rows[entry[1]]):
+            if self._room.is_small(table.rows[entry[1]]):
                 continue
             if len(call) + self._due_before(entry, now, free - len(call)) >= free:
                 return tuple(call), True
@@ -988,10 +715,10 @@ class HookedAdmission:
         """
         table, ttl_s = self.queue.table, self.settings.ticket_ttl_s
         due = 0
-        rows = self.queue.running_out(now + ttl_s - _DUE_S, now + ttl_s + _DUE_S)
+        rows = self.queue.running_out(now + ttl_s - DUE_S, now + ttl_s + DUE_S)
         for row in islice(rows, _MOST_DUE):
             before = (table.key[row], table.number[row]) < entry
-            due += before and not self._is_small(row)
+            due += before and not self._room.is_small(row)
             if due >= enough:
                 break
         return due
@@ -1000,7 +727,7 @@ class HookedAdmission:
 
     def _forecast(self, row: int, now: float) -> Forecast:
         """The scheduled wait of a ticket, before calibration."""
-        if self._is_small(row):
+        if self._room.is_small(row):
             slots = self.policy.slots() - self.pool.large_used
             return self._sane(Forecast(self.estimator.small_s(self.queue.place(row) - 1, slots)))
         told = self.policy.forecast(row, now)
@@ -1045,7 +772,7 @@ class HookedAdmission:
         """Promise a return, and remember it."""
         queue, table, advice = self.queue, self.queue.table, self.advice
         told = self._forecast(row, now)
-        small = self._is_small(row)
+        small = self._room.is_small(row)
         slot_s = self._slot_s(told, small)
         new = not table.polls[row]
         look_s = min(slot_s, told.soonest_s)
@@ -1095,7 +822,7 @@ class HookedAdmission:
     def _stated(self, row: int, now: float) -> Estimate:
         """The estimate for a ticket whose promise stands."""
         told = self._forecast(row, now)
-        small = self._is_small(row)
+        small = self._room.is_small(row)
         promised_s = self.queue.table.promise_s[row] - now
         away = self._away_s(row, self._slot_s(told, small), promised_s)
         return self._state(told.wait_s, away, small=small)
@@ -1114,8 +841,8 @@ class HookedAdmission:
                 self._ahead(now),
                 len(self.queue),
                 line.total_bytes / len(line) if len(line) else None,
-                self._least_rate_bytes_s(),
-                2.0 * _USE_S if self.settings.slot_use_fraction > 0.0 else math.inf,
+                self._use.least_rate_bytes_s(),
+                2.0 * USE_S if self.settings.slot_use_fraction > 0.0 else math.inf,
                 self.capacity.rate_bytes_s,
             )
 
@@ -1167,7 +894,7 @@ class HookedAdmission:
         self.queue.set_present(row, True)
         if table.state[row] == READY:
             self.queue.keep_until(row, math.inf)
-        if not self._is_small(row):
+        if not self._room.is_small(row):
             self.policy.waits(row, now)
 
     def absent(self, ticket: int, now: float) -> None:
@@ -1260,9 +987,3 @@ class HookedAdmission:
             link_bound=self.policy.link_bound,
             slotless=len(pool.slotless),
         )
-
-
-def _was_used(lease: Lease) -> bool:
-    """Whether the download took enough to be believed."""
-    taken = lease.started_bytes - lease.remaining_bytes
-    return taken >= min(_TAKEN_BYTES, lease.started_bytes // 10)

@@ -10,8 +10,8 @@ What counts is what it has in front: tickets in the order of turn, and slots. A 
 one in front is done. So within a network the order stays strict, and everybody else keeps strict
 order too. A network that would not hold more than its part in strict order is done no later by
 this: its next one comes forward as one of it ends. Where several crowds have tickets that stand
-back they share that part. Slots that readers who stand still lost (`policies.leases`), or that ran
-out unused a moment ago, count too, so that a network which uses nothing holds one slot at last.
+back they share that part. Slots that readers who stand still lost (`policies.slot_use`), or that
+ran out unused a moment ago, count too, so that a network which uses nothing holds one slot at last.
 
 A crowd that had a slot for nothing *owes*: all of it stands back until somebody who owes nothing
 has used a slot, or nobody else waits. So its others, who asked early, do not waste slot after slot

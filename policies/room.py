@@ -1,0 +1,72 @@
+"""How many slots a job could take this instant: what the policy allows, less what leases hold."""
+
+from __future__ import annotations
+
+import math
+
+from policies.hooks import Policy
+from policies.settings import PolicySettings
+from policies.state import AdmissionState
+
+#: A return that was promised for so near a time is due just now, seconds.
+DUE_S = 0.5
+
+
+class Room:
+    """The slots of one policy beside the leases and the queue; it changes neither."""
+
+    __slots__ = ("_policy", "_pool", "_queue", "_state", "network_shares", "small_below_bytes")
+
+    def __init__(self, state: AdmissionState, settings: PolicySettings, policy: Policy) -> None:
+        self._state = state
+        self._pool = state.pool
+        self._queue = state.queue
+        self._policy = policy
+        self.small_below_bytes = settings.small_below_bytes
+        #: See the setting; a policy whose link decides shares the line itself.
+        self.network_shares = 0 if policy.link_bound else settings.network_shares
+
+    def is_small(self, row: int) -> bool:
+        """Whether this ticket never waits for large jobs."""
+        return self._queue.table.size[row] < self.small_below_bytes
+
+    def free(self) -> int:
+        """Slots that nobody holds and a job may take; none while the doors are closed."""
+        return 0 if self._state.closed else self._policy.slots() - self._pool.slots_used
+
+    def large_free(self) -> int:
+        """Slots that a large job could take this instant."""
+        return min(self.large_unused(), self.free())
+
+    def large_unused(self) -> int:
+        """The same, also while the doors are closed: for downloads that run."""
+        policy, pool = self._policy, self._pool
+        return min(policy.large_slots() - pool.large_used, policy.slots() - pool.slots_used)
+
+    def for_large(self, now: float) -> int:
+        """Slots that a large job could take without keeping a small one waiting."""
+        free = self.large_free()
+        ready = self._queue.ready
+        if free > 0 and ready and ready[0][0] == -math.inf:
+            free = min(free, self.free() - self.owed_to_small(now))
+        return free
+
+    def for_small(self, now: float, before: float = math.inf) -> bool:
+        """Whether a small job may start beside those with tickets below `before`."""
+        return self.free() > self.owed_to_small(now, before)
+
+    def owed_to_small(self, now: float, before: float = math.inf) -> int:
+        """Slots that small jobs with tickets below `before` will take at once."""
+        table = self._queue.table
+        owed = 0
+        for key, number in self._queue.ready:
+            if key > -math.inf or number >= before:
+                break
+            row = table.rows[number]
+            owed += self.is_small(row) and (bool(table.present[row]) or self.is_due(row, now))
+        return owed
+
+    def is_due(self, row: int, now: float) -> bool:
+        """Whether an absent ticket's promised return is due just now."""
+        table = self._queue.table
+        return not table.present[row] and abs(table.promise_s[row] - now) <= DUE_S

@@ -1,0 +1,267 @@
+"""Use it or lose it: which downloads keep their slot while others wait, and which get one again.
+
+A download loses its slot in one of three ways, and goes on without one:
+
+- It took hardly any of its slot's share for a whole look (`_USE_S`).
+- It never took any since it started, which shows sooner; slots of strangers that are not yet
+  looked at are *on trial* and count as far as those before them were used (`policies.first_use`).
+- Its crowd holds slots beyond its part that were only *lent* to it (`policies.crowds`).
+
+One without a slot that takes its share all the same pauses until a slot is free, for some seconds
+at a stretch. Nothing here asks who is next: that is `policies.admission`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from policies.hooks import Policy
+from policies.leases import Lease
+from policies.room import Room
+from policies.settings import PolicySettings
+from policies.state import AdmissionState
+
+#: A download that took this much, or a tenth of what it wanted, has been used.
+_TAKEN_BYTES = 1 << 20
+#: How often the use that leases make of their slots is looked at, seconds.
+USE_S = 10.0
+#: One that has not taken its part since it started shows that in this time, seconds.
+_FIRST_USE_S = 3.0
+#: And was measured so often meanwhile: it is not the server that stood still.
+_FIRST_LOOKS = 6
+#: How long a download without a slot pauses at a stretch, seconds.
+_MOST_PAUSE_S = 10.0
+#: Slower than any modem: a reader that takes less stands still, bytes a second.
+_LEAST_BYTES_S = 2_000.0
+
+
+def was_used(lease: Lease) -> bool:
+    """Whether the download took enough to be believed."""
+    taken = lease.started_bytes - lease.remaining_bytes
+    return taken >= min(_TAKEN_BYTES, lease.started_bytes // 10)
+
+
+class SlotUse:
+    """Who uses the slot that it holds."""
+
+    def __init__(
+        self, state: AdmissionState, settings: PolicySettings, policy: Policy, room: Room
+    ) -> None:
+        self._pool = state.pool
+        self._queue = state.queue
+        self._crowds = state.crowds
+        self._capacity = state.capacity
+        self._first_uses = state.first_uses
+        self._settings = settings
+        self._policy = policy
+        self._room = room
+        self._looked_s = self._shared_s = -math.inf
+        #: Large leases whose use was not looked at since they started, and how often each was
+        #: measured.
+        self._unseen: dict[int, int] = {}
+        #: Those of them that strangers have.
+        self._on_trial: set[int] = set()
+        self._pool.doubted = 0
+        #: Pauses that another policy left behind, and those that are to begin.
+        self._inherited = [lease for lease in self._pool.leases.values() if lease.paused]
+        self._to_pause: list[Lease] = []
+
+    # -- the life of a large lease -----------------------------------------------------------------
+
+    def starts(self, lease: Lease, now: float) -> None:
+        """It has a slot, and its network is known."""
+        self._unseen[lease.id] = 0
+        self._crowds.takes_slot(lease.network)
+        if lease.network:
+            self._on_trial.add(lease.id)
+            self._doubt(now)
+
+    def measured(self, lease: Lease, now: float) -> None:
+        """Look at its first use, sooner than at others': nothing was lost on the way.
+
+        One that takes its part by now only started slowly, over a long path. Where the link
+        decides, downloads are paused soon after they start.
+        """
+        if lease.id not in self._unseen:
+            return
+        passed_s = now - lease.started_s
+        self._unseen[lease.id] += 1
+        if passed_s < _FIRST_USE_S or self._policy.link_bound:
+            return
+        taken = lease.started_bytes - lease.remaining_bytes
+        looked_at = lease.connections and not lease.paused and not lease.slotless
+        least_bytes_s = self.least_rate_bytes_s()
+        if taken >= least_bytes_s * passed_s or lease.rate_bytes_s >= least_bytes_s:
+            self._tried(lease, now, used=True)
+            self._unseen.pop(lease.id, None)
+        elif len(self._queue) and self._unseen[lease.id] >= _FIRST_LOOKS:
+            del self._unseen[lease.id]
+            if looked_at:
+                self._take_slot(lease, now)
+
+    def idled(self, lease: Lease, now: float) -> None:
+        """It ran out without a connection before it was used."""
+        self._crowds.wastes_slot(lease.network, now)
+        self._owe(lease.network)
+
+    def ends(self, lease: Lease, now: float, *, used: bool) -> None:
+        """It is over; before the pool forgets it. Small ones are told, too."""
+        if not lease.slotless:
+            self._crowds.leaves_slot(lease.network)
+        elif not lease.lent:
+            self._crowds.regains_slot(lease.network, holds=False)
+        self._tried(lease, now, used=used)
+        self._unseen.pop(lease.id, None)
+
+    # -- as time passes ----------------------------------------------------------------------------
+
+    def advance(self, now: float) -> None:
+        """Take slots that are not used, or only lent, from those that have them."""
+        self._look(now)
+        self._give_back_lent(now)
+        self._doubt(now)
+
+    def wake_s(self, now: float) -> float | None:
+        """When to look again at the latest."""
+        wakes = []
+        if self._pool.slotless and not self._policy.link_bound:
+            paused = (lease.stopped_s for lease in self._pool.slotless.values() if lease.paused)
+            wakes.append(min(paused, default=math.inf) + _MOST_PAUSE_S)
+        if self._queue.here and self._pool.leases:
+            wakes.append(self._looked_s + USE_S)
+            if self._crowds.beyond(self._policy.large_slots(), self._room.network_shares):
+                wakes.append(max(now, self._shared_s) + _FIRST_USE_S)
+        first_s = min(wakes, default=math.inf)
+        return None if first_s == math.inf else first_s
+
+    def pauses(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Leases without a slot that would take a share pause until one is free, and go on.
+
+        Not longer than `_MOST_PAUSE_S` at a stretch. Pauses that another policy left behind end.
+        """
+        resume = []
+        for lease in (*self._inherited, *self._pool.slotless.values()):
+            if not lease.paused:
+                continue
+            free = lease.slotless and self._room.large_unused() > 0 and self._may_regain(lease, now)
+            if free:
+                self._give_slot(lease)
+            if free or not lease.slotless or now >= lease.stopped_s + _MOST_PAUSE_S:
+                lease.paused = False
+                resume.append(lease.id)
+        pause = []
+        for lease in self._to_pause:
+            if lease.id in self._pool.slotless and not lease.paused:
+                lease.paused, lease.stopped_s = True, now
+                pause.append(lease.id)
+        self._inherited, self._to_pause = [], []
+        return tuple(pause), tuple(resume)
+
+    def least_rate_bytes_s(self) -> float:
+        """What a download must take to hold a slot while others wait.
+
+        A stated part of its slot's share of the link; where nobody knows the link, of what a
+        typical client takes, but more than readers that stand still could pass off as typical.
+        """
+        part = self._settings.slot_use_fraction
+        if math.isfinite(self._capacity.rate_bytes_s):
+            return part * self._capacity.rate_bytes_s / max(1, self._pool.slots_used)
+        return max(part * self._capacity.typical_client_bytes_s, _LEAST_BYTES_S if part else 0.0)
+
+    def _look(self, now: float) -> None:
+        passed_s = now - self._looked_s
+        if passed_s < USE_S:
+            return
+        least = self.least_rate_bytes_s() * passed_s
+        pool, waited_for = self._pool, len(self._queue) > 0
+        for lease in pool.leases.values():
+            taken = lease.seen_bytes - lease.remaining_bytes
+            lease.seen_bytes = lease.remaining_bytes
+            looked_at = lease.large and lease.connections and not lease.paused
+            if not looked_at or lease.started_s > self._looked_s:
+                continue
+            if not lease.slotless:
+                if waited_for and taken < least:
+                    self._take_slot(lease, now)
+            elif taken >= least:
+                if self._room.large_free() > 0 and self._may_regain(lease, now):
+                    self._give_slot(lease)
+                elif not self._policy.link_bound:
+                    self._to_pause.append(lease)
+        self._looked_s = now
+
+    def _give_back_lent(self, now: float) -> None:
+        """While others wait, a crowd that has slots beyond its part gives up the youngest.
+
+        Those downloads go on as others without a slot do.
+        """
+        if now - self._shared_s < _FIRST_USE_S or not len(self._queue):
+            return
+        if self._room.large_free() > 0:
+            return
+        self._shared_s = now
+        beyond = self._crowds.beyond(self._policy.large_slots(), self._room.network_shares)
+        beyond = {network: more for network, more in beyond.items() if self._others_wait(network)}
+        if not beyond:
+            return
+        for lease in reversed(list(self._pool.leases.values())):
+            if len(self._pool.slotless) >= self._settings.slots_max:
+                return
+            if beyond.get(lease.network, 0) <= 0 or lease.slotless or not lease.large:
+                continue
+            beyond[lease.network] -= 1
+            lease.lent = True
+            self._pool.take_slot(lease)
+            self._crowds.leaves_slot(lease.network)
+            self._on_trial.discard(lease.id)
+            self._unseen.pop(lease.id, None)
+            if lease.connections and not lease.paused:
+                self._to_pause.append(lease)
+
+    # -- slots taken and given ---------------------------------------------------------------------
+
+    def _take_slot(self, lease: Lease, now: float) -> None:
+        self._tried(lease, now, used=False)
+        if len(self._pool.slotless) < self._settings.slots_max:
+            self._pool.take_slot(lease)
+            self._crowds.loses_slot(lease.network)
+            self._owe(lease.network)
+
+    def _give_slot(self, lease: Lease) -> None:
+        if lease.lent:
+            self._crowds.takes_slot(lease.network)
+        else:
+            self._crowds.regains_slot(lease.network, holds=True)
+        self._pool.give_slot(lease)
+
+    def _may_regain(self, lease: Lease, now: float) -> bool:
+        """Whether a free slot is this lease's, rather than of others that its crowd gave way to."""
+        if not lease.lent or not self._others_wait(lease.network):
+            return True
+        slots, shares = self._policy.large_slots(), self._room.network_shares
+        return not self._crowds.is_full(lease.network, slots, shares, now)
+
+    def _others_wait(self, network: str) -> bool:
+        """Whether somebody is here in his turn who is surely not of this crowd."""
+        crowds = self._crowds
+        return self._queue.forward() - len(crowds.unknown) > crowds.tickets_of(network)
+
+    def _tried(self, lease: Lease, now: float, *, used: bool) -> None:
+        """A large lease has shown whether it uses its slot, or is over."""
+        if lease.id not in self._unseen and lease.id not in self._on_trial:
+            return
+        if used:
+            self._crowds.repay(lease.network)
+        if lease.id in self._on_trial:
+            self._on_trial.discard(lease.id)
+            self._first_uses.note(now, used=used)
+            self._doubt(now)
+
+    def _doubt(self, now: float) -> None:
+        on_trial = len(self._on_trial) if self._room.network_shares else 0
+        self._pool.doubted = self._first_uses.doubted(on_trial, now)
+
+    def _owe(self, network: str) -> None:
+        if self._room.network_shares:
+            for number in self._crowds.owe(network):
+                self._queue.stand_back(self._queue.table.rows[number])

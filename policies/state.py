@@ -1,0 +1,48 @@
+"""What outlives the policy that made it: the queue, the leases, and all that was learnt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from policies.capacity import Capacity
+from policies.crowds import Crowds
+from policies.estimate.estimator import Estimator
+from policies.estimate.newcomers import Newcomers
+from policies.first_use import FirstUses
+from policies.leases import LeasePool
+from policies.queue.tickets import TicketQueue
+from policies.reputation import Delivered, Reputation
+from policies.sharing import Strangers
+
+
+@dataclass(slots=True)
+class AdmissionCounts:
+    """Counts since the first policy of this server was built; they survive a switch."""
+
+    offers: int = 0
+    admitted_small: int = 0
+    admitted_large: int = 0
+    completed: int = 0
+    tickets_issued: int = 0
+    tickets_expired: int = 0
+    early_polls: int = 0
+    refused: int = 0
+
+
+@dataclass(slots=True)
+class AdmissionState:
+    """All state that outlives the policy that made it."""
+
+    pool: LeasePool = field(default_factory=LeasePool)
+    tally: AdmissionCounts = field(default_factory=AdmissionCounts)
+    queue: TicketQueue = field(default_factory=TicketQueue)
+    estimator: Estimator = field(default_factory=Estimator)
+    newcomers: Newcomers = field(default_factory=Newcomers)
+    capacity: Capacity = field(default_factory=Capacity)
+    reputation: Reputation = field(default_factory=Reputation)
+    delivered: Delivered = field(default_factory=Delivered)
+    strangers: Strangers = field(default_factory=Strangers)
+    crowds: Crowds = field(default_factory=Crowds)
+    first_uses: FirstUses = field(default_factory=FirstUses)
+    #: Nobody starts; what runs may finish, new requests are queued.
+    closed: bool = False
