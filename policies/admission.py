@@ -557,7 +557,8 @@ class HookedAdmission:
     ) -> None:
         """See `AdmissionPolicy.observe`."""
         wanted = bool(self.queue.here) or any(lease.paused for lease in self.pool.leases.values())
-        self.capacity.observe(goodput_bytes_s, link_busy, wanted, line_bytes_s)
+        running = self.pool.large_active
+        self.capacity.observe(goodput_bytes_s, link_busy, wanted, line_bytes_s, running)
         self.policy.observes(now)
 
     def leases(self) -> Sequence[LeaseView]:

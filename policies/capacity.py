@@ -19,6 +19,10 @@ _ALL = 0.97
 #: A client that falls short of its highest rate is believed to have slowed down only by this part
 #: of the difference each time it is looked at: a rate that dips comes back.
 _SLOWER = 0.1
+#: Who takes less than this part of what each would get of what leaves, and perhaps nobody holds it
+#: back, takes hardly anything by itself: it is believed to take so much, at least in bytes a
+#: second.
+_HARDLY, _LEAST_BYTES_S = 1.0 / 8.0, 100.0
 
 
 class Capacity:
@@ -37,6 +41,7 @@ class Capacity:
         "_boost",
         "_client_log",
         "_clients",
+        "_hardly_bytes_s",
         "_looks",
         "_overbook",
         "_speeds",
@@ -54,6 +59,7 @@ class Capacity:
         self._overbook = 1.0
         self._client_log = math.log(250_000.0)
         self._clients = self._looks = 0
+        self._hardly_bytes_s = 0.0
         #: Below 0: the client takes at least that.
         self._speeds: OrderedDict[str, float] = OrderedDict()
 
@@ -71,6 +77,7 @@ class Capacity:
         link_busy: bool,
         more_wanted: bool,
         line_bytes_s: float | None,
+        downloads: int = 0,
     ) -> None:
         """What left lately, whether the line was full, whether somebody was kept waiting.
 
@@ -78,6 +85,7 @@ class Capacity:
         if nobody looks.
         """
         self.full = link_busy
+        self._hardly_bytes_s = _HARDLY * goodput_bytes_s / max(1, downloads)
         bound = math.inf if self.configured is None else self.configured
         found = bound if line_bytes_s is None else line_bytes_s
         self.known = math.isfinite(found)
@@ -110,7 +118,12 @@ class Capacity:
         `held_back`: the server let it have no more, so its client may well be faster: a share says
         nothing of a client's speed but that it is not below. None: perhaps the line did.
         """
-        if rate_bytes_s <= 0.0:
+        hardly = held_back is not True and rate_bytes_s < self._hardly_bytes_s
+        if hardly:
+            # Else idle readers would be paused as if they were fast, in the places of others.
+            lease.cap_bytes_s = max(_LEAST_BYTES_S, rate_bytes_s)
+            lease.cap_is_floor = False
+        if hardly or rate_bytes_s <= 0.0:
             return
         known = lease.cap_bytes_s < math.inf
         if held_back is not False:

@@ -46,6 +46,9 @@ _TAIL_BYTES = 1024
 _COPY_BYTES = 64 * 1024
 #: No bound on what lies unsent in the kernel is above this: its own is no larger.
 _UNSENT_BYTES = 4 << 20
+#: Under a cap no more than the larger of these lies unsent before the peer has taken as much: what
+#: the socket of a reader that takes nothing swallows was paid for.
+_UNTRIED_BYTES, _UNTRIED_S = 4096, 0.002
 
 _log = Logger()
 
@@ -82,6 +85,7 @@ class BodySender:
         "_telling",
         "_trickles",
         "_unsent_bytes",
+        "_unsent_goal_bytes",
         "blocked",
         "sent_at_s",
         "sent_bytes",
@@ -119,7 +123,8 @@ class BodySender:
         self._left_bytes = 0
         #: The listener hears of the end in this very turn: what was under way is so still.
         self._telling = False
-        self._unsent_bytes = _UNSENT_BYTES
+        #: What may lie unsent in the kernel, and what may once its peer has taken so much.
+        self._unsent_bytes = self._unsent_goal_bytes = _UNSENT_BYTES
         self._file = file
         self._pieces = pieces
         self._index = 0
@@ -186,10 +191,20 @@ class BodySender:
     def limit_unsent(self, most_bytes: int) -> None:
         """Let no more lie in the kernel beyond what is on the wire, so that a pause is felt soon.
 
-        Where the socket's own buffer is smaller anyway, this costs and changes nothing.
+        Where the socket's own buffer is smaller anyway, this costs and changes nothing. Under a
+        cap it is no more than the peer has taken so far.
         """
-        if 0.5 * self._unsent_bytes <= most_bytes <= 2.0 * self._unsent_bytes or self._over:
+        if self._over:
             return
+        self._unsent_goal_bytes = most_bytes
+        rate = self._pacer.bandwidth_bytes_s
+        if rate is not None and most_bytes > self._unsent_bytes:
+            untried = max(_UNTRIED_BYTES, int(rate * _UNTRIED_S))
+            most_bytes = min(most_bytes, max(untried, self.delivered_bytes()))
+        if not 0.5 * self._unsent_bytes <= most_bytes <= 2.0 * self._unsent_bytes:
+            self._bound_unsent(most_bytes)
+
+    def _bound_unsent(self, most_bytes: int) -> None:
         sock = self._request.connection.socket
         if sock is not None and min(most_bytes, self._unsent_bytes) < _UNSENT_BYTES:
             self._unsent_bytes = min(most_bytes, _UNSENT_BYTES)
@@ -243,6 +258,9 @@ class BodySender:
     def _begin(self) -> None:
         if not self._over:
             self._open = True
+            rate = self._pacer.bandwidth_bytes_s
+            if rate is not None:
+                self._bound_unsent(max(_UNTRIED_BYTES, int(rate * _UNTRIED_S)))
             if not self._paused:
                 self._go()
 
@@ -288,6 +306,8 @@ class BodySender:
         """The socket takes bytes."""
         self.blocked = False
         if self._pacer.capped:
+            if self._unsent_bytes < self._unsent_goal_bytes:
+                self.limit_unsent(self._unsent_goal_bytes)
             self._suspend()
             self._go()
         else:

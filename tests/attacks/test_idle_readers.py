@@ -11,7 +11,9 @@ import pytest
 from twisted.internet.task import Clock
 
 from bench.attacks.simulated import ATTACKERS, AttackBench
+from policies.capacity import Capacity
 from policies.contract import Admit, Job
+from policies.leases import Lease
 from server.admission.downloads import LeasedDownload
 from server.admission.line import LineKeeper
 from server.files.pacer import Pacer, Share
@@ -87,6 +89,24 @@ def test_what_lies_in_the_sockets_of_idle_readers_is_no_part_of_the_line() -> No
     assert keeper.line_bytes_s >= 0.9 * cap
 
 
+@pytest.mark.parametrize("held_back", [None, False])
+def test_a_reader_that_takes_hardly_anything_is_not_believed_to_be_fast(
+    held_back: bool | None,
+) -> None:
+    """It used to be paused as if it were, in one of the few places for others to begin."""
+    capacity = Capacity()
+    lease = Lease(1, Job("idle", "/big.iso", 2_000_000_000, 2_000_000_000), 0.0, None, True)
+    for rate in (9_000.0, 4_000.0, 0.0, 0.0):
+        capacity.observe(
+            2_000_000.0, link_busy=True, more_wanted=True, line_bytes_s=2e6, downloads=40
+        )
+        capacity.measured(lease, rate, held_back)
+    assert capacity.speed(lease) <= 4_000.0
+    # It reads on, and is believed at once.
+    capacity.measured(lease, 300_000.0, held_back=False)
+    assert capacity.speed(lease) == 300_000.0
+
+
 def ask(port: int, address: str) -> socket.socket:
     """A request through the trusted proxy, of one that reads no more than it is made to."""
     sock = socket.socket()
@@ -108,6 +128,8 @@ def test_a_network_of_idle_readers_has_its_slots_for_seconds(tmp_path: Path) -> 
             sockets.enter_context(ask(port, f"2001:db8:bad:{number}::1")) for number in range(9)
         ]
         wait_for(lambda: all(map(readable, idle[:4])))
+        # What their sockets swallow was paid for as if it had left: 60 kB each, it used to be.
+        assert sum(map(swallowed, idle[:4])) <= 4 * 16 * 1024
         honest = sockets.enter_context(ask(port, "198.51.100.7"))
         seen = bytearray()
 
@@ -119,6 +141,16 @@ def test_a_network_of_idle_readers_has_its_slots_for_seconds(tmp_path: Path) -> 
         wait_for(started, 9.0)
         assert seen.startswith(b"HTTP/1.1 200 ")
         assert b"\r\n\r\n" in seen, "it still waits for slots that nobody uses"
+
+
+def swallowed(sock: socket.socket) -> int:
+    """What the server's side of a connection holds for its reader."""
+    ends = [f"{end[1]:04X}" for end in (sock.getpeername(), sock.getsockname())]
+    for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, here, there, _, queues = row.split()[:5]
+        if [here[-4:], there[-4:]] == ends:
+            return int(queues.partition(":")[0], 16)
+    raise AssertionError("the connection is over")
 
 
 def readable(sock: socket.socket) -> bool:
