@@ -20,7 +20,7 @@ from argon2 import PasswordHasher
 from twisted.internet.defer import Deferred
 from twisted.internet.testing import MemoryReactorClock
 
-from server.admin import accounts
+from server.accounts import accounts
 from server.admin.app import Admin
 from server.admin.web import Answer, Call
 from server.app.config import LoadedConfig

@@ -16,10 +16,10 @@ import pytest
 from click.testing import CliRunner, Result
 from twisted.internet.defer import Deferred, succeed
 
-from server.admin.accounts import Busy, Hashing, Role, Scope
-from server.admin.password_reset import forget_reset, leave_reset, read_reset
-from server.admin.sessions import LoginBrake
-from server.admin.stored_accounts import Sealer
+from server.accounts.accounts import Busy, Hashing, Role, Scope
+from server.accounts.password_reset import forget_reset, leave_reset, read_reset
+from server.accounts.sessions import LoginBrake
+from server.accounts.stored import Sealer
 from server.admin.web import Answer
 from server.app.cli.reset_password import reset_password
 from server.control.problems import Problem
@@ -590,7 +590,7 @@ def test_the_command_on_the_host_ends_with_a_status_for_each_fault(tmp_path: Pat
     assert bad.output.startswith("tidegate admin reset-password: ")
     (tmp_path / "password-reset.json").unlink()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server.admin.password_reset.replacing", read_only)
+        patch.setattr("server.accounts.password_reset.replacing", read_only)
         denied = run("--password", "given on the host")
     assert denied.exit_code == 4
     assert "run this as the server's user" in denied.output

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from server.admin.accounts import Scope
+from server.accounts.accounts import Scope
 from server.admin.openapi import openapi
 from server.admin.router import Router
 from server.admin.shapes import NumberPath

@@ -11,7 +11,7 @@ import pytest
 from twisted.logger import FileLogObserver, globalLogPublisher, textFileLogObserver
 
 from protocol.ticket import Key
-from server.admin.accounts import Scope
+from server.accounts.accounts import Scope
 from server.app.run import json_line
 from server.control.events import FaultCount
 from tests.admin_site import PASSWORD, Site, make_site, operator, stop

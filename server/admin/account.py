@@ -10,7 +10,7 @@ import segno
 from markupsafe import Markup
 from pydantic import BeforeValidator, Field
 
-from server.admin.accounts import (
+from server.accounts.accounts import (
     NAME,
     PASSWORD_MAX,
     PASSWORD_MIN,
@@ -21,10 +21,10 @@ from server.admin.accounts import (
     new_totp_secret,
     totp_uri,
 )
+from server.accounts.sessions import LIFETIME_S
 from server.admin.app import COOKIE, VISITOR, ZONE, HandlerCall, cookie
 from server.admin.render import zone_of
 from server.admin.router import Operations, PageRoutes
-from server.admin.sessions import LIFETIME_S
 from server.admin.shapes import SerialPath, Shape, Text
 from server.admin.web import Answer, redirect
 from server.control.problems import Problem

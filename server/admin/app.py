@@ -21,12 +21,12 @@ from pydantic import BaseModel
 from twisted.logger import Logger
 
 from protocol.errors import ProtocolError
-from server.admin.accounts import Accounts, Scope
-from server.admin.password_reset import Reset, forget_reset, read_reset
+from server.accounts.accounts import Accounts, Scope
+from server.accounts.password_reset import Reset, forget_reset, read_reset
+from server.accounts.sessions import LoginBrake, Logins
 from server.admin.previews import Previews
 from server.admin.render import zone_of
 from server.admin.router import Router
-from server.admin.sessions import LoginBrake, Logins
 from server.admin.web import Answer, Call, Principal, html, problem_answer, redirect
 from server.control.events import NotStored
 from server.control.problems import Problem

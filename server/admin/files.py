@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from pydantic import Field
 
-from server.admin.accounts import Scope
+from server.accounts.accounts import Scope
 from server.admin.app import HandlerCall
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import Hour, ListQuery, Shape, Text

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
 
-from server.admin.accounts import Scope
+from server.accounts.accounts import Scope
 from server.admin.app import HandlerCall
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import AsTime, Hour, ListQuery, SerialPath, Shape, Text

@@ -11,8 +11,8 @@ from pydantic import AliasChoices, Field, ValidationError
 
 from policies.registry import POLICIES
 from policies.settings import PolicySettings
+from server.accounts.accounts import Scope
 from server.admin import forms
-from server.admin.accounts import Scope
 from server.admin.app import HandlerCall
 from server.admin.previews import RECORDED, WORKLOADS, Measures, Preview, Side, new_key
 from server.admin.router import Operations, PageRoutes

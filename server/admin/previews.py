@@ -23,7 +23,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred, DeferredLock
 
-from server.admin.accounts import Off
+from server.accounts.accounts import Off
 from server.store.records import ArrivalRecord
 
 KEPT = 40

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from policies.contract import LeaseView, TicketRow, TicketState
-from server.admin.accounts import Scope
+from server.accounts.accounts import Scope
 from server.admin.app import HandlerCall
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import AsSpan, Hour, Lines, ListQuery, NumberPath, Shape, Text

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from pydantic import BaseModel, ValidationError
 
-from server.admin.accounts import Scope
+from server.accounts.accounts import Scope
 from server.admin.web import Answer, Call, json_answer, redirect
 from server.control.problems import Problem, invalid
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from server.accounts.accounts import OpenedAccounts
+from server.accounts.sessions import Logins
 from server.admin import account, files, log, now, passes, policy, queue, waiting
-from server.admin.accounts import OpenedAccounts
 from server.admin.app import Admin
 from server.admin.previews import Previews, Simulator
 from server.admin.render import make_pages
 from server.admin.router import Router
-from server.admin.sessions import Logins
 from server.control.server import Server
 
 #: Of two patterns that fit a path, the first one counts.

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from server.admin.accounts import Scope
+from server.accounts.accounts import Scope
 from server.admin.app import HandlerCall
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import Lines, Shape, Text

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pydantic_core import to_json
 
 from protocol import problems
-from server.admin.accounts import ApiToken, Role, Scope, Scopes, Session, User
+from server.accounts.accounts import ApiToken, Role, Scope, Scopes, Session, User
 from server.control.problems import Problem
 from server.http.cookies import read_cookie
 

@@ -16,9 +16,9 @@ from twisted.logger import Logger, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from server.admin.accounts import OpenedAccounts, open_accounts
+from server.accounts.accounts import OpenedAccounts, open_accounts
+from server.accounts.stored import StoredAccounts
 from server.admin.adapter import LIMITS, AdminHandler
-from server.admin.stored_accounts import StoredAccounts
 from server.admission.actions import QueueActions
 from server.admission.gate import Gate
 from server.app.bootstrap import configured_policy

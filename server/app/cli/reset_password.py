@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from server.admin.accounts import check_password
-from server.admin.password_reset import leave_reset
+from server.accounts.accounts import check_password
+from server.accounts.password_reset import leave_reset
 from server.control.problems import Problem
 
 

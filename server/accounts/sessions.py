@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from itsdangerous import BadSignature, Signer
 
-from server.admin.accounts import AccountStore, Session, digest
+from server.accounts.accounts import AccountStore, Session, digest
 from server.http.proxies import block_of
 
 IDLE_S = 12 * 3600.0

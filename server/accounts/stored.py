@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.logger import Logger
 
-from server.admin.accounts import AccountRows, ApiToken, Role, Scope, Session, User
+from server.accounts.accounts import AccountRows, ApiToken, Role, Scope, Session, User
 from server.store.accounts import OperatorTables
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Who may administer: people, API tokens, their passwords and logins; knows no page."""
