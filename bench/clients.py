@@ -1,12 +1,15 @@
 """What programs do while they wait: the rows of docs/clients.md, measured with the real ones.
 
-    python -m bench.clients [--only NAME ...]
+    python -m bench.clients [--only NAME ...] [--full [POLICY]]
 
 A scripted server keeps each program waiting in five ways: it says nothing for 12, 28 or 40 s, it
 says nothing for 8 s and then sends a header line every 5 s, eight in all, or it answers 503 with
 `Retry-After: 3` twice. Programs that are not installed are left out (Debian: curl wget wget2 aria2
 axel ffmpeg mpv vlc-bin vlc-plugin-base skopeo podman git-lfs python3-libtorrent nodejs npm golang
 cargo default-jdk dnf zypper pacman-package-manager lftp rclone yt-dlp httpie; PyPI: py-rattler).
+
+With `--full` the server is a real one on its defaults but for a line of 1 MB/s, which forty
+downloads of as many addresses fill first; all programs come at once, of one address.
 """
 
 from __future__ import annotations
@@ -45,13 +48,13 @@ _LINE_EVERY_S, _LIMIT_S = 5.0, 240.0
 
 
 def _sound() -> bytes:
-    """A megabyte that players play: silence would be recognised, so it is noise."""
+    """What players play: silence would be recognised, so it is noise."""
     out = io.BytesIO()
     with wave.open(out, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(48_000)
-        file.writeframes(random.Random(7).randbytes(1_000_000))
+        file.writeframes(random.Random(7).randbytes(400_000))
     return out.getvalue()
 
 
@@ -95,6 +98,10 @@ class _Handler(socketserver.StreamRequestHandler):
         seen = self.server.seen
         if DIGEST not in target and "payload" not in target:
             self._registry(method, target, body)
+            return True
+        if self.server.elsewhere:
+            where = f"Location: {self.server.elsewhere}/payload.wav\r\n".encode()
+            self._say(b"307 Temporary Redirect", b"", where)
             return True
         if method == "HEAD":
             self._say(b"200 OK", PAYLOAD, head=True)
@@ -177,8 +184,9 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, seen: SeenTries) -> None:
-        self.seen = seen
+    def __init__(self, seen: SeenTries, elsewhere: str = "") -> None:
+        #: Where the file itself lies, as registries send clients to a server of files.
+        self.seen, self.elsewhere = seen, elsewhere
         super().__init__(("127.0.0.1", 0), _Handler)
 
 
@@ -355,6 +363,10 @@ class Tool:
     command: Callable[[str, Path], list[str]]
     #: It wants a package of its own kind: once it has the file whole, it fails.
     opens: bool = False
+    #: It asks a registry first, which names the place of the file.
+    registry: bool = False
+    #: It stops once it has seen enough.
+    plays: bool = False
 
 
 TOOLS: dict[str, Tool] = {
@@ -372,7 +384,7 @@ TOOLS: dict[str, Tool] = {
     ),
     "zypper": Tool("zypper", _zypper, opens=True),
     "dnf": Tool("dnf", _dnf, opens=True),
-    "cargo": Tool("cargo", _cargo, opens=True),
+    "cargo": Tool("cargo", _cargo, opens=True, registry=True),
     "pacman": Tool("pacman", _pacman, opens=True),
     "pip": Tool(sys.executable, _pip, opens=True),
     "npm": Tool("npm", _npm, opens=True),
@@ -384,14 +396,23 @@ TOOLS: dict[str, Tool] = {
     "Node": Tool("node", _script("node", "-e", _NODE)),
     "rclone": Tool("rclone", _script("rclone", "copyurl", "URL", "OUT")),
     # Stands for docker: the same HTTP client.
-    "skopeo": Tool("skopeo", _skopeo),
-    "podman": Tool("podman", _podman, opens=True),
-    "rattler": Tool(sys.executable, _rattler, opens=True),
-    "git-lfs": Tool("git-lfs", _git_lfs),
+    "skopeo": Tool("skopeo", _skopeo, registry=True),
+    "podman": Tool("podman", _podman, opens=True, registry=True),
+    "rattler": Tool(sys.executable, _rattler, opens=True, plays=True),
+    # Stands for mamba and micromamba: libcurl with their name and their limits.
+    "mamba": Tool(
+        "curl",
+        _script(
+            *("curl", "-sSf", "-A", "mamba/2.0.5 libcurl/8.9.1", "-o", "OUT", "URL"),
+            *("--speed-limit", "30", "--speed-time", "60", "--connect-timeout", "10"),
+        ),
+    ),
+    "git-lfs": Tool("git-lfs", _git_lfs, registry=True),
     "ffmpeg": Tool("ffmpeg", _script("ffmpeg", "-v", "error", "-i", "URL", "-f", "null", "-")),
     "mpv": Tool(
         "mpv",
         _script("mpv", "--no-config", "--vo=null", "--ao=null", "--untimed", "--length=1", "URL"),
+        plays=True,
     ),
     # It does not run for root.
     "VLC": Tool(
@@ -400,12 +421,19 @@ TOOLS: dict[str, Tool] = {
             *("setpriv", "--reuid", "65534", "--clear-groups", "env", "HOME=/nonexistent", "cvlc"),
             *("-q", "--aout=adummy", "--run-time=1", "URL", "vlc://quit"),
         ),
+        plays=True,
     ),
     "libtorrent": Tool("/usr/bin/python3", _libtorrent),
-    "lftp": Tool("lftp", _script("lftp", "-c", "get -o OUT URL")),
-    "HTTPie": Tool("http", _script("http", "--check-status", "-o", "OUT", "GET", "URL")),
+    "lftp": Tool("lftp", _script("lftp", "-c", "get URL -o OUT")),
+    "HTTPie": Tool(
+        "http", _script("http", "--ignore-stdin", "--check-status", "-do", "OUT", "GET", "URL")
+    ),
     "yt-dlp": Tool("yt-dlp", _script("yt-dlp", "-q", "-o", "OUT", "URL")),
 }
+
+
+#: They call themselves a browser, so a full server shows them its waiting page.
+SHOWN_THE_PAGE = frozenset({"yt-dlp"})
 
 
 def there() -> list[str]:
@@ -449,6 +477,130 @@ def trial(tool: str, way: tuple[float, int, int]) -> ProgramTrial:
     return ProgramTrial(got, patient, len(seen.asked), seen.agent, apart)
 
 
+#: What the programs of the table may ask for.
+_NAMES = ("wav", "rpm", "tgz")
+_NAMES_OF_PACKAGES = ("-1-1-any.pkg.tar.zst", "-1.0.tar.gz", "-1.0-0.conda")
+
+
+def place_of(tool: str) -> str:
+    """The folder of a program's own copy of the file at a real server."""
+    return "".join(letter if letter.isalnum() else "-" for letter in tool)
+
+
+def lay_out(release: Path, tools: Sequence[str]) -> None:
+    """The file under every name that the programs ask for, in a folder for each."""
+    whole = release / "payload"
+    whole.write_bytes(PAYLOAD)
+    for tool in tools:
+        folder = release / place_of(tool)
+        folder.mkdir()
+        for end in (*(f".{name}" for name in _NAMES), *_NAMES_OF_PACKAGES):
+            (folder / f"payload{end}").hardlink_to(whole)
+
+
+def all_at_once(
+    url: str, tools: Sequence[str], work: Path, limit_s: float = _LIMIT_S
+) -> dict[str, tuple[int, str]]:
+    """Every program fetches its file of a real server; its exit code, and what it said."""
+    running: dict[str, subprocess.Popen[str]] = {}
+    fronts: list[_Server] = []
+    try:
+        for tool in tools:
+            origin = f"{url}/{place_of(tool)}"
+            if TOOLS[tool].registry:
+                fronts.append(_Server(SeenTries(AT_ONCE), origin))
+                threading.Thread(target=fronts[-1].serve_forever, daemon=True).start()
+                origin = f"http://127.0.0.1:{fronts[-1].server_address[1]}"
+            folder = work / place_of(tool)
+            folder.mkdir(parents=True)
+            folder.chmod(0o755)
+            command = TOOLS[tool].command(origin, folder)
+            running[tool] = subprocess.Popen(
+                command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+        end_s = time.monotonic() + limit_s
+        said = {}
+        for tool, process in running.items():
+            try:
+                text = process.communicate(timeout=max(0.1, end_s - time.monotonic()))[0]
+            except subprocess.TimeoutExpired:
+                process.kill()
+                text = "not done in time: " + process.communicate()[0]
+            said[tool] = (process.returncode, text)
+        return said
+    finally:
+        for process in running.values():
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+        for front in fronts:
+            front.shutdown()
+            front.server_close()
+
+
+def got_it(tool: str, code: int, sent_bytes: int) -> bool:
+    """Whether a program that ended so, and was sent so much, has what it came for."""
+    enough = 1 if TOOLS[tool].plays else len(PAYLOAD)
+    return sent_bytes >= enough and (code == 0 or TOOLS[tool].opens)
+
+
+def full_server(tools: Sequence[str], policy: str) -> int:
+    """The programs at a real, full server: a row for each; 1 when one was left without its file."""
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        work.chmod(0o755)
+        release, log = work / "release", work / "access.json"
+        release.mkdir()
+        lay_out(release, tools)
+        (release / "crowd").write_bytes(random.Random(8).randbytes(1_000_000))
+        command = [sys.executable, "-m", "tidegate", "serve", str(release), "--admin", "off"]
+        command += ["--listen", "127.0.0.1:0", "--state", str(work / "state"), "--policy", policy]
+        command += ["--bandwidth", "1MB", "--access-log", str(log)]
+        with subprocess.Popen(
+            command,
+            env={**os.environ, "TIDEGATE_ACCESS_LOG_FORMAT": "json"},
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as server:
+            assert server.stdout is not None
+            url = next(line.split()[1] for line in server.stdout if line.startswith("ready "))
+            others = [
+                subprocess.Popen(
+                    [
+                        *("curl", "-sS", "--interface", f"127.0.{one}.9", "-o", os.devnull),
+                        f"{url}/crowd",
+                    ]
+                )
+                for one in range(1, 41)
+            ]
+            try:
+                time.sleep(1)
+                said = all_at_once(url, tools, work / "work")
+            finally:
+                for other in others:
+                    other.kill()
+                    other.wait()
+                server.terminate()
+                server.communicate()
+        answers = [json.loads(line) for line in log.read_text().splitlines()]
+    sys.stdout.write(markdown.head("program", "answers", "waited s", "has it") + "\n")
+    lost = 0
+    for tool in tools:
+        of_it = [one for one in answers if one["target"].startswith(f"/{place_of(tool)}/")]
+        sent = sum(one["bytes"] for one in of_it if one["status"] < 300)
+        code, text = said[tool]
+        well = got_it(tool, code, sent)
+        lost += not well and tool not in SHOWN_THE_PAGE
+        statuses = ", ".join(str(one["status"]) for one in of_it)
+        waited_s = max((one["waited"] for one in of_it), default=0.0)
+        sys.stdout.write(
+            markdown.row(tool, statuses, f"{waited_s:.1f}", "yes" if well else "no") + "\n"
+        )
+        if not well:
+            sys.stderr.write(f"{tool} ended with {code}: {text[-600:]}\n")
+    return 1 if lost else 0
+
+
 def row(tool: str, found: dict[str, ProgramTrial]) -> str:
     """A line of the table."""
     silent = [way for way in WAYS if way.startswith("silent")]
@@ -472,15 +624,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run all that are there, side by side: they wait, and hardly compute."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--only", nargs="*", choices=sorted(TOOLS), default=sorted(TOOLS))
+    parser.add_argument("--full", nargs="?", const="fair", metavar="POLICY")
     given = parser.parse_args(arguments)
+    os.environ["GIT_TERMINAL_PROMPT"] = "0"
     tools = [tool for tool in there() if tool in given.only]
+    if given.full:
+        return full_server(tools, given.full)
     # At once at first: what must be compiled is compiled then, and what does not work is told.
     broken = [tool for tool in tools if not trial(tool, AT_ONCE).got]
     for tool in broken:
         sys.stderr.write(f"{tool} does not even fetch a file at once: left out\n")
     tools = [tool for tool in tools if tool not in broken]
     jobs = [(tool, way) for tool in tools for way in WAYS]
-    os.environ["GIT_TERMINAL_PROMPT"] = "0"
     with ThreadPoolExecutor(len(jobs) or 1) as pool:
         found = dict(
             zip(jobs, pool.map(lambda job: trial(job[0], WAYS[job[1]]), jobs), strict=True)

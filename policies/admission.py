@@ -960,7 +960,8 @@ class HookedAdmission:
     def snapshot(self, now: float) -> Snapshot:
         """See `AdmissionPolicy.snapshot`."""
         pool, tally, queue = self.pool, self._tally, self.queue
-        next_wait = self._state(self._next_forecast(now).wait_s) if len(queue) else None
+        told = len(queue) and not self.state.closed
+        next_wait = self._state(self._next_forecast(now).wait_s) if told else None
         return Snapshot(
             policy=self.name,
             mode=self.policy.name,

@@ -350,7 +350,11 @@ def test_closed_doors_queue_everybody_and_open_in_order(site: Site, browser: Bro
     assert "New disks." in str(api(browser, "GET", "/doors"))
     api(browser, "PATCH", "/settings", policy="fair")
     assert site.download("192.0.2.3").status == 503, "a change of policy opens nothing"
-    assert "Open the doors" in browser.text("/queue")
+    closed = browser.text("/queue")
+    assert "Open the doors" in closed
+    assert ">\nNew disks." in closed, "it can be changed"
+    assert 'value="2031-01-31T12:00"' in closed
+    assert found["last_wait"] is None
     api(browser, "PUT", "/doors", closed=False)
     assert site.download("192.0.2.2").status == 0, "it starts"
     assert "New disks." not in site.service.waiting.text

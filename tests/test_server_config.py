@@ -62,6 +62,7 @@ def test_the_environment_reaches_every_section_and_reads_lists(tmp_path: Path) -
         "TIDEGATE_ADMISSION__CLASS_WEIGHTS": "{iron = 1.5}",
         "TIDEGATE_COME_BACK_S": "",
         "TIDEGATE_SHOW_HIDDEN": "true",
+        "TIDEGATE_ACCESS_LOG_FORMAT": "{client} {status}",
         "TIDEGATE_PORT": "tcp://10.0.0.1:80",
     }
     loaded = load(tmp_path, "", environ)
@@ -72,6 +73,7 @@ def test_the_environment_reaches_every_section_and_reads_lists(tmp_path: Path) -
     assert config.admission.class_weights == {"iron": 1.5}
     assert config.admission.come_back_s is None
     assert config.show_hidden is True
+    assert config.access_log_format == "{client} {status}"
     assert loaded.ignored == ("TIDEGATE_PORT",)
 
 

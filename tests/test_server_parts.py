@@ -370,7 +370,8 @@ def test_the_operators_rules_come_first() -> None:
     table = ToolTable([ToolRule(agent="^curl/", manner="come-back")])
     assert table.rule_for(b"curl/8").manner == "come-back"
     assert table.rule_for(b"Wget/1").manner == "hold"
-    assert table.rule_for(b"Wget/1").counts_body
+    for agent in (b"Wget/1", b"mamba/2.0.5 libcurl/8.9.1"):
+        assert table.rule_for(agent).counts_body
     assert not table.unknown.counts_body
     assert table.rule_for(b"zzz") is table.unknown
     assert ToolTable(unknown="come-back").rule_for(b"zzz").manner == "come-back"

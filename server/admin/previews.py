@@ -63,7 +63,7 @@ class Measures:
     wait_small_p95_s: float | None = _measure("Small files: 95 % wait less than", "s")
     wait_large_mean_s: float | None = _measure("Large files: mean wait", "s")
     wait_large_p95_s: float | None = _measure("Large files: 95 % wait less than", "s")
-    paused_large_mean_s: float | None = _measure("Large files: then paused, mean", "s")
+    paused_large_mean_s: float | None = _measure("Large files: paused after the start, mean", "s")
     session_mean_s: float | None = _measure("Whole visit, mean", "s")
     abandoned: int = _measure("Left without their file", "count")
     attempts: float = _measure("Attempts per download", "ratio")

@@ -91,7 +91,9 @@ DEFAULT_TOOLS: tuple[ToolRule, ...] = (
         drip_lines=0,
         counts_body=True,
     ),
-    # The same after 10 s, and once only.
+    # The same after 60 s, and once only: libcurl below 30 bytes of the body a second.
+    ToolRule(agent=r"^mamba/", manner="hold", silent_s=65.0, drip_lines=0, counts_body=True),
+    # The same after 10 s.
     ToolRule(agent=r"^pacman/", manner="hold", silent_s=15.0, drip_lines=0, counts_body=True),
     # HttpURLConnection asks for text/html as a browser does, and cannot come back.
     ToolRule(
