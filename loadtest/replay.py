@@ -6,6 +6,7 @@ that carry arrivals out; when all hands are busy an arrival starts late and is c
 
 from __future__ import annotations
 
+import bisect
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -170,20 +171,23 @@ _TELL_S = 5.0
 def _show_progress(environment: Environment, **_: Any) -> None:
     options = environment.parsed_options
     if getattr(options, "progress", False) and not isinstance(environment.runner, WorkerRunner):
-        gevent.spawn(_tell, environment, len(population(options).visitors))
+        arrivals_s = sorted(one.arrival_s for one in population(options).visitors)
+        gevent.spawn(_tell, environment, arrivals_s)
 
 
-def _tell(environment: Environment, arrivals: int) -> None:
-    """A line every few seconds while the run goes on."""
+def _tell(environment: Environment, arrivals_s: Sequence[float]) -> None:
+    """A line every few seconds while the run goes on; its time 0 is the first line's."""
     begun_s = time.monotonic()
     while environment.runner is not None and environment.runner.state not in (
         "stopped",
         "stopping",
     ):
         seen = total().counters
+        told_s = time.monotonic() - begun_s
+        came = max(bisect.bisect(arrivals_s, told_s - _LEAD_S), seen["visitors_done"])
         sys.stderr.write(
-            f"{time.monotonic() - begun_s:6.0f} s: {seen['visitors_done']} of {arrivals} clients "
-            f"are through; {seen['finished']} downloads, {seen['queued']} told to wait, "
+            f"{told_s:6.0f} s: {seen['visitors_done']} of {came} clients who came are through, "
+            f"{len(arrivals_s) - came} are still to come; {seen['finished']} downloads, {seen['queued']} told to wait, "
             f"{seen['failed']} failed\n"
         )
         sys.stderr.flush()

@@ -224,8 +224,7 @@ def _environment_value(name: str, text: str) -> Any:
     field = field_of(name)
     assert field is not None
     # A line's pattern begins with a brace, too, and is no table.
-    takes_text = str in (field.annotation, *typing.get_args(field.annotation))
-    if text[:1] in ("[", "{") and not takes_text:
+    if text[:1] in ("[", "{") and field.annotation is not str:
         return tomllib.loads(f"value = {text}")["value"]
     if typing.get_origin(field.annotation) is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
