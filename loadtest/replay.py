@@ -187,8 +187,8 @@ def _tell(environment: Environment, arrivals_s: Sequence[float]) -> None:
         came = max(bisect.bisect(arrivals_s, told_s - _LEAD_S), seen["visitors_done"])
         sys.stderr.write(
             f"{told_s:6.0f} s: {seen['visitors_done']} of {came} clients who came are through, "
-            f"{len(arrivals_s) - came} are still to come; {seen['finished']} downloads, {seen['queued']} told to wait, "
-            f"{seen['failed']} failed\n"
+            f"{len(arrivals_s) - came} are still to come; {seen['finished']} downloads, "
+            f"{seen['queued']} told to wait, {seen['failed']} failed\n"
         )
         sys.stderr.flush()
         gevent.sleep(_TELL_S)
