@@ -43,6 +43,7 @@ from client.fetch.events import (
     Sampled,
     SessionJoined,
     SessionLeft,
+    ShortEnd,
     Silent,
     Started,
     Tick,
@@ -409,6 +410,20 @@ def test_a_server_whose_size_changes_with_each_answer_is_soon_given_up(
     assert run.now < 130
     assert run.state.mirrors[0].dropped == text if mirrors > 1 else text in str(run.failure)
     assert run.over == (mirrors == 1)
+
+
+def test_after_a_new_start_a_mirror_that_sent_the_whole_file_is_asked_again() -> None:
+    """Neither tells a size, and the answer that had the block ends at once. The other mirror rested,
+    as one that sends only whole answers and has, and the download stood still."""
+    run = Downloads()
+    run.begin(2, False, False, 1, 5)
+    for lane in sorted(run.open):
+        body = Body(0, None, None, True, None, Granted(None, None))
+        run.hear(Answered(lane, 100, body, run.now))
+        run.hear(WholeBegan(lane))
+    run.hear(ShortEnd(0, 0))
+    assert run.state.mirrors[0].dropped == "its copy is empty"
+    assert run.open == {1} and not run.state.mirrors[1].resting
 
 
 TestDownloads = Downloads.TestCase

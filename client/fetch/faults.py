@@ -441,7 +441,11 @@ def start_over(state: State, mirror: Mirror, text: str) -> Actions:
     state.overhead_bytes += state.received_bytes()
     for other in state.mirrors:
         other.counts.received_bytes = 0
-        other.validator, other.answered = None, False
+        other.validator, other.answered, other.beyond = None, False, False
+        # Another file may be served in another way; one that had sent the old one whole, and
+        # rests, would not be asked for this one.
+        other.serves = Serves.UNKNOWN
+        other.lacked_bytes, other.barren = None, 0
     news = {"url": mirror.url.text, "text": f"{text}; starting over"}
     lanes = [lane for other in state.mirrors for lane in other.lanes]
     return [Tell("retry", news), StartOver(), *(Connect(lane) for lane in lanes)]
