@@ -413,8 +413,8 @@ def test_a_server_whose_size_changes_with_each_answer_is_soon_given_up(
 
 
 def test_after_a_new_start_a_mirror_that_sent_the_whole_file_is_asked_again() -> None:
-    """Neither tells a size, and the answer that had the block ends at once. The other mirror rested,
-    as one that sends only whole answers and has, and the download stood still."""
+    """Neither tells a size, and the answer that had the block ends at once. The other mirror
+    rested, as one that sends only whole answers and has, and the download stood still."""
     run = Downloads()
     run.begin(2, False, False, 1, 5)
     for lane in sorted(run.open):
@@ -423,7 +423,8 @@ def test_after_a_new_start_a_mirror_that_sent_the_whole_file_is_asked_again() ->
         run.hear(WholeBegan(lane))
     run.hear(ShortEnd(0, 0))
     assert run.state.mirrors[0].dropped == "its copy is empty"
-    assert run.open == {1} and not run.state.mirrors[1].resting
+    assert not run.state.mirrors[1].resting
+    assert run.open == {1}
 
 
 TestDownloads = Downloads.TestCase
