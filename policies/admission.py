@@ -446,13 +446,14 @@ class HookedAdmission:
         remaining_bytes: int,
         rate_bytes_s: float,
         held_back: bool | None = False,
+        reads_bytes_s: float = 0.0,
     ) -> None:
         """See `AdmissionPolicy.progress`."""
         held = self.pool.leases[lease]
         held.took(remaining_bytes)
         held.rate_bytes_s = rate_bytes_s
         if held.large:
-            self.capacity.measured(held, rate_bytes_s, held_back)
+            self.capacity.measured(held, rate_bytes_s, held_back, reads_bytes_s)
             self.policy.changes(held)
             self._use.measured(held, now)
 

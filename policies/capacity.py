@@ -23,6 +23,9 @@ _SLOWER = 0.1
 #: back, takes hardly anything by itself: it is believed to take so much, at least in bytes a
 #: second.
 _HARDLY, _LEAST_BYTES_S = 1.0 / 8.0, 100.0
+#: A client whose program was seen to read so much is believed to read more by this part of the
+#: difference only: what its kernel takes after a pause comes faster.
+_READS_MORE = 0.1
 
 
 class Capacity:
@@ -112,11 +115,18 @@ class Capacity:
         cap = lease.cap_bytes_s
         return min(cap if cap < math.inf else self.typical_client_bytes_s, self.rate_bytes_s)
 
-    def measured(self, lease: Lease, rate_bytes_s: float, held_back: bool | None) -> None:
+    def measured(
+        self,
+        lease: Lease,
+        rate_bytes_s: float,
+        held_back: bool | None,
+        reads_bytes_s: float = 0.0,
+    ) -> None:
         """The lease took `rate_bytes_s` lately.
 
         `held_back`: the server let it have no more, so its client may well be faster: a share says
         nothing of a client's speed but that it is not below. None: perhaps the line did.
+        `reads_bytes_s`: what its program is known to read (`policies.reading`); 0: not known.
         """
         hardly = held_back is not True and rate_bytes_s < self._hardly_bytes_s
         if hardly:
@@ -126,6 +136,13 @@ class Capacity:
         if hardly or rate_bytes_s <= 0.0:
             return
         known = lease.cap_bytes_s < math.inf
+        if reads_bytes_s > 0.0:
+            lease.cap_bytes_s, lease.cap_is_floor, lease.reads = reads_bytes_s, False, True
+            return
+        if lease.reads:
+            more = max(0.0, rate_bytes_s - lease.cap_bytes_s)
+            lease.cap_bytes_s += _READS_MORE * more
+            return
         if held_back is not False:
             if known and not lease.cap_is_floor:
                 if held_back is None or rate_bytes_s < _ALL * lease.cap_bytes_s:

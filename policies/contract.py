@@ -317,11 +317,12 @@ class AdmissionPolicy(PolicyView, Protocol):
         remaining_bytes: int,
         rate_bytes_s: float,
         held_back: bool | None = False,
+        reads_bytes_s: float = 0.0,
     ) -> None:
         """Tell how far a lease is and what its client took lately while it was not paused.
 
         `held_back`: the server let it have no more, so its client may be faster; None: perhaps
-        its line did.
+        its line did. `reads_bytes_s`: what its program is known to read; 0: that is not known.
         """
         ...
 

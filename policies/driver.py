@@ -112,9 +112,10 @@ class PolicyDriver:
         remaining_bytes: int,
         rate_bytes_s: float,
         held_back: bool | None = False,
+        reads_bytes_s: float = 0.0,
     ) -> None:
         """How far a lease is, see `AdmissionPolicy`; `settle` after a batch of these."""
-        self._policy.progress(lease, now, remaining_bytes, rate_bytes_s, held_back)
+        self._policy.progress(lease, now, remaining_bytes, rate_bytes_s, held_back, reads_bytes_s)
 
     def observe(
         self,

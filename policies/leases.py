@@ -35,6 +35,7 @@ class Lease:
         "opened",
         "paused",
         "rate_bytes_s",
+        "reads",
         "remaining_bytes",
         "seen_bytes",
         "size_bytes",
@@ -73,6 +74,8 @@ class Lease:
         self.cap_bytes_s = job.rate_bytes_s
         #: The client takes at least that: the link held it back.
         self.cap_is_floor = False
+        #: The cap is what its program was seen to read.
+        self.reads = False
         self.rate_bytes_s = 0.0
         #: When it runs out without a connection, since when it has had none, and for how long it
         #: had none before.

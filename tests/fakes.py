@@ -103,6 +103,8 @@ class FakeTransfer:
         self.over = False
         #: What has not arrived of what was sent.
         self.flying = 0
+        #: For how long its peer's window was shut, seconds.
+        self.shut = 0.0
 
     def pause(self) -> None:
         self.paused = True
@@ -119,6 +121,9 @@ class FakeTransfer:
 
     def flying_bytes(self) -> int:
         return self.flying
+
+    def shut_s(self) -> float:
+        return self.shut
 
     def limit_unsent(self, most_bytes: int) -> None:
         pass

@@ -78,6 +78,7 @@ class ProcessorSharing:
         remaining_bytes: int,
         rate_bytes_s: float,
         held_back: bool | None = False,
+        reads_bytes_s: float = 0.0,
     ) -> None:
         """Nothing depends on it."""
 

@@ -166,8 +166,8 @@ class Engine:
             self._stop(lease, now)
         for lease in held - self._tried:
             self._go_on(lease, now)
-        for lease, left, rate, held_back in sight.progress(now, flows):
-            self._driver.progress(lease, now, left, rate, held_back)
+        for lease, left, rate, held_back, reads in sight.progress(now, flows):
+            self._driver.progress(lease, now, left, rate, held_back, reads)
         self._driver.observe(goodput, sight.busy, now, sight.found_bytes_s)
         self._settle()
 

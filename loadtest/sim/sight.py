@@ -12,11 +12,15 @@ import math
 from collections.abc import Iterator, Mapping
 
 from loadtest.sim.conditions import Conditions
+from loadtest.sim.outcome import SimClient
 from policies.bottleneck import Bottleneck, LineOrders, Sample
 from policies.max_min import Flow, SharedLink
+from policies.reading import ReadingPace
 
 #: As live: rates are smoothed over the first of these, seconds.
 _SMOOTHING_S = 0.5
+#: A window is shut when a client's kernel holds this part of what it takes.
+_SHUT = 0.95
 
 
 class Sight:
@@ -33,6 +37,7 @@ class Sight:
         self._cap(LineOrders(ceiling_bytes_s))
         #: Lease -> when it was last looked at, what it had left then, its smoothed rate.
         self._looks: dict[int, tuple[float, float, float]] = {}
+        self._paces: dict[int, ReadingPace] = {}
         #: When and how much had been delivered in all, at the last tick.
         self._ticked = (link.now, link.delivered_bytes)
 
@@ -60,10 +65,12 @@ class Sight:
         """A transfer runs (again): what it got before tells nothing of what it will get."""
         rate = self._looks[lease][2] if lease in self._looks else 0.0
         self._looks[lease] = (now, self._link.remaining(flow), rate)
+        self._paces[lease] = ReadingPace()
 
     def ends(self, lease: int) -> None:
         """The lease is over."""
         self._looks.pop(lease, None)
+        self._paces.pop(lease, None)
 
     def restart(self, now: float) -> None:
         """Nobody was there until now."""
@@ -89,14 +96,15 @@ class Sight:
 
     def progress(
         self, now: float, flows: Mapping[int, Flow]
-    ) -> Iterator[tuple[int, int, float, bool | None]]:
+    ) -> Iterator[tuple[int, int, float, bool | None, float]]:
         """What the live server measures of each running transfer.
 
-        What it has left, its rate, and whether its client may be faster than it is, as far as the
-        server knows. Nothing may change on the link until the last was looked at.
+        What it has left, its rate, whether its client may be faster than it is, as far as the
+        server knows, and what its program is known to read. Nothing may change on the link until
+        the last was looked at.
         """
         link, looks, orders, busy = self._link, self._looks, self.orders, self.busy
-        look_s = max(self._look_s, 1e-9)
+        look_s, reader_bytes = max(self._look_s, 1e-9), self._conditions.reader_bytes
         for lease, flow in flows.items():
             if lease in orders.hold or not flow.running:
                 continue
@@ -110,4 +118,12 @@ class Sight:
                     rate += (fresh - rate) * min(1.0, passed / _SMOOTHING_S)
                 looks[lease] = (now, remaining, rate)
             stuck = not busy or link.rate(flow) >= flow.cap_bytes_s
-            yield lease, math.ceil(remaining), rate, orders.held_back(lease, stuck)
+            held_back = orders.held_back(lease, stuck)
+            reads = self._reads(lease, flow, now, remaining, stuck) if reader_bytes else 0.0
+            yield lease, math.ceil(remaining), rate, held_back, reads
+
+    def _reads(self, lease: int, flow: Flow, now: float, remaining: float, stuck: bool) -> float:
+        """What a program reads whose kernel takes no more."""
+        client: SimClient = flow.payload
+        shut = stuck and client.unread >= _SHUT * self._conditions.reader_bytes
+        return self._paces[lease].look(now, -math.ceil(remaining), shut)

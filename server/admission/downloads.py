@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from policies.contract import Admit, Job
+from policies.reading import ReadingPace
 from protocol.intervals import Span, Spans
 from server.admission.client_keys import address_of
 from server.files.pacer import Share
@@ -23,6 +24,8 @@ STILL_S, RARELY_S = 2.0, 10.0
 #: What is under way to a peer stands still as far as it is more than what it took in this time,
 #: seconds.
 _STANDS_S = 1.0
+#: A program is what limits a download when its window was shut for this part of the time.
+_SHUT = 0.9
 #: Those that are due within so long are looked at in the same round, seconds.
 _SPAN_S = 0.25
 #: What may lie unsent in the kernel, in seconds of the download's rate, and at least in bytes: a
@@ -49,6 +52,7 @@ class Delivery:
         "over",
         "seen_bytes",
         "share",
+        "shut_s",
         "transfer",
     )
 
@@ -72,6 +76,8 @@ class Delivery:
         self._go_on: Callable[[], None] | None = None
         #: What had arrived at the last look.
         self.seen_bytes = 0
+        #: For how long its peer's window had been shut by then, seconds.
+        self.shut_s = 0.0
 
     def may_end(self, go_on: Callable[[], None]) -> bool:
         """See `TransferListener`."""
@@ -129,6 +135,12 @@ class Delivery:
         fresh, self.seen_bytes = arrived - self.seen_bytes, arrived
         return max(0, fresh)
 
+    def shut(self) -> float:
+        """For how long its peer's window was shut since the last call, seconds."""
+        shut_s = self.transfer.shut_s() if self.transfer is not None else 0.0
+        passed_s, self.shut_s = shut_s - self.shut_s, shut_s
+        return passed_s
+
 
 class LeasedDownload:
     """One lease as the gate sees it."""
@@ -151,9 +163,11 @@ class LeasedDownload:
         "held",
         "lease",
         "look_at_s",
+        "pace",
         "paused",
         "planned_bytes",
         "rate_bytes_s",
+        "reads_bytes_s",
         "share",
         "signed",
         "size_bytes",
@@ -198,6 +212,9 @@ class LeasedDownload:
         #: When it is worth looking again (0: at once), and for how long it has taken nothing.
         self.look_at_s = self._still_s = 0.0
         self.rate_bytes_s = 0.0
+        self.pace = ReadingPace()
+        #: What its program is known to read; 0: that is not known.
+        self.reads_bytes_s = 0.0
         self.flowed_bytes = 0
         #: What had not arrived yet at the last `look`.
         self.flying_bytes = 0
@@ -331,10 +348,21 @@ class LeasedDownload:
             self.rate_bytes_s = rate
         else:
             self.rate_bytes_s += (rate - self.rate_bytes_s) * min(1.0, running_s / _SMOOTHING_S)
+        self.reads_bytes_s = self.pace.look(now, self._seen_bytes(), self._was_shut(running_s))
         for delivery in self.deliveries:
             if delivery.transfer is not None:
                 delivery.transfer.limit_unsent(unsent_most(self.rate_bytes_s))
         return left
+
+    def _seen_bytes(self) -> int:
+        """What had arrived at the last look, in all."""
+        return self.ended_bytes + sum(delivery.seen_bytes for delivery in self.deliveries)
+
+    def _was_shut(self, passed_s: float) -> bool:
+        """Whether its peers' windows were shut nearly all of this time, on every connection."""
+        if not self.deliveries or not self.stuck:
+            return False
+        return min([delivery.shut() for delivery in self.deliveries]) >= _SHUT * passed_s
 
     def pause(self) -> None:
         """Stop all transfers, and those to come."""
@@ -368,6 +396,8 @@ class LeasedDownload:
         for delivery in tuple(self.deliveries):
             delivery.flow()
         self.flowed_bytes = 0
+        self.pace.forget()
+        self.reads_bytes_s = 0.0
         self._looked_s = now
         self.look_at_s = self._still_s = 0.0
         for delivery in tuple(self.deliveries):

@@ -364,8 +364,9 @@ class LeaseManager:
                 with _log.failuresHandled("A download could not be measured"):
                     left = download.measure(now)
                     rounds.measured(download)
-                    rate = download.rate_bytes_s
-                    self._driver.progress(lease, now, left, rate, line.held_back(download))
+                    rate, held_back = download.rate_bytes_s, line.held_back(download)
+                    reads = download.reads_bytes_s
+                    self._driver.progress(lease, now, left, rate, held_back, reads)
         self._measure_call = (
             self._parts.reactor.callLater(
                 max(0.0, due_s + pause_s - now), self._measure, due_s + pause_s, pause_s

@@ -289,6 +289,10 @@ class RemoteTransfer:
         """See `Transfer`; as told last."""
         return max(0, self.sent_bytes - self._delivered_bytes)
 
+    def shut_s(self) -> float:
+        """See `Transfer`: nodes do not tell it."""
+        return 0.0
+
     def limit_unsent(self, most_bytes: int) -> None:
         """See `Transfer`: a node keeps its sockets by itself."""
 

@@ -44,6 +44,10 @@ class WholeTransfer:
         """Not worth counting."""
         return 0
 
+    def shut_s(self) -> float:
+        """Not worth asking."""
+        return 0.0
+
     def limit_unsent(self, most_bytes: int) -> None:
         """Over already."""
 

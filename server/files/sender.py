@@ -49,8 +49,21 @@ _UNSENT_BYTES = 4 << 20
 #: Under a cap no more than the larger of these lies unsent before the peer has taken as much: what
 #: the socket of a reader that takes nothing swallows was paid for.
 _UNTRIED_BYTES, _UNTRIED_S = 4096, 0.002
+#: Where `struct tcp_info` of Linux has `tcpi_rwnd_limited`, and so much of it as ends there.
+_RWND_LIMITED, _TCP_INFO_BYTES = 176, 184
 
 _log = Logger()
+
+
+def window_shut_s(sock: socket.socket) -> float:
+    """For how long bytes have waited for the peer's window, seconds in all; 0: nobody knows."""
+    try:
+        known = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except (OSError, ValueError):  # a unix socket has no such option
+        return 0.0
+    if len(known) < _TCP_INFO_BYTES:
+        return 0.0
+    return float(struct.unpack_from("Q", known, _RWND_LIMITED)[0]) * 1e-6
 
 
 class BodySender:
@@ -187,6 +200,11 @@ class BodySender:
             return self._left_bytes
         queued = self._queued_bytes()
         return min(self._left_bytes, queued) if self._over else queued
+
+    def shut_s(self) -> float:
+        """See `Transfer`."""
+        sock = self._request.connection.socket
+        return 0.0 if sock is None or self._over else window_shut_s(sock)
 
     def limit_unsent(self, most_bytes: int) -> None:
         """Let no more lie in the kernel beyond what is on the wire, so that a pause is felt soon.

@@ -97,6 +97,13 @@ class Transfer(Protocol):
         """
         ...
 
+    def shut_s(self) -> float:
+        """For how long bytes have waited because the peer's window was shut, seconds in all.
+
+        0 where that cannot be known.
+        """
+        ...
+
     def limit_unsent(self, most_bytes: int) -> None:
         """Let no more lie unsent in the kernel. Harmless when over."""
         ...
