@@ -38,11 +38,11 @@ class Piece:
 class Alignment:
     """One new content beside an old one of `old_bytes`; parts are given in rising order.
 
-    `read_old(offset, length)` gives exactly those bytes. `window_bytes` sets the grain.
+    `read_old(offset, into)` fills in exactly those bytes. `window_bytes` sets the grain.
     """
 
     def __init__(
-        self, read_old: Callable[[int, int], bytes], old_bytes: int, window_bytes: int
+        self, read_old: Callable[[int, memoryview], None], old_bytes: int, window_bytes: int
     ) -> None:
         self._read_old = read_old
         self._old_bytes = old_bytes
@@ -51,13 +51,13 @@ class Alignment:
         self._block = min(_MOST_BLOCK_BYTES, max(_LEAST_BLOCK_BYTES, grain))
         #: How far to the right the new content last lay in the old one.
         self._shift = 0
-        self._low = 0
-        self._stretch = b""
+        self._low = self._high = 0
+        #: The old bytes from `_low` to `_high`, and older ones behind: fresh memory is dear.
+        self._stretch = bytearray()
 
-    def pieces(self, offset: int, new: bytes, low: int, high: int) -> Iterator[Piece]:
+    def pieces(self, offset: int, new: memoryview, low: int, high: int) -> Iterator[Piece]:
         """Cut the part `new` at `offset`; where nothing fits, `[low, high)` is its reference."""
         runs = self._runs(offset, new, low, high)
-        self._stretch = b""
         end = offset + len(new)
         if not runs:
             yield Piece(offset, end, low, high, same=False)
@@ -81,23 +81,24 @@ class Alignment:
         high = min(self._old_bytes, end + max(one, other) + near, low + room)
         return Piece(start, end, min(low, high), high, same=False)
 
-    def _runs(self, offset: int, new: bytes, low: int, high: int) -> list[tuple[int, int, int]]:
+    def _runs(
+        self, offset: int, new: memoryview, low: int, high: int
+    ) -> list[tuple[int, int, int]]:
         """The stretches (start, end, shift) that the old content has, in order."""
         block = self._block
         self._load(offset + self._shift - block, offset + self._shift + len(new) + block)
         runs: list[tuple[int, int, int]] = []
         vain, wide = 0, False
         # Views: to copy what is compared takes longer than to compare it.
-        whole = memoryview(new)
         for at in range(0, len(new), block):
-            piece = whole[at : at + block]
+            piece = new[at : at + block]
             if not self._is_at(offset + at + self._shift, piece) and vain < _VAIN_SEARCHES:
                 found = self._find(offset + at, piece)
                 if found is None and not wide:
                     self._load(low, high)
                     wide = True
                     found = self._find(offset + at, piece)
-                following = whole[at + block : at + 2 * block]
+                following = new[at + block : at + 2 * block]
                 if found is not None and (
                     self._is_at(offset + at + found, piece)
                     or (following and self._is_at(offset + at + block + found, following))
@@ -115,13 +116,18 @@ class Alignment:
 
     def _load(self, low: int, high: int) -> None:
         low, high = max(0, low), min(self._old_bytes, high)
-        self._low = low
-        self._stretch = b""
-        self._stretch = self._read_old(low, high - low) if low < high else b""
+        self._low, self._high = low, max(low, high)
+        length = self._high - low
+        if len(self._stretch) < length:
+            self._stretch = bytearray()
+            self._stretch = bytearray(length)
+        with memoryview(self._stretch) as whole, whole[:length] as stretch:
+            if length:
+                self._read_old(low, stretch)
 
     def _is_at(self, place: int, piece: memoryview) -> bool:
         at = place - self._low
-        return at >= 0 and self._stretch.startswith(piece, at)
+        return at >= 0 and self._stretch.startswith(piece, at, self._high - self._low)
 
     def _find(self, place: int, piece: memoryview) -> int | None:
         """How far from `place` the middle of `piece` stands in the old content, if it does."""
@@ -129,5 +135,5 @@ class Alignment:
         anchor = bytes(piece[middle : middle + _ANCHOR_BYTES])
         if len(set(anchor)) < _TELLING_VALUES:
             return None
-        at = self._stretch.find(anchor)
+        at = self._stretch.find(anchor, 0, self._high - self._low)
         return None if at < 0 else self._low + at - middle - place

@@ -15,8 +15,8 @@ from protocol.batch_group import FilePart, PlannedGroup, encode_group, encode_sa
 from protocol.tree import Entry
 from protocol.tree_diff import Difference, change_to_row
 
-#: (whole file's entry, offset, length) -> exactly those bytes of it.
-ReadContent = Callable[[Entry, int, int], bytes]
+#: (whole file's entry, offset, room): fills the room with the bytes of the file from there on.
+ReadContent = Callable[[Entry, int, memoryview], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +86,16 @@ class _Encoder:
         self._allowed_bytes = window_bytes
         self._entry: Entry | None = None
         self._alignment: Alignment | None = None
+        #: One place for every part of a large content: fresh memory is dear.
+        self._room = memoryview(bytearray())
         self.window_bytes = 0
 
     def encode(self, group: PlannedGroup) -> Iterator[bytes]:
         if group.cut and group.refs:
             yield from self._encode_part(group)
             return
-        before = b"".join(self._read_old(entry, p.offset, p.length) for p, entry in group.refs)
-        after = b"".join(self._read_new(entry, p.offset, p.length) for p, entry in group.outs)
+        before = _joined(self._read_old, group.refs)
+        after = _joined(self._read_new, group.outs)
         outs = tuple(part for part, _ in group.outs)
         refs = tuple(part for part, _ in group.refs)
         self._used(len(before) + len(after))
@@ -104,11 +106,14 @@ class _Encoder:
         if self._alignment is None or self._entry != entry:
             self._entry = entry
             self._alignment = Alignment(
-                lambda offset, length: self._read_old(old, offset, length),
+                lambda offset, into: self._read_old(old, offset, into),
                 old.size_bytes,
                 self._allowed_bytes,
             )
-        after = self._read_new(entry, out.offset, out.length)
+        if len(self._room) < out.length:
+            self._room = memoryview(bytearray(out.length))
+        after = self._room[: out.length]
+        self._read_new(entry, out.offset, after)
         low, high = ref.offset, ref.offset + ref.length
         for piece in self._alignment.pieces(out.offset, after, low, high):
             length = piece.end - piece.start
@@ -119,8 +124,21 @@ class _Encoder:
                 yield encode_same(part, beside)
                 continue
             content = after[piece.start - out.offset : piece.end - out.offset]
-            before = self._read_old(old, beside.offset, beside.length) if beside.length else b""
+            before = _joined(self._read_old, ((beside, old),))
             yield encode_group((part,), (beside,) if before else (), before, content)
 
     def _used(self, size_bytes: int) -> None:
         self.window_bytes = max(self.window_bytes, size_bytes)
+
+
+def _joined(read: ReadContent, parts: Iterable[tuple[FilePart, Entry]]) -> bytearray:
+    """The bytes of some parts, one after the other."""
+    parts = tuple(parts)
+    joined = bytearray(sum(part.length for part, _ in parts))
+    with memoryview(joined) as whole:
+        at = 0
+        for part, entry in parts:
+            if part.length:
+                read(entry, part.offset, whole[at : at + part.length])
+            at += part.length
+    return joined

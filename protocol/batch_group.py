@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from protocol.compress import DELTA_LEVEL, WHOLE_LEVEL, pack, pack_against, unpack
+from protocol.compress import DELTA_LEVEL, WHOLE_LEVEL, Packable, pack, pack_against, unpack
 from protocol.errors import BadManifest
 from protocol.tree import Entry, check_number, check_path
 from protocol.tree_diff import Content
@@ -122,11 +122,11 @@ def _cut(entry: Entry, reference: Entry | None, window_bytes: int) -> Iterator[P
 
 
 def encode_group(
-    outs: tuple[FilePart, ...], refs: tuple[FilePart, ...], old: bytes, new: bytes
+    outs: tuple[FilePart, ...], refs: tuple[FilePart, ...], old: Packable, new: Packable
 ) -> bytes:
     """Encode `new` (the outs joined) against `old` (the refs joined), or alone where as small."""
     codec: Codec = "zstd"
-    payload = pack_against(old, new, DELTA_LEVEL) if old else b""
+    payload: Packable = pack_against(old, new, DELTA_LEVEL) if old else b""
     if not old or len(payload) > _WORTH * len(new) / 2:
         whole = pack(new, WHOLE_LEVEL)
         if not old or len(payload) > _WORTH * len(whole):

@@ -17,6 +17,9 @@ else:
 
 from protocol.errors import BadManifest
 
+#: Bytes however they are held; zstd copies none.
+Packable = bytes | bytearray | memoryview
+
 _C = zstd.CompressionParameter
 _D = zstd.DecompressionParameter
 #: Level for deltas: on real trees the higher ones cost tenfold for 3 % less.
@@ -31,12 +34,12 @@ def _window_log(total_bytes: int) -> int:
     return min(30, max(17, (max(1, total_bytes) - 1).bit_length()))
 
 
-def pack(data: bytes, level: int = WHOLE_LEVEL) -> bytes:
+def pack(data: Packable, level: int = WHOLE_LEVEL) -> bytes:
     """Compress `data` alone; the frame carries its size."""
     return zstd.compress(data, level=level)
 
 
-def pack_against(reference: bytes, data: bytes, level: int = DELTA_LEVEL) -> bytes:
+def pack_against(reference: Packable, data: Packable, level: int = DELTA_LEVEL) -> bytes:
     """Compress `data` given that the reader holds `reference` (both whole in memory, in bytes)."""
     if len(reference) < _SHORTEST_REFERENCE:
         return pack(data, level)

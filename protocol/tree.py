@@ -17,7 +17,8 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from json.encoder import encode_basestring_ascii
 from typing import Literal, NamedTuple
 
 from protocol.errors import BadManifest
@@ -30,6 +31,11 @@ _MODE_MASK = 0o7777
 #: would give rights at a machine that is not the publisher's.
 KEPT_MODE = 0o777
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+#: How a file is written by `encode_entry`; read so, a line costs half of what JSON does.
+_FILE_LINE = re.compile(
+    rb'\["f","([ !#-\[\]-~]+)",'
+    rb'(0|[1-9]\d{0,3}),(0|-?[1-9]\d{0,18}),(0|[1-9]\d{0,18}),"([0-9a-f]{64})"\]\n'
+)
 #: A NUL, or a part that is empty, "." or "..".
 _ESCAPES = re.compile(r"\0|(?:\A|/)\.{0,2}(?:/|\Z)")
 #: Lines that are remembered with what they say.
@@ -42,6 +48,8 @@ ATTRIBUTE_PREFIX = "user."
 ATTRIBUTES_LIMIT_BYTES = 32 << 10
 #: Extended attributes, sorted by name.
 Attributes = tuple[tuple[str, bytes], ...]
+#: A text as JSON spells it in a line.
+quoted: Callable[[str], str] = encode_basestring_ascii
 
 
 class Entry(NamedTuple):
@@ -223,12 +231,22 @@ def decode_row(line: bytes) -> list[object]:
 
 def encode_entry(entry: Entry) -> bytes:
     """One canonical manifest line, newline included."""
+    if entry.kind == "f" and not entry.attributes:
+        _, path, mode, mtime_ns, size, digest, _, _ = entry
+        return f'["f",{quoted(path)},{mode},{mtime_ns},{size},"{digest}"]\n'.encode("ascii")
     return encode_row(to_row(entry))
 
 
 @functools.lru_cache(_SAME_LINES)
 def decode_entry(line: bytes) -> Entry:
     """One manifest line read back. Two trees are read side by side, and most lines are in both."""
+    usual = _FILE_LINE.fullmatch(line)
+    if usual is not None:
+        name, bits, time, length, digest = usual.groups()
+        mode, mtime_ns, size = int(bits), int(time), int(length)
+        if mode <= _MODE_MASK and -_BIGGEST <= mtime_ns <= _BIGGEST and size <= _BIGGEST:
+            path = check_path(name.decode())
+            return Entry("f", path, mode, mtime_ns, size, digest.decode())
     return from_row(decode_row(line))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from protocol.errors import BadManifest
 from protocol.tree import Entry, check_path, from_row, in_order, order_key, to_row
@@ -19,13 +19,12 @@ from protocol.tree import Entry, check_path, from_row, in_order, order_key, to_r
 Source = Literal["none", "same", "old", "new", "group"]
 #: How many old files of one name pattern are remembered as possible references.
 _CANDIDATES = 8
-#: Contents held rather than found again.
-_MOST_HELD = 100_000
+#: Changed names and contents held rather than found again.
+_MOST_HELD = 20_000
 _DIGITS = re.compile(r"\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One name that differs: `entry` is None for a deletion."""
 
     path: str
@@ -54,17 +53,23 @@ class _Sources:
     by_name: dict[str, Entry] = field(default_factory=dict)
 
 
+#: What a name was and what it is; None where it is not.
+Pair = tuple[Entry | None, Entry | None]
+
+
 class Difference:
     """What separates two trees.
 
-    `old` and `new` must be iterable again and again; they are read three times, and a fourth time
-    for the contents of a difference too large to be held. What stays in memory is about a
-    hundred bytes for each content that is new at its path.
+    `old` and `new` must be iterable again and again; they are read once, `old` twice, and both
+    twice more where the difference is too large to be held. What stays in memory is in proportion
+    to the names that differ, and a hundred bytes a name from twenty thousand on.
     """
 
     def __init__(self, old: Iterable[Entry], new: Iterable[Entry]) -> None:
         self._old = old
         self._new = new
+        #: The names that differ, as long as they are few.
+        self._pairs: list[Pair] | None = []
         self._sources = self._find_sources()
         self._held: list[Content] | None = []
         self.changed = self.renames = self.deletions = self.carried = self.carried_bytes = 0
@@ -96,7 +101,8 @@ class Difference:
     def _walk(self) -> Iterator[tuple[Change, Content | None]]:
         sources = self._sources
         first_use: dict[str, str] = {}
-        for before, after in pair_up(self._old, self._new):
+        pairs = self._pairs if self._pairs is not None else pair_up(self._old, self._new)
+        for before, after in pairs:
             if after is None:
                 assert before is not None
                 yield Change(before.path, None), None
@@ -126,7 +132,14 @@ class Difference:
         names: set[str] = set()
         # From nothing there is nothing to take.
         bare = next(iter(self._old), None) is None
-        for before, after in pair_up(self._old, self._new):
+        for pair in pair_up(self._old, self._new):
+            before, after = pair
+            if before == after:
+                continue
+            if self._pairs is not None:
+                self._pairs.append(pair)
+                if len(self._pairs) > _MOST_HELD:
+                    self._pairs = None
             if after is None or after.kind != "f":
                 continue
             if before is not None and before.kind == "f":
@@ -173,22 +186,26 @@ def _closest(entry: Entry, similar: dict[str, list[Entry]]) -> Entry | None:
     return max(similar.get(_pattern(entry), []), key=likeness, default=None)
 
 
-def pair_up(
-    old: Iterable[Entry], new: Iterable[Entry]
-) -> Iterator[tuple[Entry | None, Entry | None]]:
+def pair_up(old: Iterable[Entry], new: Iterable[Entry]) -> Iterator[Pair]:
     """Walk two ordered manifests side by side: (before, after), one of them None if missing."""
     left, right = iter(old), iter(new)
     before, after = next(left, None), next(right, None)
-    while before is not None or after is not None:
-        if after is None or (before is not None and order_key(before.path) < order_key(after.path)):
-            yield before, None
-            before = next(left, None)
-        elif before is None or before.path != after.path:
-            yield None, after
-            after = next(right, None)
-        else:
+    while before is not None and after is not None:
+        if before.path == after.path:
             yield before, after
             before, after = next(left, None), next(right, None)
+        elif order_key(before.path) < order_key(after.path):
+            yield before, None
+            before = next(left, None)
+        else:
+            yield None, after
+            after = next(right, None)
+    while before is not None:
+        yield before, None
+        before = next(left, None)
+    while after is not None:
+        yield None, after
+        after = next(right, None)
 
 
 def change_to_row(change: Change) -> list[object]:
@@ -238,17 +255,15 @@ def merge(old: Iterable[Entry], rows: Iterable[list[object]]) -> Iterator[Change
 
 
 def _merged(left: Iterator[Entry], right: Iterator[list[object]]) -> Iterator[Change]:
-    before, row = next(left, None), next(right, None)
-    while before is not None or row is not None:
-        path = check_path(row[1]) if row is not None and len(row) > 1 else None
-        if row is not None and path is None:
+    before = next(left, None)
+    for row in right:
+        if len(row) < 2:
             raise BadManifest("A change of the update names nothing.")
-        if path is None or (before is not None and order_key(before.path) < order_key(path)):
-            assert before is not None
+        path = check_path(row[1])
+        key = order_key(path)
+        while before is not None and before.path != path and order_key(before.path) < key:
             yield Change(before.path, before)
             before = next(left, None)
-            continue
-        assert row is not None
         same = before is not None and before.path == path
         change = change_from_row(row, before if same else None)
         if change.entry is not None:
@@ -257,7 +272,9 @@ def _merged(left: Iterator[Entry], right: Iterator[list[object]]) -> Iterator[Ch
             raise BadManifest(f"The update deletes {path!r}, which is not there.")
         if same:
             before = next(left, None)
-        row = next(right, None)
+    while before is not None:
+        yield Change(before.path, before)
+        before = next(left, None)
 
 
 def _ordered(changes: Iterator[Change]) -> Iterator[Change]:

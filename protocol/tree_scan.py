@@ -8,19 +8,23 @@ ordinary call sets it. A stamp younger than the clock's grain when read is not r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from protocol.errors import BadManifest
-from protocol.tree import Entry, check_path, check_sha256, decode_row, encode_row, order_key
+from protocol.tree import Entry, check_path, check_sha256, decode_row, order_key, quoted
 
 #: A file changed this shortly before it was read may change again within one tick of its clock.
 GRAIN_NS = 2_000_000_000
+#: How `encode_cached` writes a line, as `protocol.tree` reads a file's.
+_CACHED_LINE = re.compile(
+    rb'\["([ !#-\[\]-~]+)",((?:-?\d{1,20},){4}-?\d{1,20}),"([0-9a-f]{64})"\]\n'
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Stamp:
+class Stamp(NamedTuple):
     """What an inode shows without its content being read (sizes in bytes, times in ns)."""
 
     size_bytes: int
@@ -30,8 +34,7 @@ class Stamp:
     device: int
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """One name in a directory; `links` counts hard links, `target` is a symbolic link's text."""
 
     name: str
@@ -51,8 +54,7 @@ class FileSystem(Protocol):
         """Read the file: its stamp, equal before and after the reading, and its SHA-256."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cached:
+class Cached(NamedTuple):
     """One line of the cache: the content a path had under a stamp."""
 
     path: str
@@ -71,12 +73,16 @@ class Seen:
 
 
 def encode_cached(line: Cached) -> bytes:
-    s = line.stamp
-    stamp = [s.size_bytes, s.mtime_ns, s.ctime_ns, s.inode, s.device]
-    return encode_row([line.path, *stamp, line.sha256])
+    path, stamp, sha256 = line
+    return f'[{quoted(path)},{",".join(map(str, stamp))},"{sha256}"]\n'.encode("ascii")
 
 
 def decode_cached(data: bytes) -> Cached:
+    usual = _CACHED_LINE.fullmatch(data)
+    if usual is not None:
+        name, numbers_text, digest = usual.groups()
+        stamp = Stamp(*map(int, numbers_text.split(b",")))
+        return Cached(check_path(name.decode()), stamp, digest.decode())
     row = decode_row(data)
     numbers = [number for number in row[1:6] if isinstance(number, int)]
     if len(row) != 7 or len(numbers) != 5:
@@ -158,7 +164,14 @@ class _CacheReader:
         self._line = next(self._lines, None)
 
     def at(self, path: str) -> Cached | None:
-        key = order_key(path)
-        while self._line is not None and order_key(self._line.path) < key:
-            self._line = next(self._lines, None)
-        return self._line if self._line is not None and self._line.path == path else None
+        """What the cache has of `path`; ask in order, once for each."""
+        line = self._line
+        if line is not None and line.path != path:
+            key = order_key(path)
+            while line is not None and line.path != path and order_key(line.path) < key:
+                line = next(self._lines, None)
+            self._line = line
+        if line is None or line.path != path:
+            return None
+        self._line = next(self._lines, None)
+        return line

@@ -52,8 +52,8 @@ class Tree:
                 out.append(entry._replace(attributes=inode.attributes))
         return out
 
-    def read(self, entry: Entry, offset: int, length: int) -> bytes:
-        return self.files[entry.path].content[offset : offset + length]
+    def read(self, entry: Entry, offset: int, into: memoryview) -> None:
+        into[:] = self.files[entry.path].content[offset : offset + len(into)]
 
     def frozen(self) -> object:
         """Everything that must be equal in a faithful copy, contents and link groups included."""

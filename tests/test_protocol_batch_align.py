@@ -40,11 +40,16 @@ def edited(draw: st.DrawFn) -> tuple[bytes, bytes]:
 
 
 def pieces_of(old: bytes, new: bytes, step: int = WINDOW // 4) -> list[Piece]:
-    alignment = Alignment(lambda at, length: old[at : at + length], len(old), WINDOW)
+    def read(at: int, into: memoryview) -> None:
+        into[:] = old[at : at + len(into)]
+
+    alignment = Alignment(read, len(old), WINDOW)
     out: list[Piece] = []
     for at in range(0, len(new), step):
         low = min(max(0, at - step), max(0, len(old) - 3 * step))
-        out += alignment.pieces(at, new[at : at + step], low, min(len(old), low + 3 * step))
+        out += alignment.pieces(
+            at, memoryview(new)[at : at + step], low, min(len(old), low + 3 * step)
+        )
     return out
 
 

@@ -19,12 +19,14 @@ from protocol.tree import (
     check_path,
     decode_entry,
     encode_entry,
+    encode_row,
     first_clash,
     from_row,
     in_order,
     leads_out,
     name_some,
     order_key,
+    to_row,
 )
 from protocol.tree_diff import Difference, change_to_row, merge
 from protocol.tree_scan import GRAIN_NS, Cached, Found, Seen, Stamp, decode_cached, encode_cached
@@ -37,6 +39,10 @@ VECTORS = Path(__file__).parent / "vectors" / "mirror.json"
 def test_entries_survive_the_line(tree: Tree) -> None:
     entries = tree.entries()
     assert [decode_entry(encode_entry(entry)) for entry in entries] == entries
+    # However it is spelled, and one spelling only.
+    assert [encode_entry(entry) for entry in entries] == [encode_row(to_row(e)) for e in entries]
+    loose = [json.dumps(to_row(entry), indent=1).encode() for entry in entries]
+    assert [decode_entry(line) for line in loose] == entries
     assert list(in_order(entries)) == entries
 
 

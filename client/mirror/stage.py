@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import stat
@@ -13,13 +12,13 @@ from pathlib import Path
 
 from client.mirror.problem import MirrorProblem
 from protocol.batch_group import FilePart
+from protocol.disk.durable import WriteBehind
+from protocol.disk.pieces import clone, read_piece
 from protocol.disk.scan import found_name, found_root, stamp_of
 from protocol.errors import BadManifest
 from protocol.tree import ATTRIBUTE_PREFIX, KEPT_MODE, Attributes, Entry, leads_out
 from protocol.tree_scan import Found, Stamp
 
-#: ioctl(2) FICLONE: share the extents of another file (btrfs, XFS, bcachefs).
-_FICLONE = 0x40049409
 _CHUNK_BYTES = 1 << 20
 _COPY_BYTES = 1 << 30
 #: Zeros of this length become holes.
@@ -156,7 +155,7 @@ class DiskStage:
         except OSError:
             return False
         try:
-            return _read(handle, part.offset, into)
+            return read_piece(handle, part.offset, into)
         finally:
             os.close(handle)
 
@@ -173,13 +172,15 @@ class DiskStage:
         try:
             target = os.open(self._at(part.path), _WRITE)
             try:
+                behind = WriteBehind(target, part.offset)
                 for at in range(0, part.length, len(self._room)):
                     piece = self._room[: part.length - at]
-                    if not _read(source, old.offset + at, piece):
+                    if not read_piece(source, old.offset + at, piece):
                         return False
                     # Both let go of the interpreter, and take about as long as each other.
                     digested = self._helper.submit(digest, piece)
                     _write(target, part.offset + at, piece)
+                    behind.wrote(part.offset + at + len(piece))
                     digested.result()
                 return True
             finally:
@@ -217,17 +218,6 @@ def _open_file(path: str) -> int:
     return handle
 
 
-def _read(handle: int, offset: int, into: memoryview) -> bool:
-    """Fill `into` from an open file; False where it ends before."""
-    done = 0
-    while done < len(into):
-        count = os.preadv(handle, [into[done:]], offset + done)
-        if not count:
-            return False
-        done += count
-    return True
-
-
 def _write(handle: int, offset: int, view: memoryview) -> None:
     # Beyond its end a file is a hole already, so zeros need no room there.
     fresh = offset >= os.fstat(handle).st_size
@@ -247,11 +237,8 @@ def _copy(source: int, target: str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     handle = os.open(target, flags, 0o600)
     try:
-        try:
-            fcntl.ioctl(handle, _FICLONE, source)
+        if clone(source, handle):
             return
-        except OSError:
-            pass
         size_bytes = os.fstat(source).st_size
         os.ftruncate(handle, size_bytes)
         for start, end in _data_of(source, size_bytes):

@@ -7,7 +7,6 @@ read from here and not from the tree, which may change meanwhile.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import stat
@@ -16,12 +15,12 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from protocol.disk.durable import WriteBehind
+from protocol.disk.pieces import clone, read_piece, write_piece
 from protocol.disk.scan import found_name, found_root, stamp_of
 from protocol.tree import Entry
 from protocol.tree_scan import Found, Stamp
 
-#: ioctl(2) FICLONE: share the extents of another file (btrfs, XFS, bcachefs).
-_FICLONE = 0x40049409
 _SMALL_BYTES = 4 << 20
 _CHUNK_BYTES = 1 << 20
 _HOLE = bytes(_CHUNK_BYTES)
@@ -38,6 +37,8 @@ class ObjectStore:
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
+        #: One place for all that is copied: fresh memory costs as much as the copying.
+        self._room = memoryview(bytearray(_CHUNK_BYTES))
 
     def path(self, sha256: str) -> str:
         return f"{self.root}/{sha256[:2]}/{sha256}"
@@ -73,23 +74,23 @@ class ObjectStore:
         hasher = hashlib.sha256()
         try:
             with os.fdopen(out, "r+b") as file:
-                try:
-                    fcntl.ioctl(file.fileno(), _FICLONE, handle)
-                    source, cloned = file.fileno(), True
-                except OSError:
-                    source, cloned = handle, False
+                cloned = clone(handle, file.fileno())
+                source = file.fileno() if cloned else handle
+                behind = WriteBehind(file.fileno())
+                at = 0
                 with ThreadPoolExecutor(1, "publish-digest") as helper:
-                    while chunk := os.read(source, _CHUNK_BYTES):
+                    while count := os.preadv(source, [self._room], at):
+                        chunk = self._room[:count]
                         # Both let go of the interpreter, and take about as long as each other.
                         digested = helper.submit(hasher.update, chunk)
-                        if not cloned and chunk == _HOLE:
-                            # A disk image stays as small here as it is at its source.
-                            file.seek(len(chunk), os.SEEK_CUR)
-                        elif not cloned:
-                            file.write(chunk)
+                        # A disk image stays as small here as it is at its source.
+                        if not cloned and not _HOLE.startswith(chunk):
+                            write_piece(file.fileno(), at, chunk)
+                        at += count
+                        behind.wrote(at)
                         digested.result()
                 if not cloned:
-                    file.truncate()
+                    file.truncate(at)
         except BaseException:
             os.unlink(name)
             raise
@@ -114,26 +115,20 @@ class ObjectStore:
         except FileNotFoundError:
             return False
 
-    def read(self, entry: Entry, offset: int, length: int) -> bytes:
-        """Bytes of a stored content; a whole one is checked against its digest."""
+    def read(self, entry: Entry, offset: int, into: memoryview) -> None:
+        """Fill `into` from a stored content; a whole one is checked against its digest."""
         path = self.path(entry.sha256)
         try:
             with open(path, "rb", buffering=0) as file:
-                data = os.pread(file.fileno(), length, offset)
-                while len(data) < length:
-                    more = os.pread(file.fileno(), length - len(data), offset + len(data))
-                    if not more:
-                        break
-                    data += more
+                there = read_piece(file.fileno(), offset, into)
         except FileNotFoundError:
-            data = b""
-        whole = length == entry.size_bytes
-        if len(data) != length or (whole and hashlib.sha256(data).hexdigest() != entry.sha256):
+            there = False
+        whole = len(into) == entry.size_bytes
+        if not there or (whole and hashlib.sha256(into).hexdigest() != entry.sha256):
             Path(path).unlink(missing_ok=True)
             raise ObjectError(
                 f"The stored content of {entry.path!r} is lost or damaged; publish with --paranoid."
             )
-        return data
 
     def drop(self, gone: Iterable[Entry], keep: Iterable[Entry]) -> None:
         """Remove the contents of `gone` that no entry of `keep` has."""
