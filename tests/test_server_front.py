@@ -541,10 +541,15 @@ def test_a_listening_socket_waits_when_no_descriptor_is_left(
         os.close(lowest)
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
         try:
+            for _ in range(10):
+                bench.front.doRead()
+                bench.clock.advance(1)
+            assert len(noted) == 1
+            bench.clock.advance(60)
             bench.front.doRead()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert noted
+        assert len(noted) == 2
         assert not bench.factory.connections
         bench.clock.advance(1)
         bench.front.doRead()

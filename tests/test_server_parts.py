@@ -101,15 +101,36 @@ def test_keys_are_rotated_while_the_server_runs_and_a_fault_changes_nothing(
     keeper = KeyKeeper(clock, clock.seconds, path, 7200.0, seen.append)
     keeper.start()
     clock.pump([3600.0, 3600.0])
-    names = [ring.write_ticket(ticket(0.0)).split(".")[1] for ring in seen]
-    assert names[0] == ticket_of_old.split(".")[1] != names[1]
+    (ring,) = seen
+    assert ring.write_ticket(ticket(0.0)).split(".")[1] != ticket_of_old.split(".")[1]
+    assert ring.read_ticket(ticket_of_old, "a", "/f", 1.0)
     path.write_text("damaged")
     with capturedLogs() as said:
-        clock.advance(3600.0)
-    assert len(seen) == 2
-    assert "The keys stay as they were" in (formatEvent(said[0]) or "")
+        clock.pump([30.0, 30.0])
+    assert len(seen) == 1
+    assert ["The keys stay as they were" in (formatEvent(one) or "") for one in said] == [True]
     keeper.stop()
     assert clock.getDelayedCalls() == []
+
+
+def test_keys_that_are_removed_under_the_server_are_written_again(tmp_path: Path) -> None:
+    path, clock, seen = tmp_path / "state" / "keys.json", Clock(), list[KeyRing]()
+    token = load_keys(path, 0.0).write_ticket(ticket(0.0))
+    lost: list[bool] = []
+    keeper = KeyKeeper(
+        clock, clock.seconds, path, None, seen.append, lambda: lost.append(path.exists())
+    )
+    keeper.start()
+    for gone in (path, path.parent):
+        path.unlink()
+        if gone is path.parent:
+            gone.rmdir()
+        clock.advance(30.0)
+        assert load_keys(path, 60.0).read_ticket(token, "a", "/f", 1.0)
+        assert path.stat().st_mode & 0o077 == path.parent.stat().st_mode & 0o077 & ~0o077 == 0
+    assert lost == [True, True]
+    assert not seen
+    keeper.stop()
 
 
 # -- numbers -----------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from server.http.clock import Clock, Repeat
 
 #: Old keys stay good for reading this long after a newer one took over.
 OVERLAP_S = 30 * 86_400.0
-_LOOK_S = 3600.0
+#: How often the file is looked at: what was removed by mistake is there again before a restart.
+_LOOK_S = 30.0
 #: Keys and when they were made.
 Entries = list[tuple[Key, float]]
 
@@ -56,7 +57,9 @@ def read_keys(path: Path) -> Entries:
 class KeyKeeper:
     """Looks after the key file while the server runs; `use` gets the ring when it may be new.
 
-    The newest key is replaced `rotate_after_s` after it was made.
+    The newest key is replaced `rotate_after_s` after it was made. A file that is removed meanwhile
+    is written again, for else every ticket and pass that was given out would be worthless;
+    `lost` hears of it.
     """
 
     log = Logger()
@@ -68,15 +71,20 @@ class KeyKeeper:
         path: Path,
         rotate_after_s: float | None,
         use: Callable[[KeyRing], None],
+        lost: Callable[[], None] = lambda: None,
     ) -> None:
         self._now = now
         self._path = path
         self.rotate_after_s = rotate_after_s
         self._use = use
+        self._lost = lost
+        self._known: Entries = []
+        self._said = ""
         self._timer = Repeat(reactor, _LOOK_S, self.read)
 
     def start(self) -> None:
-        """Look again once an hour; what can go wrong by then is logged and changes nothing."""
+        """Look again and again; what can go wrong by then is logged and changes nothing."""
+        self._known = read_keys(self._path)
         self._timer.start()
 
     def stop(self) -> None:
@@ -84,11 +92,26 @@ class KeyKeeper:
         self._timer.stop()
 
     def read(self) -> None:
-        """Read the keys now; what goes wrong is logged and changes nothing."""
+        """Read the keys now; what goes wrong is logged, once, and changes nothing."""
         try:
-            self._use(load_keys(self._path, self._now(), self.rotate_after_s))
+            entries = read_keys(self._path)
+            if not entries and self._known:
+                self._path.parent.mkdir(mode=0o700, exist_ok=True)
+                _write(self._path, self._known)
+                self.log.error("{path} was removed; it is written again.", path=str(self._path))
+                self._lost()
+                entries = self._known
+            kept = renewed(entries, self._now(), self.rotate_after_s)
+            if kept != entries:
+                _write(self._path, kept)
+            if kept != self._known:
+                self._known = kept
+                self._use(KeyRing([key for key, _ in kept]))
+            self._said = ""
         except (CannotStart, OSError) as fault:
-            self.log.error("The keys stay as they were: {fault}", fault=fault)
+            if str(fault) != self._said:
+                self._said = str(fault)
+                self.log.error("The keys stay as they were: {fault}", fault=fault)
 
 
 def _read(path: Path) -> Entries:

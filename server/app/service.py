@@ -202,7 +202,14 @@ class Service:
         self.gate = gate = Gate(
             parts, policy.policy, PolicySettings.model_validate(policy.settings)
         )
-        self.keys = KeyKeeper(reactor, now, key_file, config.keys_rotate_s, self.use_keys)
+        self.keys = KeyKeeper(
+            reactor,
+            now,
+            key_file,
+            config.keys_rotate_s,
+            self.use_keys,
+            lambda: self._promise_numbers(parts.numbers.promised),
+        )
 
         # What answers.
         self.multicast: MulticastRoom | None = None

@@ -40,6 +40,8 @@ _TLS_READ_BYTES = 16384
 _IN, _OUT, _BROKEN = select.EPOLLIN, select.EPOLLOUT, select.EPOLLERR | select.EPOLLHUP
 _NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _BREATH_S = 0.25
+#: How often that is said.
+_TELL_AGAIN_S = 60.0
 _BACKLOG = 4096
 
 
@@ -92,6 +94,7 @@ class Front:
 
     def __init__(self, reactor: Reactor, factory: HttpFactory, *, known: bool = True) -> None:
         self._reactor = reactor
+        self._tell_from_s = 0.0
         self._factory = factory
         self._known = known
         self._epoll = select.epoll()
@@ -206,7 +209,11 @@ class Front:
 
     def _breathe(self, port: Port, error: OSError) -> None:
         """No descriptor is left: who waits in the backlog waits on, instead of our spinning."""
-        _log.warn("cannot accept connections for a moment: {error}", error=error.strerror)
+        now_s = self._reactor.seconds()
+        if now_s >= self._tell_from_s:
+            # It may go on for hours, four times a second.
+            self._tell_from_s = now_s + _TELL_AGAIN_S
+            _log.warn("cannot accept connections for a moment: {error}", error=error.strerror)
         fd = port.socket.fileno()
         self._epoll.modify(fd, 0)
 

@@ -287,10 +287,20 @@ class Database:
         return None
 
     def renew(self) -> None:
-        """Make a new SQLite file after a fault; what is left of the old one is kept beside it."""
+        """Make a new SQLite file after a fault; what is left of the old one is kept beside it.
+
+        So is its folder made, where this process may. Raises StoreUnavailable.
+        """
         if self._file is None:
             return
         self.engine.dispose()
+        try:
+            self._file.parent.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StoreUnavailable(
+                f"The folder {self._file.parent} is gone and cannot be made again "
+                f"({error.strerror}): bring it back from a backup and start the server anew."
+            ) from error
         for ending in ("-wal", "-shm", ""):
             path = self._file.with_name(self._file.name + ending)
             with contextlib.suppress(FileNotFoundError):
