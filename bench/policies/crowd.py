@@ -29,15 +29,18 @@ _GIVE_UP_S = 600.0
 
 @dataclass
 class ClientOutcome:
-    """What came of one client; times are seconds from the start of the replay."""
+    """What one client has had; times are seconds from the start of the run."""
 
     client: str
-    size_bytes: int
     came_s: float
+    #: What it wants; 0 where nobody asks for it.
+    size_bytes: int = 0
     first_s: float | None = None
     done_s: float | None = None
     silence_s: float = 0.0
     asked: int = 0
+    #: Bytes within the time that is looked at (`bench.policies.held`).
+    middle_bytes: int = 0
     fault: str = ""
 
 
@@ -68,7 +71,7 @@ class TraceReplay:
     async def client(self, number: int, row: dict[str, object]) -> ClientOutcome:
         """One download from its arrival to its end."""
         outcome = ClientOutcome(
-            str(row["client"]), int(str(row["size_bytes"])), float(str(row["t_s"]))
+            str(row["client"]), float(str(row["t_s"])), int(str(row["size_bytes"]))
         )
         await asyncio.sleep(max(0.0, outcome.came_s - self.now()))
         rate = row.get("rate_bytes_s")

@@ -24,6 +24,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from bench.policies.crowd import ClientOutcome
 from bench.policies.lab import PREFIX, ROOT, SERVER, line, serving
 from bench.shared.namespaces import inside
 
@@ -47,26 +48,12 @@ TOOLS = {
 
 
 @dataclass
-class HeldOutcome:
-    """What one client of the crowd, or one tool, has had; seconds from the start."""
-
-    name: str
-    came_s: float
-    first_s: float | None = None
-    done_s: float | None = None
-    silence_s: float = 0.0
-    got: int = 0
-    middle_bytes: int = 0
-    fault: str = ""
-
-
-@dataclass
 class HeldCrowd:
     """One run, inside the namespace of the clients."""
 
     agent: str
     began_s: float = 0.0
-    seen: list[HeldOutcome] = field(default_factory=list)
+    seen: list[ClientOutcome] = field(default_factory=list)
 
     def now(self) -> float:
         """Seconds from the start."""
@@ -89,7 +76,7 @@ class HeldCrowd:
         await asyncio.gather(*tasks, *tools, return_exceptions=True)
 
     async def _client(self, file: str, number: int, at_s: float) -> None:
-        seen = HeldOutcome(file.rstrip("0123456789"), at_s)
+        seen = ClientOutcome(file.rstrip("0123456789"), at_s)
         self.seen.append(seen)
         await asyncio.sleep(at_s)
         host = f"10.91.{1 + number // 200}.{1 + number % 200}"
@@ -110,7 +97,6 @@ class HeldCrowd:
                     seen.silence_s = now - last
                 last = now
                 if seen.first_s is not None:
-                    seen.got += len(block)
                     seen.middle_bytes += len(block) if 35.0 <= now < 65.0 else 0
             seen.done_s = self.now()
         except OSError as fault:
@@ -121,7 +107,7 @@ class HeldCrowd:
             writer.close()
 
     async def _tool(self, name: str, number: int, at_s: float) -> None:
-        seen = HeldOutcome(name, at_s)
+        seen = ClientOutcome(name, at_s)
         self.seen.append(seen)
         await asyncio.sleep(at_s)
         host = f"10.91.100.{1 + number}"
@@ -142,10 +128,10 @@ class HeldCrowd:
         seen.fault = "" if tool.returncode == 0 else text.decode().strip()[-90:] or "failed"
 
 
-def report(rows: list[HeldOutcome], line_bytes_s: float) -> str:
+def report(rows: list[ClientOutcome], line_bytes_s: float) -> str:
     """What came of it, in lines."""
-    small = [row for row in rows if row.name == "small"]
-    large = [row for row in rows if row.name == "large"]
+    small = [row for row in rows if row.client == "small"]
+    large = [row for row in rows if row.client == "large"]
     times = [row.done_s - row.came_s for row in small if row.done_s is not None]
     # Those that were not done have been here until the crowd left.
     all_s = [
@@ -162,10 +148,10 @@ def report(rows: list[HeldOutcome], line_bytes_s: float) -> str:
         f"second half minute; longest silence of who had any {silence_s:.1f} s",
     ]
     for row in rows:
-        if row.name in TOOLS:
+        if row.client in TOOLS:
             done_s = (row.done_s or 0.0) - row.came_s
             what = f"failed: {row.fault}" if row.fault else "done"
-            lines.append(f"{row.name}, after {row.came_s:.0f} s: {what} ({done_s:.1f} s)")
+            lines.append(f"{row.client}, after {row.came_s:.0f} s: {what} ({done_s:.1f} s)")
     return "\n".join(lines)
 
 
@@ -201,9 +187,9 @@ def main() -> int:
                 timeout=400,
                 check=True,
             )
-    rows = [HeldOutcome(**row) for row in json.loads(done.stdout)]
+    rows = [ClientOutcome(**row) for row in json.loads(done.stdout)]
     sys.stdout.write(report(rows, given.rate * 1e6 / 8) + "\n")
-    return 1 if any(row.fault for row in rows if row.name in TOOLS) else 0
+    return 1 if any(row.fault for row in rows if row.client in TOOLS) else 0
 
 
 if __name__ == "__main__":
