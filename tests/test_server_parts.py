@@ -362,6 +362,19 @@ def test_a_rule_hides_until_its_time_in_any_time_zone() -> None:
     assert not book.verdict("/a").hidden(3600.0)
 
 
+def test_a_coming_file_is_told_from_the_moment_of_registration_and_not_where_a_pass_is_needed() -> (
+    None
+):
+    opens, registers = (
+        datetime.datetime.fromtimestamp(second, datetime.UTC) for second in (200, 100)
+    )
+    rule = Rule(path="/a", hidden_until=opens, prequeue_from=registers)
+    told = RuleBook([rule]).verdict("/a")
+    assert [told.opens_in_s(at) for at in (99.5, 100.0, 199.5, 200.0)] == [None, 100.0, 0.5, None]
+    secret = RuleBook([rule, Rule(path="/a", require_class="gold")]).verdict("/a")
+    assert secret.opens_in_s(100.0) is None
+
+
 @pytest.mark.parametrize(
     ("agent", "manner"),
     [
@@ -445,3 +458,8 @@ def test_of_two_names_the_stricter_counts() -> None:
     found = book.verdict("/other/a")
     assert (found.hidden_until_s, found.require_class) == (30, "silver")
     assert book.verdict("/elsewhere") is NOTHING
+    both = RuleBook(
+        [Rule(path="/link/", require_class="silver"), Rule(path="/real/", require_class="gold")],
+        lambda path: path.replace("/link/", "/real/"),
+    )
+    assert both.verdict("/link/a").require_class == "gold", "that of the place where it lies"

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from policies.upkeep import BURST_BYTES
-from protocol.headers import parse_links, parse_repr_digest
+from protocol.headers import EntityTag, parse_links, parse_repr_digest
 from protocol.manifest import Source, decode_metalink, decode_sums
+from server.files.conditions import range_counts
 from server.files.transfer import (
     BodyPlan,
     Representation,
@@ -119,6 +120,19 @@ CONDITIONS: list[tuple[dict[str, str], int]] = [
     ({"If-None-Match": "ETAG", "Range": "bytes=0-1"}, 304),
     ({"If-Match": '"x"', "Range": "bytes=0-1"}, 412),
 ]
+
+
+@pytest.mark.parametrize(("age_s", "counts"), [(0.0, False), (0.9, False), (1.0, True)])
+def test_a_date_within_its_own_second_and_a_weak_tag_resume_nothing(
+    age_s: float, counts: bool
+) -> None:
+    """Two contents may share them (RFC 9110, 8.8.2.2 and 13.1.5)."""
+    mtime_s = 784_111_777
+    dated = {b"if-range": b"Sun, 06 Nov 1994 08:49:37 GMT"}
+    assert range_counts(dated, EntityTag("a"), mtime_s, mtime_s + age_s) is counts
+    weak = EntityTag("a", weak=True)
+    assert not range_counts({b"if-range": b'W/"a"'}, weak, mtime_s, mtime_s + age_s)
+    assert range_counts({b"if-range": b'"a"'}, EntityTag("a"), mtime_s, mtime_s + age_s)
 
 
 @pytest.mark.parametrize(("headers", "status"), CONDITIONS)
