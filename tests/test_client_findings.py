@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 
+import pytest
+
 from client.fetch.findings import read_findings
 from client.net.answers import Fields
-from client.net.urls import parse
+from client.net.urls import BadUrl, parse
 
 BASE = parse("http://example.test/a/file.iso")
 SHA256, SHA512 = hashlib.sha256(b"x").digest(), hashlib.sha512(b"x").digest()
@@ -39,3 +41,25 @@ def test_what_cannot_be_read_is_not_there() -> None:
         Fields([digests(sha_256=b"short"), ("Link", "<http://[>; rel=duplicate, <<>; rel")]),
     )
     assert (found.mirrors, found.metalink, found.digest, found.name) == ((), None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("at", "location", "count", "leads"),
+    [
+        ("http://a/x", "https://b/y", 1, "https://b/y"),
+        ("http://a/x", "http://b/y", 10, "http://b/y"),
+        ("https://a/x", "/y", 1, "https://a/y"),
+        ("https://a/x", "http://a/x", 1, "from https to http"),
+        ("https://a/x", "HTTP://a/x", 1, "from https to http"),
+        ("http://a/x", "http://b/y", 11, "in circles"),
+        ("http://a/x", "ftp://b/y", 1, "not an http or https URL"),
+    ],
+)
+def test_a_redirect_leads_on_but_never_into_the_open_or_in_circles(
+    at: str, location: str, count: int, leads: str
+) -> None:
+    if "://" in leads:
+        assert parse(at).redirected(location, count, 10).text == leads
+    else:
+        with pytest.raises(BadUrl, match=leads):
+            parse(at).redirected(location, count, 10)

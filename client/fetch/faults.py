@@ -228,15 +228,10 @@ def redirected(state: State, lane: int, location: str) -> Actions:
     mirror = state.mirror_of(lane)
     mirror.redirects += 1
     try:
-        if mirror.redirects > state.options.max_redirects:
-            raise BadUrl("it redirects in circles")
-        aim = mirror.at.join(location)
-        if mirror.at.scheme == "https" and aim.scheme == "http":
-            raise BadUrl("it redirects from https to http")
+        mirror.at = mirror.at.redirected(location, mirror.redirects, state.options.max_redirects)
     except BadUrl as error:
         state.reasons.append((FailureReason.PROTOCOL, str(error)))
         return drop(state, mirror, str(error))
-    mirror.at = aim
     return _connect_anew(mirror)
 
 

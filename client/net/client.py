@@ -95,11 +95,7 @@ class HttpClient:
     @staticmethod
     def _follow(method: str, at: Url, location: str, count: int) -> Url:
         try:
-            aim = at.join(location)
-            if count > _MOST_REDIRECTS:
-                raise BadUrl("it redirects in circles")
-            if at.scheme == "https" and aim.scheme == "http":
-                raise BadUrl("it redirects from https to http")
+            aim = at.redirected(location, count, _MOST_REDIRECTS)
             if method not in ("GET", "HEAD"):
                 raise BadUrl("give that URL instead")
         except BadUrl as error:

@@ -51,6 +51,18 @@ class Url:
             raise BadUrl(f"{reference!r} is not a URL: {error}") from None
         return parse(joined)
 
+    def redirected(self, location: str, count: int, most: int) -> Url:
+        """Where the answer of this URL leads, after `count` redirects; raises BadUrl.
+
+        Never from https to http: what was asked for in secret is not asked for in the open.
+        """
+        if count > most:
+            raise BadUrl("it redirects in circles")
+        aim = self.join(location)
+        if self.scheme == "https" and aim.scheme == "http":
+            raise BadUrl("it redirects from https to http")
+        return aim
+
     def file_name(self) -> str:
         """A safe name for the file: the last part of the path; empty when it has none."""
         return safe_name(unquote(self.target.split("?")[0].rpartition("/")[2]))
