@@ -143,4 +143,7 @@ deb: $(VENV)/.run
 # Known holes in what we depend on; fails too where one of them could not be looked up.
 .PHONY: audit
 audit: build/tools
-	build/tools/bin/pip-audit --strict --disable-pip --require-hashes -r requirements/run.txt
+	build/tools/bin/pip-audit --strict --disable-pip --require-hashes -r requirements/run.txt || { \
+		echo "make audit: if no vulnerability is named above, nothing was looked up: it needs the" \
+			"network's way to https://pypi.org, whose JSON pages list known vulnerabilities." >&2; \
+		exit 1; }

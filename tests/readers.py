@@ -23,6 +23,7 @@ import server.files.mediatypes
 import server.files.paths
 import server.http.parsing
 from protocol.ticket import Key, KeyRing
+from server.admin.form_body import read_form
 from server.admission import client_keys
 from server.admission.client_programs import ToolTable
 from server.http.answers import prefers_html
@@ -30,6 +31,7 @@ from server.http.cookies import read_cookie
 from server.http.phrases import phrases_for
 from server.http.proxies import ProxyHeader, TrustedProxies
 
+_FORM = "multipart/form-data; boundary=x"
 KEYS = KeyRing([Key("k1", b"0123456789abcdef")])
 #: One of each class of bytes, and pairs in which a reader that goes back would go back for ever.
 UNITS = [
@@ -37,10 +39,11 @@ UNITS = [
     b"%41", b"&", b"<", b">", b"[", b"{", b"(", b"\0", b"\r", b"\n", b"\x80", b"\xff", b"#", b"?",
     b"a=", b"a,", b" ,", b'",', b'a="', b"0-", b"0-1,", b"for=", b"for=1,", b"<a>;", b"a;q=1,",
     b'"a", ', b"W/", b"bytes=", b"\\\"", b"a b", b"[1,", b'{"a":', b"../", b"//", b"10.0.0.1,",
-    b"tidegate-visitor=", b"tidegate-ticket=a&",
+    b"tidegate-visitor=", b"tidegate-ticket=a&", b"--x\r\n\r\n", b"\r\n--x\r\na:b\r\n\r\n",
+    b"\r\n", b"; a=b;\r\n", b";name=",
 ]  # fmt: skip
 #: What lets a reader come past its first look.
-HEADS = [b"", b"bytes=", b'"', b"<", b"[", b"{", b"/", b"t2.k1.", b"for="]
+HEADS = [b"", b"--x\r\n\r\n", b"bytes=", b'"', b"<", b"[", b"{", b"/", b"t2.k1.", b"for="]
 _NAMES = ("parse_", "decode_", "split_", "valid_", "origin_", "with_", "content_type", "type_of")
 _MODULES: list[ModuleType] = [
     protocol.batch,
@@ -113,5 +116,9 @@ READERS: dict[str, Reader] = {
     "x-forwarded-for": from_proxy("x-forwarded-for"),
     "forwarded": from_proxy("forwarded"),
     "x-real-ip": from_proxy("x-real-ip"),
+    "form": lambda data: read_form("application/x-www-form-urlencoded", data),
+    "form in parts": lambda data: read_form(_FORM, data + b"\r\n--x--"),
+    "head of a part": lambda data: read_form(_FORM, b"--x\r\nContent-Disposition:" + data),
+    "kind of a form": lambda data: read_form(f"multipart/form-data{data.decode('latin-1')}", b""),
     "agent": lambda data: ToolTable().rule_for(data),
 }

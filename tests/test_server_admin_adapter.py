@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.task import Clock
 from urllib3.filepost import encode_multipart_formdata
 
 from protocol.errors import ProtocolError
-from server.admin.adapter import read_form
+from server.admin.adapter import STREAM_LIMIT, AdminHandler
+from server.admin.form_body import read_form
+from server.admin.web import Answer
 
 NAMES = st.text("abcdefghij_", min_size=1, max_size=12)
 
@@ -36,6 +42,9 @@ def test_no_bytes_break_the_reader_of_forms(body: bytes) -> None:
         ("application/x-www-form-urlencoded", b"a=1&" * 600),
         ("multipart/form-data; boundary=x", b"nothing like a form"),
         ("multipart/form-data", b"--x\r\n\r\n--x--"),
+        ("multipart/form-data; boundary=x", b"--x\r\n\r\n" * 600 + b"--x--"),
+        ("multipart/form-data; boundary=x", b"--x\r\n" + b"a: b\r\n" * 2000 + b"\r\n--x--"),
+        ("multipart/form-data; boundary=x", b"--x\r\n\r\nit never ends"),
     ],
 )
 def test_a_form_that_cannot_be_read_is_refused(kind: str, body: bytes) -> None:
@@ -46,3 +55,45 @@ def test_a_form_that_cannot_be_read_is_refused(kind: str, body: bytes) -> None:
 def test_other_bodies_are_no_forms() -> None:
     assert read_form("application/json", b"{}") == {}
     assert read_form("", b"a=1") == {}
+
+
+class Stream:
+    """The request of one that looks at the charts."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.over = False
+
+    def begin(self, status: int, _fields: object, _length: object) -> None:
+        self.status = status
+
+    def respond(self, status: int, _fields: object, _body: bytes) -> None:
+        self.status, self.over = status, True
+
+    def write(self, data: bytes) -> None:
+        """It reads all."""
+
+    def finish(self) -> None:
+        self.over = True
+
+    def on_gone(self, gone: Callable[[], None]) -> None:
+        self.leave = gone
+
+
+def test_who_opens_every_stream_keeps_nobody_from_the_charts() -> None:
+    """All others used to be told that too many pages are open."""
+    handler = AdminHandler(cast("Any", None), Clock())
+
+    def open_one(whose: str) -> Stream:
+        stream = Stream()
+        handler._write(Answer(200, follow=lambda: b"data", whose=whose), cast("Any", stream))
+        return stream
+
+    hoard = [open_one("viewer") for _ in range(STREAM_LIMIT)]
+    assert open_one("viewer").status == 503
+    operators = [open_one("operator") for _ in range(3)]
+    assert [one.over for one in operators] == [False] * 3
+    assert [one.over for one in hoard[:4]] == [True, True, True, False]
+    for stream in (*hoard[3:], *operators):
+        stream.leave()
+    assert [open_one("viewer").status for _ in range(STREAM_LIMIT)] == [200] * STREAM_LIMIT

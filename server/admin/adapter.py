@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import email
-import email.policy
-from collections.abc import Mapping
-from email.message import EmailMessage
+from collections import OrderedDict
 from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qs
 
@@ -14,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from protocol.errors import ProtocolError
+from server.admin.form_body import read_form
 from server.admin.web import Answer, Call, problem_answer
 from server.control.problems import Problem
 from server.http.clock import Clock
@@ -28,7 +25,6 @@ if TYPE_CHECKING:
 LIMITS = HttpLimits(max_body_bytes=2 * 1024 * 1024, max_connections=500)
 STREAM_LIMIT = 64
 STREAM_EVERY_S = 1.0
-_FIELDS_MOST = 500
 log = Logger()
 
 
@@ -38,7 +34,8 @@ class AdminHandler:
     def __init__(self, admin: Admin, reactor: Clock) -> None:
         self._admin = admin
         self._reactor = reactor
-        self._streams = 0
+        #: What ends the streams that are open, the oldest first, by whose they are.
+        self._streams: dict[str, OrderedDict[LoopingCall, None]] = {}
 
     def __call__(self, request: Request) -> None:
         call = read_call(request, self._admin.server.now())
@@ -53,17 +50,26 @@ class AdminHandler:
         fields = [(name.encode(), value.encode()) for name, value in answer.headers]
         if answer.follow is None:
             request.respond(answer.status, fields, answer.body)
-        elif self._streams >= STREAM_LIMIT:
+        elif not self._has_room(answer.whose):
             full = Problem(503, "Too many pages are open.", headers=(("retry-after", "10"),))
             self._write(problem_answer(full), request)
         else:
             self._stream(answer, fields, request)
 
+    def _has_room(self, whose: str) -> bool:
+        """Whether one more may stream: if need be, the oldest stream of who has most ends."""
+        if sum(map(len, self._streams.values())) < STREAM_LIMIT:
+            return True
+        most = max(self._streams.values(), key=len)
+        if len(most) <= len(self._streams.get(whose, ())) + 1:
+            return False
+        next(iter(most)).stop()
+        return True
+
     def _stream(self, answer: Answer, fields: list[tuple[bytes, bytes]], request: Request) -> None:
         """Write what `follow` gives once a second until it gives nothing or the client leaves."""
         follow = answer.follow
         assert follow is not None
-        self._streams += 1
 
         def tick() -> None:
             data = follow()
@@ -74,9 +80,13 @@ class AdminHandler:
 
         loop = LoopingCall(tick)
         loop.clock = cast(IReactorTime, self._reactor)
+        own = self._streams.setdefault(answer.whose, OrderedDict())
+        own[loop] = None
 
         def ended(_result: object) -> None:
-            self._streams -= 1
+            del own[loop]
+            if not own and self._streams.get(answer.whose) is own:
+                del self._streams[answer.whose]
             request.finish()
 
         def leave() -> None:
@@ -108,27 +118,3 @@ def read_call(request: Request, now: float) -> Call:
         peer=request.client_address,
         secure=request.is_tls,
     )
-
-
-def read_form(kind: str, body: bytes) -> Mapping[str, list[bytes]]:
-    """A form's fields, of either encoding; empty for every other kind of body."""
-    if kind.startswith("application/x-www-form-urlencoded"):
-        try:
-            pairs = parse_qs(body, keep_blank_values=True, max_num_fields=_FIELDS_MOST)
-        except ValueError:
-            raise ProtocolError("The form has too many fields.", code="bad-form") from None
-        return {name.decode("utf-8", "replace"): values for name, values in pairs.items()}
-    if not kind.startswith("multipart/form-data"):
-        return {}
-    head = f"Content-Type: {kind}\r\n\r\n".encode("latin-1", "replace")
-    found: dict[str, list[bytes]] = {}
-    message: EmailMessage = email.message_from_bytes(head + body, policy=email.policy.HTTP)
-    parts = list(message.iter_parts()) if message.is_multipart() else []
-    if not parts or len(parts) > _FIELDS_MOST:
-        raise ProtocolError("The form cannot be read.", code="bad-form")
-    for part in parts:
-        name = part.get_param("name", header="content-disposition")
-        value = part.get_payload(decode=True)
-        if isinstance(name, str) and isinstance(value, bytes):
-            found.setdefault(name, []).append(value)
-    return found

@@ -183,7 +183,7 @@ async def history(ask: HandlerCall) -> Answer:
 async def live(ask: HandlerCall) -> Answer:
     """One event a second with the newest point of every chart."""
     headers = (("content-type", "text/event-stream"), ("x-accel-buffering", "no"))
-    return Answer(200, headers=headers, follow=follower(ask))
+    return Answer(200, headers=headers, follow=follower(ask), whose=ask.principal.owner.name)
 
 
 def follower(ask: HandlerCall) -> Callable[[], bytes]:

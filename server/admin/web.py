@@ -83,12 +83,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer; `follow` makes it an endless stream of events instead of `body`."""
+    """A whole answer; `follow` makes it an endless stream of events instead of `body`.
+
+    `whose` it is says which user's part of all streams it counts in.
+    """
 
     status: int
     body: bytes = b""
     headers: tuple[tuple[str, str], ...] = ()
     follow: Callable[[], bytes] | None = None
+    whose: str = ""
 
 
 def json_answer(value: object, status: int = 200, *headers: tuple[str, str]) -> Answer:
