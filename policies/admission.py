@@ -29,8 +29,10 @@ import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 
 from policies.contract import (
+    ELSEWHERE,
     Admit,
     Advance,
     Decision,
@@ -361,7 +363,7 @@ class HookedAdmission:
 
     def _join_crowd(self, row: int, network: str, now: float) -> None:
         if network:
-            network = sys.intern(network)
+            self.queue.table.network[row] = network = sys.intern(network)
             slots, shares = self.policy.large_slots(), self._room.network_shares
             number = self.queue.table.number[row]
             back = self.crowds.is_behind(number, network, slots, shares, now)
@@ -372,6 +374,7 @@ class HookedAdmission:
     def _leave_crowd(self, row: int) -> None:
         """This ticket has a share of its own from now on."""
         self.crowds.remove(self.queue.table.number[row])
+        self.queue.table.network[row] = ""
         if self.queue.stands_back(row):
             self.queue.come_forward(row)
 
@@ -949,14 +952,37 @@ class HookedAdmission:
         """See `AdmissionPolicy.changes`."""
         return self.queue.changes()
 
+    def holds(self, client: str, file: str) -> bool:
+        """See `AdmissionPolicy.holds`."""
+        return self.queue.find(client, file) is not None
+
     def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
         """See `AdmissionPolicy.restore`."""
-        queue, rows = self.queue, tuple(rows)
-        queue.restore(rows, now, now + self.settings.ticket_ttl_s, self.is_large)
+        queue, rows = self.queue, sorted(rows, key=itemgetter(0))
+        if not self._room.network_shares:
+            rows = [row._replace(stands_back=False) for row in rows]
         for row in rows:
-            if row.number in queue.table.rows:
-                self.crowds.restore(row.number)
+            self._make_room(row, now)
+        queue.restore(rows, now, now + self.settings.ticket_ttl_s, self.is_large)
+        for one in rows:
+            at = queue.table.rows.get(one.number)
+            if at is not None:
+                back = queue.stands_back(at)
+                self.crowds.restore(one.number, queue.table.network[at], back=back)
         queue.next_number = max(queue.next_number, next_number)
+
+    def _make_room(self, ticket: TicketRow, now: float) -> None:
+        """A node without a leader gave its client this place before we gave it a younger one.
+
+        So it goes where a request reached us whose answer did not reach the node any more.
+        """
+        if ticket.number < ELSEWHERE or ticket.number in self.queue.table.rows:
+            return
+        row, table = self.queue.find(ticket.client, ticket.file), self.queue.table
+        if row is None or table.polls[row]:
+            return
+        if table.number[row] < ELSEWHERE and table.issued_s[row] >= ticket.issued_s:
+            self._end_ticket(row, TicketState.WITHDRAWN, now)
 
     def snapshot(self, now: float) -> Snapshot:
         """See `AdmissionPolicy.snapshot`."""

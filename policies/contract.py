@@ -140,6 +140,9 @@ class TicketRow(NamedTuple):
     polls: int = 0
     early_polls: int = 0
     priority_class: str = ""
+    #: The crowd that it counts with, and whether it stands back there (`policies.crowds`).
+    network: str = ""
+    stands_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +256,10 @@ class PolicyView(Protocol):
 
     def ticket(self, number: int) -> TicketRow | None:
         """The ticket as it stands; None when it was never issued or is long over."""
+        ...
+
+    def holds(self, client: str, file: str) -> bool:
+        """Whether this client has a place for this file."""
         ...
 
     def place(self, ticket: int) -> int | None:

@@ -52,7 +52,7 @@ class Crowds:
     )
 
     def __init__(self) -> None:
-        #: Tickets of an earlier run: they may be of any crowd.
+        #: Tickets of an earlier run of which no network is known: they may be of any crowd.
         self.unknown: set[int] = set()
         #: Tickets in front and leases with a slot, and leases that lost theirs, by network.
         self._in_front: Counter[str] = Counter()
@@ -111,9 +111,16 @@ class Crowds:
         else:
             self._front(number, network)
 
-    def restore(self, number: int) -> None:
-        """A ticket of an earlier run: whose it is nobody knows until its client asks again."""
-        if number not in self._of:
+    def restore(self, number: int, network: str, *, back: bool) -> None:
+        """A ticket of an earlier run stands as it stood, so that nobody's place grows by it.
+
+        Of one without a network nobody knows whose it is.
+        """
+        if number in self._of:
+            return
+        if network:
+            self.add(number, network, back=back)
+        else:
             self.unknown.add(number)
 
     def remove(self, number: int) -> None:

@@ -39,7 +39,10 @@ def test_the_store_says_the_same_in_postgresql(url: str) -> None:
     database.migrate()
     database.migrate()
     rows = [
-        TicketRow(n, "c", "/f", 9, 9, 1.0, float(n), TicketState.WAITING, float(n))
+        TicketRow(
+            *(n, f'"c\\{n}é', "/f\n", 9, 2**52 + n, 0.1, 1e9 + n / 7, TicketState.WAITING, 1e9),
+            *(n % 3, 0, "staff", "2001:db8::/48" if n % 2 else "", n % 4 == 1),
+        )
         for n in range(1, 1200)
     ]
     with database.session.begin() as session:

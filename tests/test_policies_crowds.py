@@ -7,7 +7,7 @@ import random
 import pytest
 
 from policies.admission import HookedAdmission
-from policies.contract import Admit, Job, Wait
+from policies.contract import ELSEWHERE, Admit, Job, TicketRow, TicketState, Wait
 from policies.crowds import Crowds
 from policies.registry import make_policy
 from policies.settings import PolicySettings
@@ -171,6 +171,59 @@ def test_without_tickets_a_full_crowd_gives_way_to_who_has_asked(name: str) -> N
     # Nobody else has asked for long: it may have all slots.
     policy.release(2, 4.0, True)
     assert isinstance(policy.offer(job(21, crowd=True), 100.0), Admit)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_places_told_before_a_restart_grow_by_the_downloads_that_broke_off_at_most(
+    seed: int,
+) -> None:
+    drawn = random.Random(seed)
+    policy, now = server(), 0.0
+    policy.changes()
+    journal: dict[int, TicketRow] = {}
+    for number in range(150):
+        now += drawn.uniform(0.0, 1.0)
+        crowd, known = drawn.random() < 0.7, drawn.random() < 0.1
+        policy.offer(job(number, crowd=crowd, known=known), now)
+        if drawn.random() < 0.4:
+            policy.release(drawn.choice(list(policy.leases())).lease, now, True)
+        for ticket in policy.advance(now).call:
+            row = policy.ticket(ticket)
+            assert row is not None
+            client = row.client
+            policy.offer(job(int(client[1:]), crowd=client[0] == "a"), now, ticket)
+        journal |= {row.number: row for row in policy.changes()}
+    places = {row.number: policy.place(row.number) for row in policy.tickets()}
+    assert sum(row.stands_back for row in policy.tickets()) > 5
+    after = server()
+    after.restore(journal.values(), now, 1_000)
+    running = sum(row.state is TicketState.STARTED for row in journal.values())
+    for ticket, place in places.items():
+        assert (after.place(ticket) or 0) <= (place or 0) + running
+    # And the crowd has what it had: one who comes now goes before those that stand back.
+    honest = after.offer(job(500, crowd=False), now)
+    assert isinstance(honest, Wait)
+    assert (honest.place or 0) < len(list(after.tickets())) - 5
+
+
+def test_the_older_of_two_places_that_leader_and_node_gave_one_client_stays() -> None:
+    policy = server()
+    fill(policy, 40, 0.0, crowd=False)
+    mine = next(row for row in policy.tickets() if row.client == "h35")
+    theirs = mine._replace(number=ELSEWHERE + 5, issued_s=-1.0)
+    # Its owner has asked with it again: it was told.
+    policy.offer(job(35, crowd=False), 1.0, mine.number)
+    policy.restore([theirs], 2.0, 1)
+    assert policy.ticket(theirs.number) is None
+    other = next(row for row in policy.tickets() if row.client == "h36")
+    before = policy.place(other.number) or 0
+    policy.restore([other._replace(number=ELSEWHERE + 6, issued_s=-1.0)], 2.0, 1)
+    assert policy.holds("h36", "/f")
+    assert 0 < (policy.place(ELSEWHERE + 6) or 0) < before
+    ended = policy.ticket(other.number)
+    assert ended is not None
+    assert ended.state is TicketState.WITHDRAWN
+    assert sum(row.client == "h36" for row in policy.tickets()) == 1
 
 
 def test_ten_crowds_share_the_part_of_one() -> None:

@@ -32,6 +32,8 @@ TICKETS = st.lists(
         polls=st.sampled_from([0, 3, 1 << 20]),
         early_polls=st.sampled_from([0, 2, 1 << 20]),
         priority_class=st.sampled_from(["", "staff"]),
+        network=st.sampled_from(["", "10.0.1.0/24", "10.0.2.0/24"]),
+        stands_back=st.booleans(),
     ),
     max_size=40,
 )

@@ -321,6 +321,22 @@ def test_tickets_of_a_node_without_a_leader_have_a_place_by_their_time_at_the_ne
     assert numbers[-1] < ELSEWHERE
 
 
+def test_who_has_an_older_place_from_a_node_is_not_sent_away_with_the_leaders() -> None:
+    """The leader's answer had not reached the node, which gave a place of its own meanwhile."""
+    house = FleetHouse(slots=1)
+    house.ask_at(0, "192.0.2.1")
+    mine = house.ask_at(0, "192.0.2.2")
+    row = next(row for row in house.gate.policy.tickets())
+    older = house.gate.on_wall_clock(row)._replace(number=ELSEWHERE + 7)
+    house.gate.take_up([older._replace(issued_s=older.issued_s - 1.0)])
+    assert [row.number for row in house.gate.policy.tickets()] == [ELSEWHERE + 7]
+    again = house.ask_at(1, "192.0.2.2", token=mine.token)
+    assert (again.connection.status, again.connection.fields["tidegate-place"]) == (503, "1")
+    assert again.token != mine.token
+    house.ask_at(1, "192.0.2.2", token=again.token)
+    assert [row.number for row in house.gate.policy.tickets()] == [ELSEWHERE + 7]
+
+
 def test_what_started_without_a_leader_is_told_to_the_next_and_takes_nobodys_place() -> None:
     house = FleetHouse(slots=8)
     first = house.ask_at(0, "192.0.2.1")

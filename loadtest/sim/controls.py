@@ -125,6 +125,10 @@ class ProcessorSharing:
         """There are no tickets."""
         return None
 
+    def holds(self, client: str, file: str) -> bool:
+        """There are no tickets."""
+        return False
+
     def place(self, ticket: int) -> int | None:
         """It keeps no places."""
         return None

@@ -19,6 +19,9 @@ STATES = tuple(TicketState)
 MOST_POLLS = (1 << 16) - 1
 CODES = {state: code for code, state in enumerate(STATES)}
 _WAITING = CODES[TicketState.WAITING]
+_QUEUED = (_WAITING, CODES[TicketState.READY])
+#: Added to the key of a ticket that stands back; beyond every key that a policy gives.
+BACK = 1e15
 #: Rows that a full table grows by, as each column has a price of its own.
 _MORE = 256
 
@@ -39,6 +42,7 @@ class TicketTable:
         "issued_s",
         "key",
         "mark",
+        "network",
         "number",
         "polls",
         "present",
@@ -63,6 +67,8 @@ class TicketTable:
         self.remaining = array("q")
         self.weight = array("d")
         self.priority_class: list[str] = []
+        #: The crowd that a stranger's ticket counts with, see `policies.crowds`.
+        self.network: list[str] = []
         self.issued_s = array("d")
         self.changed_s = array("d")
         #: Order in the queue, see `TicketQueue`.
@@ -120,7 +126,7 @@ class TicketTable:
         count, first = max(missing, _MORE), len(self.number)
         for column in self._numeric():
             column.frombytes(bytes(count * column.itemsize))
-        for names in (self.client, self.file, self.priority_class):
+        for names in (self.client, self.file, self.priority_class, self.network):
             names.extend(repeat("", count))
         self.mark[first:] = array("d", repeat(math.inf, count))
         self.state.extend(repeat(_WAITING, count))
@@ -131,7 +137,7 @@ class TicketTable:
     def drop(self, number: int) -> None:
         """Forget the ticket and free its row."""
         row = self.rows.pop(number)
-        self.client[row] = self.file[row] = self.priority_class[row] = ""
+        self.client[row] = self.file[row] = self.priority_class[row] = self.network[row] = ""
         self.key[row] = 0.0
         self.mark[row] = math.inf
         self.raw[row] = self.away[row] = self.expected[row] = self.bound[row] = 0.0
@@ -155,6 +161,8 @@ class TicketTable:
             polls=self.polls[row],
             early_polls=self.early[row],
             priority_class=self.priority_class[row],
+            network=self.network[row],
+            stands_back=self.key[row] >= BACK and self.state[row] in _QUEUED,
         )
 
     def _numeric(self) -> tuple[array[Any], ...]:

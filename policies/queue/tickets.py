@@ -25,7 +25,7 @@ from operator import itemgetter
 from policies.contract import ELSEWHERE, Job, Ranked, TicketRow, TicketState
 from policies.queue.deadlines import Deadlines
 from policies.queue.ranked import RankedList
-from policies.queue.table import CODES, MOST_POLLS, TicketTable
+from policies.queue.table import BACK, CODES, MOST_POLLS, TicketTable
 from policies.queue.turns import IssueTimes
 
 WAITING = CODES[TicketState.WAITING]
@@ -35,9 +35,6 @@ _LIVE = (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
 
 #: How many tickets that are over are remembered, to tell a used one from an unknown one.
 _REMEMBERED = 10_000
-
-#: Added to the key of a ticket that stands back; beyond every key that a policy gives.
-BACK = 1e15
 
 #: What an order of turn is made from; see `policies.hooks.Policy.rank`.
 Rank = Callable[[Ranked], float]
@@ -132,10 +129,12 @@ class TicketQueue:
     def stand_back(self, row: int) -> None:
         """Put a ticket behind all that do not stand back."""
         self.set_key(row, self.table.key[row] + BACK)
+        self._note(self.table.number[row])
 
     def come_forward(self, row: int) -> None:
         """A ticket that stands back does so no longer."""
         self.set_key(row, self._key_of(row))
+        self._note(self.table.number[row])
 
     def forward_ready(self) -> int:
         """How many ready tickets do not stand back."""
@@ -247,9 +246,8 @@ class TicketQueue:
         sizes: list[int] = []
         ready: list[tuple[float, int]] = []
         for ticket in ordered:
-            number, client, file, size, left, weight, issued_s, state, _, polls, early, word = (
-                ticket
-            )
+            number, client, file, size, left, weight, issued_s, state, _, polls, early = ticket[:11]
+            word, network, back = ticket[11:]
             if number in known or number in ended:
                 continue
             if state not in _LIVE:
@@ -262,9 +260,13 @@ class TicketQueue:
                 table.polls[row] = min(polls, MOST_POLLS)
             if early:
                 table.early[row] = min(early, MOST_POLLS)
+            if network:
+                table.network[row] = sys.intern(network)
             turn = turns.taken_up(number, issued_s)
             key = rank(Ranked(turn, size, left, weight, issued_s))
             first = state is TicketState.STARTED or not is_large(size)
+            if back and network and not first:
+                key += BACK
             if first or state is TicketState.READY:
                 if first:
                     key = -math.inf

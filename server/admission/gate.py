@@ -346,6 +346,9 @@ class Gate:
             return self.leases.offer(visit.job)
         if self.policy.ticket(ticket.number) is None:
             if self.parts.numbers.is_over(ticket.number):
+                # A place that it has from elsewhere may have taken this one's room.
+                if self.policy.holds(visit.job.client, visit.job.file):
+                    return self.leases.offer(visit.job)
                 return Refuse(Reason.TICKET_USED)
             # The signature proves a ticket that the journal lost: it gets its place back.
             self._take_up(

@@ -7,10 +7,26 @@ import gc
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Executable, Select, and_, delete, func, not_, or_, select
+import msgspec
+from sqlalchemy import (
+    JSON,
+    ColumnElement,
+    Executable,
+    Select,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    column,
+    delete,
+    func,
+    not_,
+    or_,
+    select,
+)
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
 
@@ -29,11 +45,10 @@ _COLUMNS = TicketRow._fields
 #: Where the state stands among them, and its values by their words.
 _STATE = _COLUMNS.index("state")
 _STATES = {state.value: state for state in TicketState}
-_values_of = attrgetter(*_COLUMNS)
 #: What a later row of a ticket changes; who it is for and what it is about stays.
 _CHANGING = (
     *("remaining_bytes", "weight", "priority_class", "state", "changed_s"),
-    *("polls", "early_polls"),
+    *("polls", "early_polls", "network", "stands_back"),
 )
 
 
@@ -67,18 +82,35 @@ def _insert_of(dialect: str) -> type[sqlite.Insert] | type[postgresql.Insert]:
 def _upsert(dialect: str) -> Executable:
     # Building it costs more than writing a few rows with it.
     statement = _insert_of(dialect)(TicketRecord.__table__)  # type: ignore[arg-type]
+    if dialect == "postgresql":
+        statement = statement.from_select(_COLUMNS, _rows_of_json())
     changed = {name: statement.excluded[name] for name in _CHANGING}
     return statement.on_conflict_do_update(index_elements=[TicketRecord.number], set_=changed)
+
+
+def _rows_of_json() -> Select[Any]:
+    """The rows of the parameter `rows`: one text for all, where a driver would bind each value."""
+    table = TicketRecord.__table__
+    text = cast(bindparam("rows", type_=Text), JSON)
+    columns = [column(name, table.c[name].type) for name in _COLUMNS]
+    found = func.json_to_recordset(text).table_valued(*columns)
+    named = found.render_derived(with_types=True)
+    return select(*(named.c[name] for name in _COLUMNS))
 
 
 def write_tickets(session: Session, rows: Iterable[TicketRow]) -> None:
     """Insert or overwrite one row per ticket; of several rows of a ticket the last one counts."""
     latest = {row.number: row for row in rows}
-    if latest:
-        # The rows are parameters: with their values in the statement itself its compiling costs
-        # ten times the writing.
-        parameters = [dict(zip(_COLUMNS, _values_of(row), strict=True)) for row in latest.values()]
-        session.connection().execute(_upsert(session.get_bind().dialect.name), parameters)
+    if not latest:
+        return
+    # The rows are parameters: with their values in the statement itself its compiling costs
+    # ten times the writing.
+    parameters = [dict(zip(_COLUMNS, row, strict=True)) for row in latest.values()]
+    dialect = session.get_bind().dialect.name
+    values: Any = parameters
+    if dialect == "postgresql":
+        values = {"rows": msgspec.json.encode(parameters).decode()}
+    session.connection().execute(_upsert(dialect), values)
 
 
 def reserve_numbers(session: Session, below: int) -> None:

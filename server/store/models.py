@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Index, Integer, SmallInteger, String, Text
+from sqlalchemy import JSON, BigInteger, Index, Integer, SmallInteger, String, Text, false
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 #: SQLite numbers its rows only in a column that says INTEGER.
@@ -35,6 +35,8 @@ class TicketRecord(Base):
     polls: Mapped[int]
     early_polls: Mapped[int]
     priority_class: Mapped[str] = mapped_column(String(32), server_default="")
+    network: Mapped[str] = mapped_column(String(64), server_default="")
+    stands_back: Mapped[bool] = mapped_column(server_default=false())
 
     __table_args__ = (Index("tickets_by_turn", "state", "number"),)
 
