@@ -160,7 +160,7 @@ class RemoteConnection:
         self.factory = _Exchange(proxies)
         self.node = node
         self.number = number
-        self.request = Request(
+        request = Request(
             cast(Any, self),
             asked.method,
             asked.target,
@@ -168,7 +168,9 @@ class RemoteConnection:
             body=asked.body,
             http10=asked.http10,
         )
-        self.request.dripped = asked.dripped
+        request.dripped = asked.dripped
+        #: None once it is over.
+        self.request: Request | None = request
         self.transfer: RemoteTransfer | None = None
 
     @property
@@ -227,20 +229,24 @@ class RemoteConnection:
             return
         if self.transfer is not None:
             self.transfer.ended(self.transfer.delivered_bytes(), False)
-        if not self.request.finished:
-            self.request.ended(gone=True)
+        self._end(gone=True)
 
     def body_ended(self, delivered_bytes: int, complete: bool) -> None:
         """The node has sent the body, or as much of it as there was to be."""
         self.node.remote.pop(self.number, None)
         if self.transfer is not None:
             self.transfer.ended(delivered_bytes, complete)
-        if not self.request.finished:
-            self.request.ended(gone=False)
+        self._end(gone=False)
 
     def _over(self) -> None:
         self.node.remote.pop(self.number, None)
-        self.request.ended(gone=False)
+        self._end(gone=False)
+
+    def _end(self, *, gone: bool) -> None:
+        """Let go of the request: each has the other, and only the collector would find them."""
+        request, self.request = self.request, None
+        if request is not None:
+            request.ended(gone=gone)
 
 
 class RemoteTransfer:
@@ -653,6 +659,7 @@ class Leader:
         remote = RemoteConnection(node, message.number, message.request, self._proxies)
         node.remote[message.number] = remote
         request = remote.request
+        assert request is not None
         try:
             if isinstance(message, Ask):
                 self._home.route(request)
@@ -665,7 +672,7 @@ class Leader:
             elif isinstance(message, Register):
                 self._home.register(request, representation(message.file))
             else:
-                self._enter_body(remote, message)
+                self._enter_body(remote, request, message)
         except ProtocolError as error:
             again = [(b"Retry-After", b"5")] if error.status == 503 else []
             request.refuse(error.status, error.code, str(error), again)
@@ -673,20 +680,19 @@ class Leader:
             _log.failure("a node's request failed")
             request.refuse(500, "internal-error", "The server failed; this was logged.")
 
-    def _enter_body(self, remote: RemoteConnection, message: Enter) -> None:
+    def _enter_body(self, remote: RemoteConnection, request: Request, message: Enter) -> None:
         node, number, plan = remote.node, remote.number, body_plan(message.plan)
 
         def start(listener: TransferListener, headers: Sequence[Header] = ()) -> RemoteTransfer:
             share = listener.share
             number_of_share = id(share) if share is not None else 0
-            asked = remote.request
             node.send(
                 Start(
                     number,
                     tuple(headers),
                     number_of_share,
-                    asked.waited_s,
-                    asked.priority_class,
+                    request.waited_s,
+                    request.priority_class,
                     share is not None and share.counts_body,
                 )
             )
@@ -696,7 +702,7 @@ class Leader:
             return remote.transfer
 
         rep = representation(message.file)
-        self._home.enter(remote.request, rep, plan, start)
+        self._home.enter(request, rep, plan, start)
         if message.running and remote.transfer is None and remote.alive:
             node.send(Pause(number))
 
