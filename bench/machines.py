@@ -346,7 +346,7 @@ def failover(tickets: int, rounds: int, lease: float, prefix: str) -> None:
     """The time from the loss of the leader to the first answer of the next."""
     ways = ["process killed", "process stopped", "machine killed"]
     times: dict[str, list[float]] = {}
-    kept = asked = 0
+    kept = grew = untold = 0
     with contextlib.ExitStack() as stack:
         spaces = stack.enter_context(Spaces(3, prefix)) if Spaces.enter() else None
         if spaces is not None:
@@ -379,8 +379,10 @@ def failover(tickets: int, rounds: int, lease: float, prefix: str) -> None:
             after = first | asyncio.run(_places(other.url, clients[1:]))
             # Who started has left again: there is no place to be kept.
             waited = {client: place for client, place in before.items() if place}
-            asked += len(waited)
-            kept += sum(after.get(client, 10**9) <= place for client, place in waited.items())
+            told = {client: after[client] for client in waited if client in after}
+            untold += len(waited) - len(told)
+            grew += sum(place > waited[client] for client, place in told.items())
+            kept += sum(place <= waited[client] for client, place in told.items())
             make_good()
             time.sleep(1.0)
     lost = f"leader lost ({tickets} tickets)"
@@ -389,7 +391,7 @@ def failover(tickets: int, rounds: int, lease: float, prefix: str) -> None:
         for what, found in times.items()
     ]
     click.echo(markdown.table((lost, "first answer after, s: median", "worst"), lines))
-    click.echo(f"{kept} of {asked} places were kept.")
+    click.echo(f"{kept} places were kept, {grew} grew, {untold} clients were told none.")
 
 
 def _wait_for_leader(database: Database, fleet: list[BenchMachine]) -> BenchMachine:
