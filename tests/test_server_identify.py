@@ -261,6 +261,16 @@ def test_a_proof_counts_when_it_is_older_than_the_rush() -> None:
     assert evidence.knows(client(since_s=1500.0), later)
 
 
+def test_a_restart_in_a_rush_makes_nobody_known_who_came_in_it() -> None:
+    evidence = Evidence()
+    evidence.resume(100.0, 500.0)
+    inside, before = client(since_s=100.0), client(since_s=99.0)
+    assert not evidence.knows(inside, 501.0)
+    assert evidence.knows(before, 501.0)
+    evidence.waits(510.0)
+    assert not evidence.knows(inside, 511.0)
+
+
 def test_bytes_taken_count_and_wasted_places_count_against_a_name() -> None:
     evidence = Evidence()
     evidence.took("192.0.2.1#a", 1000, 1 << 30, 998.0)

@@ -45,6 +45,10 @@ class Evidence:
             self._aged = 0
         self._waited_s = now
 
+    def resume(self, began_s: float, now: float) -> None:
+        """Those who wait now have waited for a server before this one, since then."""
+        self._rush_s, self._waited_s = began_s, now
+
     def took(self, key: str, taken_bytes: int, wanted_bytes: int, now: float) -> None:
         """A download has taken so much of what it wanted."""
         if _in_earnest(taken_bytes, wanted_bytes):

@@ -172,6 +172,11 @@ class Gate:
 
     def open(self, rows: Iterable[TicketRow] = ()) -> None:
         """Take up the tickets of an earlier run and begin to tick."""
+        rows = tuple(rows)
+        if rows:
+            # Or all who wait would show a proof that is older than the rush.
+            began_s = min(row.issued_s for row in rows)
+            self.parts.evidence.resume(began_s, self.parts.wall())
         self.leases.open(rows)
 
     def apply(self, name: str, settings: PolicySettings) -> None:
