@@ -553,11 +553,12 @@ class Gate:
             download = self._begin(admit, job, rep)
         else:
             download.renew(rep, job.remaining_bytes)
-        if admit.ticket is None or admit.joined or visit.proof.ticket is not None:
-            self._send(visit, admit, download)
+        if visit.request.finished:
+            self.leases.left(download)
         else:
-            # Its ticket is new, and what a client was told must survive a crash.
-            self.parts.journal.after_commit(lambda: self._send(visit, admit, download))
+            # A new ticket is journalled while its bytes leave: its token proves it as well, and the
+            # last of them wait for its end to be on record (`LeaseManager.ending`).
+            self._send(visit, admit, download)
 
     def _begin(self, admit: Admit, job: Job, rep: Representation | None) -> LeasedDownload:
         now = self.now()
@@ -566,13 +567,6 @@ class Gate:
         return self.leases.begin(LeasedDownload(admit, job, rep, now, waited_s))
 
     def _send(self, visit: AdmissionRequest, admit: Admit, download: LeasedDownload) -> None:
-        if self.downloads.get(admit.lease) is not download:
-            # It was cut off meanwhile.
-            self._decided(visit, self.leases.offer(visit.job))
-            return
-        if visit.request.finished:
-            self.leases.left(download)
-            return
         visit.request.waited_s = download.waited_s
         visit.request.priority_class = visit.proof.priority_class
         headers: list[Header] = [
