@@ -535,7 +535,9 @@ def test_a_listening_socket_waits_when_no_descriptor_is_left(
     port = bench.front.listen_tcp("127.0.0.1", 0)
     noted: list[str] = []
     monkeypatch.setattr("server.http.front._log.warn", lambda text, **k: noted.append(text))
-    with socket.create_connection(("127.0.0.1", port.number)):
+    with socket.create_connection(("127.0.0.1", port.number)) as client:
+        # One that says nothing is the kernel's for a second (`TCP_DEFER_ACCEPT`).
+        client.sendall(b"G")
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         lowest = os.dup(0)
         os.close(lowest)

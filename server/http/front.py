@@ -135,6 +135,7 @@ class Front:
         if sock.family != socket.AF_UNIX:
             # Connections inherit it.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
         sock.setblocking(False)
         sock.listen(_BACKLOG)
         port = self._ports[sock.fileno()] = Port(self, sock, tls, path)
