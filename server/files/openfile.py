@@ -84,6 +84,21 @@ def at_hand(fd: int, start: int, stop: int) -> bool:
     return True
 
 
+def read_at_hand(fd: int, start: int, into: memoryview) -> int:
+    """Fill this with bytes from there, without waiting for a disk; how many there were.
+
+    Where nobody can say whether it would wait, it may. Raises OSError.
+    """
+    try:
+        return os.preadv(fd, (into,), start, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return 0
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        return os.preadv(fd, (into,), start)
+
+
 class OpenFile:
     """One content of one file, open for reading, shared by all who send it.
 

@@ -43,6 +43,8 @@ _LONG_BYTES = 2 << 20
 #: So much of what was found in the page cache is sent before more of it is looked for.
 _PROBED_BYTES = 128 * 1024
 _TAIL_BYTES = 1024
+#: What is read at once to be copied, and offered at once: TLS must be offered the same bytes again.
+_READ_BYTES = 256 * 1024
 _COPY_BYTES = 64 * 1024
 #: No bound on what lies unsent in the kernel is above this: its own is no larger.
 _UNSENT_BYTES = 4 << 20
@@ -544,7 +546,10 @@ class BodySender:
             if sent == 0:
                 self.abort("the file became shorter while it was sent")
             return asked, sent
-        asked = self._stuck_bytes or min(left, most_bytes, _COPY_BYTES)
+        asked = self._stuck_bytes or min(left, most_bytes, _READ_BYTES)
+        if self.sent_bytes + asked == self.total_bytes:
+            # What waits for the listener, and is read once more where it waits for room, is short.
+            asked = self._stuck_bytes or (asked - 1) % _COPY_BYTES + 1
         if self.sent_bytes + asked == self.total_bytes and not self._may_end():
             return 0, 0
         if isinstance(piece, bytes):
@@ -559,11 +564,32 @@ class BodySender:
             if len(chunk) < asked:
                 self.abort("the file became shorter while it was sent")
                 return 0, 0
+        return asked, self._send_chunk(chunk)
+
+    def _send_chunk(self, chunk: bytes) -> int:
+        """Send what was read, as much as the socket takes."""
+        connection = self._request.connection
+        sock, size = connection.socket, len(chunk)
+        if size <= _COPY_BYTES:
+            try:
+                sent = int(sock.send(chunk))
+            except BLOCKED:
+                if connection.is_tls:
+                    self._stuck_bytes = size
+                raise
+            self._stuck_bytes = 0
+            return sent
+        view, sent = memoryview(chunk), 0
         try:
-            sent = connection.socket.send(chunk)
+            while sent < size:
+                step = view[sent : sent + _COPY_BYTES]
+                went = sock.send(step)
+                sent += went
+                if went < len(step):
+                    break
         except BLOCKED:
             if connection.is_tls:
-                self._stuck_bytes = asked
-            raise
-        self._stuck_bytes = 0
-        return asked, sent
+                self._stuck_bytes = len(step)
+            if not sent:
+                raise
+        return sent

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
 from protocol.errors import ProtocolError
-from server.files.openfile import OpenFile, TagOf, at_hand, key_of, local_tag
+from server.files.openfile import OpenFile, TagOf, key_of, local_tag, read_at_hand
 from server.files.paths import url_of
 from server.files.transfer import FileKey, Representation
 
@@ -33,6 +33,7 @@ _NOT_THERE = frozenset(
 )
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _AGAIN = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_ROOM_BYTES = 16 * 1024
 _FILE = _AGAIN | os.O_NOFOLLOW
 
 
@@ -132,6 +133,8 @@ class Tree:
         self._open: OrderedDict[bytes, OpenFile] = OrderedDict()
         #: Device and inode of a folder, and a name in it that is nobody's business.
         self._private: set[tuple[int, int, bytes]] = set()
+        #: Where `read_again` reads to.
+        self._room = memoryview(bytearray(_ROOM_BYTES))
 
     def keep_private(self, paths: Iterable[str | bytes]) -> None:
         """Never show these, should they lie in the tree: keys, the queue, the configuration.
@@ -208,12 +211,14 @@ class Tree:
             fd = os.open(self._prefix + path, _AGAIN)
         except (OSError, ValueError):
             return None
+        if stop - start > len(self._room):
+            self._room = memoryview(bytearray(stop - start))
+        room = self._room[: stop - start]
         try:
-            if key_of(os.fstat(fd)) != key or not at_hand(fd, start, stop):
+            # Compared after it was read: then it was this file, and nobody had written to it.
+            if read_at_hand(fd, start, room) < len(room) or key_of(os.fstat(fd)) != key:
                 return None
-            data = os.pread(fd, stop - start, start)
-            # Written to meanwhile, or read in pieces as some file systems do: the strict way, then.
-            return data if len(data) == stop - start and key_of(os.fstat(fd)) == key else None
+            return bytes(room)
         except OSError:
             return None
         finally:
