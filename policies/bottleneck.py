@@ -42,11 +42,11 @@ _TRIAL_S, _TRIAL_MOST_S = 0.75, 6.0
 #: Comings and goings are compared over windows of the first, seconds, and count for the second.
 #: They tell something when the squares of what came and went, in parts of the goodput, sum up to
 #: so much, and if those who stayed moved by so much of it the other way.
-_SPAN_S, _EVIDENCE_S = 0.75, 8.0
+_SPAN_S, _EVIDENCE_S = 0.5, 8.0
 _ENOUGH, _SLOPE_FULL, _SLOPE_NOT = 0.1, 0.6, 0.3
 #: Less is enough to find a line when the whole stood still meanwhile: so many looks, so much, and
 #: so many times the squares of what the goodput moved by.
-_LOOKS, _LITTLE, _STILLER = 4, 0.015, 8.0
+_LOOKS, _LITTLE, _STILLER = 3, 0.008, 5.0
 #: Room at a goodput below this part of today's says nothing of the line now, and those who stayed
 #: must have had so much of it before: nobody else could have made room.
 _LEVEL, _STAYED = 0.85, 0.25

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Callable
@@ -424,3 +425,32 @@ def test_what_stands_before_a_line_is_gone_soon_after_it_is_found() -> None:
         standing.append(sum(client.socket for client in world.clients.values()))
     assert min(standing) <= 0.3 * line
     assert world.acked >= 0.97 * line * world.now - line * 0.5
+
+
+def test_a_rush_shows_its_line_after_three_seconds_of_it_in_the_mean() -> None:
+    """Fifteen crowds of downloads that come by chance, 1.3 to 4 times what the line carries."""
+    line, full_s = 12.5 * MB, []
+
+    def rush(load: float, seed: int) -> World:
+        rng, least = random.Random(seed), 0.02 * line
+        mean, due_s = least * 99 / math.log(100), [0.0]
+
+        def arrive(world: World) -> None:
+            while due_s[0] <= world.now:
+                due_s[0] += rng.expovariate(load * line / mean)
+                rate = line * math.exp(rng.uniform(math.log(0.05), 0.0))
+                world.add(rate, least * math.exp(rng.uniform(0.0, math.log(100))))
+
+        return World(steady(line), Bottleneck(), 0.02 * line, seed, arrivals=arrive)
+
+    for load in (1.3, 2.0, 4.0):
+        for seed in range(5):
+            world = rush(load, seed)
+            world.run(14)
+            found_s, told = world.found_at_s(line), 0.0
+            for (then, before), (now, acked) in itertools.pairwise(world.arrived):
+                if now <= found_s + 0.01 and acked - before >= 0.93 * line * (now - then):
+                    told += now - then
+            full_s.append(told)
+    assert sum(full_s) / len(full_s) <= 3.2
+    assert sum(one <= 5.0 for one in full_s) >= 13
