@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import select
 import socket
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -526,6 +527,28 @@ def test_an_answer_keeps_its_date_of_the_second(tmp_path: Path) -> None:
     first = Answer(warm(client)).text("date")
     bench.tick(2)
     assert Answer(client.get("/a.bin")).text("date") != first
+
+
+def test_a_connection_that_says_nothing_is_the_kernels_for_a_moment(bench: Bench) -> None:
+    bench.clock.addReader = lambda reader: None  # type: ignore[attr-defined]
+    port = bench.front.listen_tcp("127.0.0.1", 0)
+    with (
+        socket.create_connection(("127.0.0.1", port.number)) as silent,
+        socket.create_connection(("127.0.0.1", port.number)) as speaks,
+    ):
+        speaks.sendall(b"G")
+        bench.front.doRead()
+        (connection,) = bench.factory.connections
+        assert connection.socket.getpeername() == speaks.getsockname()  # type: ignore[attr-defined]
+        assert select.select([port.socket], [], [], 20)[0], "then it is ours, with all our bounds"
+        bench.front.doRead()
+        assert {one.socket.getpeername() for one in bench.factory.connections} == {  # type: ignore[attr-defined]
+            silent.getsockname(),
+            speaks.getsockname(),
+        }
+    bench.front.doRead()
+    assert not bench.factory.connections
+    port.stopListening()
 
 
 def test_a_listening_socket_waits_when_no_descriptor_is_left(
