@@ -52,7 +52,9 @@ def main(clients: int) -> int:
     count = len(crowd.visitors)
     click.echo(f"release-pareto, {count} clients made    {made:7.1f} s")
     for policy in ("ps", "ticket-hold", "http"):
-        scenario = Scenario(policy, slots=round(30 * scale), reserve_small=round(6 * scale))
+        scenario = Scenario(
+            policy, slots=max(2, round(30 * scale)), reserve_small=max(1, round(6 * scale))
+        )
         took, events = timed(scenario, crowd)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         click.echo(

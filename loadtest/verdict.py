@@ -12,6 +12,7 @@ from loadtest.report import page, table
 from loadtest.sim.metrics import measure
 from loadtest.sim.plan import Felt, feel, spell_time, thinnest
 from loadtest.sim.scenario import Scenario
+from loadtest.slo import Objective
 from loadtest.tally import rows
 from loadtest.workloads import Workload
 from protocol.units import format_rate
@@ -52,8 +53,12 @@ def verdict(run: Mapping[str, Any], simulated: Simulated | None) -> str:
     """The first sentence of the page."""
     wanted, missed = run["objectives"], run["missed"]
     figures: Mapping[str, float] = run["figures"]
+    untried = sum(Objective.parse(text).untried(figures) for text in wanted)
     if missed:
         text = f"Missed: {len(missed)} of {max(len(wanted), len(missed))} objectives"
+    elif untried:
+        text = f"Held: {len(wanted) - untried} of {len(wanted)} objectives"
+        text += ", the rest untried as nobody had to wait"
     elif wanted:
         text = f"Held: all {len(wanted)} objectives" if len(wanted) > 1 else "Held: the objective"
     else:
@@ -98,7 +103,9 @@ def verdict_page(run: Mapping[str, Any], simulated: Simulated | None, picture: s
     """One page that needs nothing from anywhere; `picture` is HTML that stands in it."""
     missed = [f"<li>Missed: {escape(text)}</li>" for text in run["missed"]]
     held = [
-        f"<li>Held: {escape(text)}</li>"
+        f"<li>Not tried, as nobody had to wait: {escape(text)}</li>"
+        if Objective.parse(text).untried(run["figures"])
+        else f"<li>Held: {escape(text)}</li>"
         for text in run["objectives"]
         if not any(miss.startswith(text) for miss in run["missed"])
     ]

@@ -46,6 +46,12 @@ def test_a_figure_that_was_never_measured_is_a_miss() -> None:
     assert "finished" in sentence
 
 
+def test_promises_are_untried_where_nobody_waited_and_missed_where_somebody_was_told_none() -> None:
+    promised = Objective.parse("eta_within_p90>80%")
+    assert misses([promised], {"finished": 3.0, "promises": 0.0, "queued": 0.0}) == []
+    assert misses([promised], {"finished": 3.0, "promises": 0.0, "queued": 2.0}) != []
+
+
 def test_a_run_in_which_nothing_finished_has_failed_whatever_was_asked() -> None:
     assert misses([], {"finished": 0.0}) == ["no download finished"]
     assert misses([], {}) == ["no download finished"]
