@@ -185,7 +185,7 @@ def test_what_opens_soon_can_be_found_and_registered_for(tmp_path: Path, workers
             return requests.get(server.url + path, headers={"Accept": "text/html"}, timeout=60)
 
         front = ask("/").text
-        assert '<a href="43/"><bdi>43/</bdi></a>' in front
+        assert '<a href="43/"><bdi dir="ltr">43/</bdi></a>' in front
         assert re.search(r"This opens in (3\sh|2\sh \d+\smin)", front)
         searched = requests.get(f"{server.url}/?q=zz", timeout=60).text
         assert "No name contains zz." in searched
