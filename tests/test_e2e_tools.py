@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import time
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,38 +62,6 @@ def test_every_tool_gets_the_file_from_a_full_server_in_the_order_of_asking(
         assert process.returncode == 0, name
         assert sha256(tmp_path / f"{name}.out") == digests["big.iso"], name
     assert list(ended) == list(TOOLS)
-
-
-def test_pip_downloads_through_a_full_server(tmp_path: Path) -> None:
-    release = tmp_path / "release"
-    make_release(release, big_iso=SIZE)
-    wheel = release / "waves-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("waves.py", "x = 1\n")
-        archive.writestr("waves.bin", (release / "big.iso").read_bytes()[:300_000])
-        meta = "waves-1.0.dist-info"
-        archive.writestr(f"{meta}/METADATA", "Metadata-Version: 2.1\nName: waves\nVersion: 1.0\n")
-        archive.writestr(f"{meta}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\n")
-        archive.writestr(f"{meta}/RECORD", "")
-    slow = ("--slots", "1", "--reserve-small", "0", "--bandwidth", "1MB", "--policy", "ticket")
-    with serving(release, tmp_path / "state", *slow, **MANY) as server:
-        first = subprocess.Popen(
-            ["curl", "-sS", "-o", str(tmp_path / "c"), server.url + "/big.iso"]
-        )
-        time.sleep(0.5)
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d"),
-                *(str(tmp_path / "pip"), "--disable-pip-version-check", "--no-cache-dir"),
-                *("--retries", "10", server.url + "/" + wheel.name),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert first.wait() == 0
-    assert sha256(tmp_path / "pip" / wheel.name) == sha256(wheel)
 
 
 def test_a_tool_that_is_killed_and_started_again_resumes(tmp_path: Path) -> None:
