@@ -29,6 +29,7 @@ from server.app.config import CannotStart
 from server.app.keys import OVERLAP_S, KeyKeeper, load_keys
 from server.app.sample import make_sample
 from server.files.pages import Pages, blank
+from server.http.denylist import BlockList
 from server.http.phrases import ENGLISH, LANGUAGES, Phrases, phrases_for
 
 DAY_S = 86_400.0
@@ -373,6 +374,25 @@ def test_a_coming_file_is_told_from_the_moment_of_registration_and_not_where_a_p
     assert [told.opens_in_s(at) for at in (99.5, 100.0, 199.5, 200.0)] == [None, 100.0, 0.5, None]
     secret = RuleBook([rule, Rule(path="/a", require_class="gold")]).verdict("/a")
     assert secret.opens_in_s(100.0) is None
+
+
+def test_a_block_ends_at_its_time_and_covers_what_its_network_holds() -> None:
+    now = [0.0]
+    blocked = BlockList(lambda: now[0])
+    assert not blocked.blocks("192.0.2.1")
+    blocked.add("192.0.2.0/30", 10.0)
+    blocked.add("2001:db8::5")
+    now[0] = 9.9
+    assert [blocked.blocks(f"192.0.2.{last}") for last in (0, 3, 4)] == [True, True, False]
+    assert blocked.blocks("2001:db8::6"), "one IPv6 /64 is one address"
+    assert not blocked.blocks("2001:db8:0:1::5")
+    assert blocked.networks() == ("192.0.2.0/30", "2001:db8::5/128")
+    now[0] = 10.0
+    assert blocked.networks() == ("2001:db8::5/128",)
+    assert not blocked.blocks("192.0.2.1")
+    assert not blocked.discard("192.0.2.0/30")
+    assert blocked.discard("2001:db8::5")
+    assert not blocked
 
 
 @pytest.mark.parametrize(
