@@ -10,6 +10,7 @@ from pydantic import Field
 
 from server.accounts.accounts import Scope
 from server.admin.app import HandlerCall
+from server.admin.render import stamp
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import Hour, ListQuery, Shape, Text
 from server.admin.web import Answer, csv_answer
@@ -150,7 +151,7 @@ async def export_statistics(ask: HandlerCall, query: StatisticsQuery) -> Answer:
     return csv_answer(
         "downloads.csv",
         ["hour", "file", "downloads", "sent_bytes"],
-        ((datetime.fromtimestamp(row[0], UTC).isoformat(), *row[1:]) for row in rows),
+        ((stamp(row[0]), *row[1:]) for row in rows),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import UTC, datetime
 
 from pydantic import Field
 
@@ -13,13 +12,13 @@ from policies.contract import Estimate
 from server.admin.app import HandlerCall
 from server.admin.charts import CHARTS, drawn, first_value, from_first_value, lines_of, picture
 from server.admin.openapi import openapi
-from server.admin.render import clock, moment
+from server.admin.render import clock, moment, stamp
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import Shape
 from server.admin.status_text import state_of
 from server.admin.web import Answer, csv_answer
 from server.control.metrics import Metrics
-from server.control.problems import Problem
+from server.control.problems import Problem, wrong
 from server.control.series import SERIES, Sampler
 
 api = Operations("server")
@@ -117,10 +116,10 @@ async def get_history(ask: HandlerCall, query: HistoryQuery) -> HistoryOut:
 async def export_history(ask: HandlerCall, query: PeriodQuery) -> Answer:
     """Recorded series of any period as CSV."""
     if query.until_s <= query.since_s:
-        raise Problem(422, "until_s: The end must be after the start.", code="invalid-value")
+        raise wrong("until_s", "The end must be after the start.")
     found = await ask.server.history.read(query.since_s, query.until_s, query.points)
     rows = (
-        [datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds"), *values]
+        [stamp(at), *values]
         for at, *values in zip(found.t, *(found.series[name] for name in SERIES), strict=True)
     )
     return csv_answer("history.csv", ["time", *SERIES], rows)

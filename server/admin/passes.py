@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
 
 from server.accounts.accounts import Scope
 from server.admin.app import HandlerCall
+from server.admin.render import stamp
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import AsTime, Hour, ListQuery, SerialPath, Shape, Text
 from server.admin.web import Answer, csv_answer
@@ -81,16 +81,12 @@ async def passes_sheet(ask: HandlerCall, body: PassesIn) -> Answer:
         ["serial", "class", "path", "not_before", "expires", "max_uses", "token"],
         (
             (
-                *(one.serial, one.kind, one.path, _stamp(one.not_before_s)),
-                *(_stamp(one.expires_s), one.max_uses, one.token or ""),
+                *(one.serial, one.kind, one.path, stamp(one.not_before_s)),
+                *(stamp(one.expires_s), one.max_uses, one.token or ""),
             )
             for one in made.passes
         ),
     )
-
-
-def _stamp(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")
 
 
 @pages.get("/passes/{serial}/revoke", scope=Scope.FILES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jinja2 import pass_context
@@ -32,6 +32,11 @@ def moment(at_s: float | None, zone: tzinfo = UTC_ZONE) -> str:
     if at_s is None:
         return "–"
     return datetime.fromtimestamp(at_s, zone).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def stamp(at_s: float) -> str:
+    """A time for programs, as in CSV: UTC, to the second."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")
 
 
 def field_time(at_s: float | None, zone: tzinfo = UTC_ZONE) -> str:
