@@ -1,12 +1,13 @@
 """What an attacker can cost the others: the tables of docs/security.md.
 
-    python -m bench.attacks.table [--seeds 1] [--policy NAME …] [--attacker WHO …] [--no-live]
-        [--no-simulated] [--no-mirrors] [--results FILE] [--write]
+    python -m bench.attacks.table [--seeds 1] [--days 3] [--minutes 45] [--policy NAME …]
+        [--attacker WHO …] [--no-live] [--no-simulated] [--no-mirrors] [--results FILE] [--write]
 
-In virtual time, a release day of 1 161 visitors under each policy, calm and attacked; then real
-servers under attackers in network namespaces (root, some ten minutes); then downloads that have a
-malicious mirror. With `--results` a run goes
-on where the one before it was stopped. `--write` puts the tables into docs/security.md.
+Downloads that have a malicious mirror (a minute); real servers under attackers in network
+namespaces (root, half a minute for each day); then, in virtual time, a release day of 1 161
+visitors under each policy, calm and attacked. No cell begins after so many `--minutes`; with
+`--results` the next run goes on where this one stopped. `--write` puts the tables into
+docs/security.md.
 
 Exit code 1 when under the default policy one network that uses nothing costs the honest over 5 % of
 their mean session time, or ten addresses over 15 %, by more than two standard errors; when one
@@ -21,10 +22,12 @@ import json
 import math
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import astuple
 from pathlib import Path
+from typing import cast
 
 from bench.attacks import live, mirrors
 from bench.attacks.simulated import ATTACKERS, SHARE, AttackBench, Attacker, Cost, Manner
@@ -36,7 +39,6 @@ _MANNERS: tuple[Manner, ...] = tuple(_NAMES)
 _LIVE_MANNERS: tuple[live.Manner, ...] = (*_MANNERS, "half")
 _POLICIES = ("fair", "ticket", "reserve", "http")
 _LIVE_POLICIES = ("fair", "ticket")
-_CALM_DAYS = 3
 _DEFAULT_POLICY = "fair"
 _NAT_PEOPLE = 500
 #: What may be lost by those who use nothing: a fraction of the mean session time.
@@ -88,14 +90,19 @@ class CostJudge:
 class Cells:
     """Figures that were measured, in a file that a run goes on from: JSON lines."""
 
-    def __init__(self, path: Path | None, *, measures: bool = True) -> None:
-        self.measures = measures
+    def __init__(self, path: Path | None, minutes: float) -> None:
+        self._until_s = time.monotonic() + 60.0 * minutes
         self._path = path
         self._known: dict[str, list[Cost] | None] = {}
         if path is not None and path.exists():
             for text in path.read_text("utf-8").splitlines():
                 name, costs = json.loads(text)
                 self._known[name] = None if costs is None else [Cost(*one) for one in costs]
+
+    @property
+    def measures(self) -> bool:
+        """Whether there is time to measure anything yet."""
+        return time.monotonic() < self._until_s
 
     def get(self, name: str, measure: Callable[[], list[Cost]]) -> list[Cost] | None:
         """The figures of this name; None: the honest got no service; empty: not measured yet."""
@@ -153,31 +160,53 @@ class SimulatedCells:
 
 
 class LiveCells:
-    """The cells of real servers."""
+    """The cells of real servers: medians of some days, each beside a day without attackers."""
 
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: Cells, days: int) -> None:
         self._cells = cells
-        self.measures = cells.measures
+        self._days = range(days)
+
+    @property
+    def measures(self) -> bool:
+        """See `Cells`."""
+        return self._cells.measures
 
     def calm_s(self, policy: str) -> list[float]:
         """Mean sessions of days without attackers."""
-        for number in range(_CALM_DAYS):
-            self._cells.get(f"live/{policy}/calm/{number}", lambda: [Cost(live.day(policy), 0.0)])
         return self._cells.all_of(f"live/{policy}/calm/")
 
+    def measure(self, policy: str) -> None:
+        """The n-th day of all, calm and attacked, then the next one."""
+        for day in self._days:
+            for title in ("", *live.ATTACKERS):
+                for manner in _LIVE_MANNERS if title else ("calm",):
+                    if manner == "half" and policy != _DEFAULT_POLICY:
+                        continue
+                    name = f"live/{policy}/{title}/{manner}" if title else f"live/{policy}/calm"
+
+                    def one(title: str = title, manner: str = manner) -> list[Cost]:
+                        kind = cast("live.Manner", manner)
+                        return [Cost(live.day(policy, title, kind), 0.0)]
+
+                    self._cells.get(f"{name}/{day}", one)
+
     def attack(self, policy: str, title: str, manner: live.Manner) -> list[Cost] | None:
-        """What one attacker costs; the error is that of the days without. None: no service."""
+        """What one attacker costs. None: no service; empty: not measured."""
         calm_s = self.calm_s(policy)
-        found = self._cells.get(
-            f"live/{policy}/{title}/{manner}", lambda: [Cost(live.day(policy, title, manner), 0.0)]
-        )
-        if not found or not calm_s:
+        found_s = self._cells.all_of(f"live/{policy}/{title}/{manner}/")
+        if not found_s or not calm_s:
             return []
-        if found[0].mean >= live.LONGEST_S:
+        if statistics.median(found_s) >= live.LONGEST_S:
             return None
-        mean_s = statistics.fmean(calm_s)
-        ratio = found[0].mean / mean_s
-        return [Cost(ratio - 1.0, ratio * statistics.stdev(calm_s) / mean_s)]
+        ratio = statistics.median(found_s) / statistics.median(calm_s)
+        return [Cost(ratio - 1.0, ratio * math.hypot(_error(calm_s), _error(found_s)))]
+
+
+def _error(found_s: Sequence[float]) -> float:
+    """The standard error of their mean, as a part of it."""
+    if len(found_s) < 2:
+        return 0.0
+    return statistics.stdev(found_s) / math.sqrt(len(found_s)) / statistics.fmean(found_s)
 
 
 def simulated_rows(
@@ -211,19 +240,18 @@ def live_rows(policies: Sequence[str], lived: LiveCells, judge: CostJudge) -> It
     yield markdown.head("policy", "who, live", *_NAMES.values(), "half a request") + "\n"
     with live.line() if lived.measures else nullcontext():
         for policy in policies:
-            calm_s = lived.calm_s(policy)
-            days = ", ".join(f"{one:.1f} s" for one in calm_s)
+            lived.measure(policy)
+    for policy in policies:
+        days = ", ".join(f"{one:.1f} s" for one in lived.calm_s(policy))
+        if days:
             yield markdown.row(f"`{policy}`", f"nobody: {days}", *["–"] * 4) + "\n"
-            for title in live.ATTACKERS:
-                cells = []
-                for manner in _LIVE_MANNERS:
-                    if manner == "half" and policy != _DEFAULT_POLICY:
-                        cells.append("–")
-                        continue
-                    costs = lived.attack(policy, title, manner)
-                    cells.append(judge.hear(policy, title, manner, costs))
-                if set(cells) != {"–"}:
-                    yield markdown.row(f"`{policy}`", title, *cells) + "\n"
+        for title in live.ATTACKERS:
+            cells = [
+                judge.hear(policy, title, manner, lived.attack(policy, title, manner))
+                for manner in _LIVE_MANNERS
+            ]
+            if set(cells) != {"–"}:
+                yield markdown.row(f"`{policy}`", title, *cells) + "\n"
 
 
 def mirror_rows(cells: Cells, judge: CostJudge) -> Iterator[str]:
@@ -257,38 +285,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     titles = [attacker.title for attacker in everybody]
     parser.add_argument("--attacker", action="append", choices=titles)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--days", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=45.0, help="No cell begins after so many.")
     parser.add_argument("--no-live", dest="live", action="store_false")
     parser.add_argument("--no-simulated", dest="simulated", action="store_false")
-    parser.add_argument(
-        "--known", action="store_true", help="Measure nothing: tell what stands in --results."
-    )
     parser.add_argument("--no-mirrors", dest="mirrors", action="store_false")
     parser.add_argument("--results", type=Path, help="Keeps figures, and goes on from them.")
     parser.add_argument("--write", action="store_true", help="Put the tables into the page.")
     given = parser.parse_args(arguments)
     judge = CostJudge()
-    lines: list[str] = []
+    attackers = [one for one in everybody if one.title in (given.attacker or titles)]
+    policies = given.policy or _POLICIES
+    cells = Cells(given.results, given.minutes)
+    tables: list[str] = []
 
     def show(rows: Iterator[str]) -> None:
-        for row in rows:
-            lines.append(row)
-            sys.stdout.write(row)
-            sys.stdout.flush()
+        text = "".join(rows)
+        tables.append(text)
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
 
-    attackers = [one for one in everybody if one.title in (given.attacker or titles)]
-    cells = Cells(given.results, measures=not given.known)
-    if given.simulated:
-        simulated = SimulatedCells(cells, given.seeds)
-        show(simulated_rows(given.policy or _POLICIES, attackers, simulated, judge))
-    if given.live:
-        lines.append("\n")
-        policies = [name for name in _LIVE_POLICIES if name in (given.policy or _LIVE_POLICIES)]
-        show(live_rows(policies, LiveCells(cells), judge))
     if given.mirrors:
-        lines.append("\n")
         show(mirror_rows(cells, judge))
+    if given.live:
+        lived = LiveCells(cells, given.days)
+        show(live_rows([name for name in _LIVE_POLICIES if name in policies], lived, judge))
+    if given.simulated:
+        show(simulated_rows(policies, attackers, SimulatedCells(cells, given.seeds), judge))
     if given.write:
-        _written("".join(lines))
+        _written("\n".join(reversed(tables)))
     sys.stdout.write("".join(f"{fault}\n" for fault in judge.faults))
     return 1 if judge.faults else 0
 
