@@ -128,7 +128,11 @@ def figures_of(
     with tempfile.TemporaryDirectory(prefix="tidegate-compare-") as name:
         folder = Path(name)
         config = folder / "tidegate.toml"
-        fixed = {"slots": LARGE_SLOTS + SMALL_SLOTS, "reserve_small": _reserve(policy)}
+        fixed = {
+            "slots": LARGE_SLOTS + SMALL_SLOTS,
+            "reserve_small": _reserve(policy),
+            "small_below_bytes": workload.small_below_bytes,
+        }
         config.write_text(to_toml(dict(settings) | fixed), encoding="utf-8")
         command = [sys.executable, "-m", "bench.staging", str(folder), "--workload", "exp2"]
         command += ["--profile", "loadtest/paper_exp2.conf"]

@@ -17,9 +17,9 @@ from locust import User, task
 from loadtest import options
 from loadtest.catalogue import CATALOGUE
 from loadtest.content import files_of
+from loadtest.population import address_of
 from loadtest.recorder import tally
 from loadtest.replay import ARRIVALS, Replay, population
-from loadtest.users import address_of
 
 __all__ = ["HotObject", "ReceiverUser", "options"]
 

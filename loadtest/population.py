@@ -7,6 +7,14 @@ from dataclasses import replace
 from loadtest.workloads import Workload
 
 
+def address_of(number: int) -> str:
+    """An address of its own for each of 16 million clients, from the private range 10/8.
+
+    The first 65 536 share no /24: a server that shares by network must not take them for one.
+    """
+    return f"10.{number & 255}.{number >> 8 & 255}.{number >> 16 & 255}"
+
+
 def scaled(workload: Workload, *, time_scale: float, thin: float = 1.0) -> Workload:
     """The population as it is replayed: `time_scale` times faster, one visitor in `thin`.
 

@@ -15,9 +15,10 @@ from locust import FastHttpUser, task
 
 from loadtest import options
 from loadtest.content import files_of
+from loadtest.population import address_of
 from loadtest.recorder import tally
 from loadtest.replay import Replay, population
-from loadtest.users import Visitors, address_of
+from loadtest.users import Visitors
 from loadtest.workloads import File
 
 __all__ = ["Forger", "Ghost", "Hoarder", "Rude", "Visitors", "options"]

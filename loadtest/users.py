@@ -31,6 +31,7 @@ from client.net.retry import (
 )
 from loadtest.body import NarrowPool, receive
 from loadtest.catalogue import CATALOGUE
+from loadtest.population import address_of
 from loadtest.recorder import tally
 from loadtest.replay import ARRIVALS
 from loadtest.workloads import File, Visitor
@@ -38,11 +39,6 @@ from loadtest.workloads import File, Visitor
 _EXPLANATION_BYTES = 16 * 1024
 #: A poll this much before the time that was told is early.
 _EARLY_S = 0.5
-
-
-def address_of(number: int) -> str:
-    """An address of its own for each of 16 million clients, from the private range 10/8."""
-    return f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
 
 
 class Downloader(FastHttpUser):

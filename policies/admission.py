@@ -147,11 +147,19 @@ class HookedAdmission:
 
     def admit_brief(self, now: float) -> bool:
         """See `AdmissionPolicy.admit_brief`."""
-        if len(self.queue) or self._room.large_free() <= 0:
+        if not self.has_brief_room(now):
             return False
         self._tally.admitted_large += 1
         self._tally.completed += 1
         return True
+
+    def has_brief_room(self, now: float) -> bool:
+        """See `AdmissionPolicy.has_brief_room`."""
+        if len(self.queue) or self._room.large_free() <= 0:
+            return False
+        # Without tickets those who were sent away wait, too, although nobody counts them.
+        since_s = now - _ASKED_AGAIN * self.policy.retry_s()
+        return not any(at_s > since_s for _, at_s in self._sent_away)
 
     def offer(self, job: Job, now: float, ticket: int | None = None) -> Decision:
         """See `AdmissionPolicy.offer`."""

@@ -304,8 +304,15 @@ class AdmissionPolicy(PolicyView, Protocol):
     def admit_brief(self, now: float) -> bool:
         """Whether a large job that ends within this very instant may go; counts it if so.
 
-        For bodies that leave in one write, like `admit_small`: yes only while nobody waits and a
-        slot for large jobs is free, so that nobody is overtaken. False means: `offer` it.
+        For bodies that leave in one write, like `admit_small`: yes only while there is room for
+        them, see `has_brief_room`. False means: `offer` it.
+        """
+        ...
+
+    def has_brief_room(self, now: float) -> bool:
+        """Whether a slot for large jobs is free and nobody waits who could be overtaken.
+
+        Somebody who was told to come back waits, with a ticket or without.
         """
         ...
 

@@ -90,6 +90,10 @@ class PolicyDriver:
         """The same for a large job that ends within this instant; see `AdmissionPolicy`."""
         return self._policy.admit_brief(now)
 
+    def has_brief_room(self, now: float) -> bool:
+        """Whether `admit_brief` would say yes."""
+        return self._policy.has_brief_room(now)
+
     def close(self, closed: bool) -> None:
         """Let nobody start, or again somebody. Then `settle`."""
         self._policy.close(closed)

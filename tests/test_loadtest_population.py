@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.content import blocks, files_of, main, write
-from loadtest.population import scaled
+from loadtest.population import address_of, scaled
 from loadtest.workloads import File, make_workload
 
 
@@ -58,3 +58,10 @@ def test_a_workload_without_a_release_is_refused_in_words(
     assert main(["release-pareto", str(tmp_path / "out")]) == 1
     assert "cannot be laid out" in capsys.readouterr().err
     assert main(["nonsense", str(tmp_path)]) == 2
+
+
+def test_clients_of_a_load_test_have_addresses_and_networks_of_their_own() -> None:
+    """Of one /24 they would share its part of the slots, unlike the simulator's."""
+    crowd = [address_of(number) for number in range(5_000)]
+    assert len({address.rpartition(".")[0] for address in crowd}) == len(crowd)
+    assert len({address_of(number << 12) for number in range(1 << 12)}) == 1 << 12

@@ -48,6 +48,10 @@ class ProcessorSharing:
         self._completed += 1
         return True
 
+    def has_brief_room(self, now: float) -> bool:
+        """Always."""
+        return True
+
     def offer(self, job: Job, now: float, ticket: int | None = None) -> Decision:
         """Always, on a lease of its own."""
         self._next += 1

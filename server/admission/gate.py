@@ -239,7 +239,7 @@ class Gate:
         seen = self.policy.snapshot(self.now())
         active = seen.small_active + seen.large_active
         free = not self.draining and active < seen.slots
-        brief = free and not (seen.waiting or seen.ready) and seen.large_active < seen.large_slots
+        brief = free and self.leases.has_brief_room(self.now())
         own = self.settings.slots - self.settings.reserve_small
         blocked = self.reception.blocked.networks()
         return SmallTerms(self._small_below, free, brief, blocked, own)

@@ -89,6 +89,7 @@ class LeaseManager:
         #: Bound once: it is asked for each small file.
         self.admit_small = self._driver.admit_small
         self.admit_brief = self._driver.admit_brief
+        self.has_brief_room = self._driver.has_brief_room
         self._parked = parked
         #: Downloads with a connection less than at the last settling.
         self._ended: set[tuple[str, str]] = set()
