@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,6 +114,17 @@ def test_one_network_has_only_so_many_entries_and_each_is_written_once() -> None
     assert len(rows) == draw.entered
     prequeue.save()
     assert len(json.dumps(kept[draw.name])) < 1000
+
+
+def test_a_draw_that_is_full_takes_nobody_new_and_knows_who_is_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server.admission.draw.MOST_ENTRIES", 2)
+    draw = make()[0].draw(OPENS_S)
+    first = enter(draw, "a")
+    enter(draw, "b")
+    assert draw.enter("c", representation(), 1.0) is None
+    assert enter(draw, "a") is first
 
 
 def test_what_was_seated_is_forgotten_at_the_next_start() -> None:
