@@ -1,0 +1,109 @@
+"""Who starts when at one node and at several: the same crowd, live, with the same total line.
+
+    python -m bench.order [--clients 2000] [--nodes 3]
+
+Clients come one after the other, each from a network of its own, to a node drawn at random, and
+wait inside their request. Prints how far starts are from the order of tickets, and the mean
+session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from bench.history import number_of
+from bench.machines import machines
+from bench.postgres import postgres_running
+from bench.shared import markdown
+
+_SIZE_BYTES = 400_000
+_LIMIT_S = 200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One client: its ticket's number, when its body began and how long all of it took, seconds."""
+
+    number: int
+    began_s: float
+    took_s: float
+
+
+async def _session(url: str, index: int) -> Session:
+    parts = urlsplit(url)
+    own = f"127.{10 + index // 250}.{index % 250}.1"
+    asked_s = time.monotonic()
+    reader, writer = await asyncio.open_connection(
+        parts.hostname, parts.port, local_addr=(own, 0), limit=1 << 20
+    )
+    try:
+        writer.write(b"GET /big.bin HTTP/1.1\r\nHost: x\r\nUser-Agent: curl/8.5.0\r\n\r\n")
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        began_s = time.monotonic()
+        if head[0].split()[1] != "200":
+            raise click.ClickException(head[0])
+        fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in head)}
+        await reader.readexactly(_SIZE_BYTES)
+        number = number_of(fields["tidegate-ticket"]) if "tidegate-ticket" in fields else 0
+        return Session(number, began_s, time.monotonic() - asked_s)
+    finally:
+        writer.transport.abort()
+
+
+async def _crowd(urls: list[str], clients: int, rate: float, seed: int) -> list[Session]:
+    rng, began_s = random.Random(seed), time.monotonic()
+    tasks = []
+    for index in range(clients):
+        await asyncio.sleep(began_s + index / rate - time.monotonic())
+        tasks.append(asyncio.create_task(_session(rng.choice(urls), index)))
+    async with asyncio.timeout(_LIMIT_S):
+        return await asyncio.gather(*tasks)
+
+
+def displaced(sessions: list[Session]) -> list[int]:
+    """By how many starts each who had a ticket began before or after its turn."""
+    waited = [one for one in sessions if one.number]
+    turns = {one.number: turn for turn, one in enumerate(sorted(waited, key=lambda x: x.number))}
+    began = sorted(waited, key=lambda one: one.began_s)
+    return [abs(turns[one.number] - at) for at, one in enumerate(began)]
+
+
+@click.command()
+@click.option("--clients", default=2000, show_default=True)
+@click.option("--nodes", default=3, show_default=True)
+@click.option("--rate", default=100.0, show_default=True, help="Clients a second.")
+@click.option("--line", default=24, show_default=True, help="Of all nodes together, MB/s.")
+@click.option("--slots", default=30, show_default=True, help="Of all nodes together.")
+@click.option("--seed", default=1, show_default=True)
+def main(clients: int, nodes: int, rate: float, line: int, slots: int, seed: int) -> None:
+    """The same CLIENTS at one node and at NODES with the same total line."""
+    columns = "nodes", "had tickets", "out of turn", "by at most", "mean session, s"
+    click.echo(markdown.head(*columns))
+    for count in (1, nodes):
+        with tempfile.TemporaryDirectory() as folder, postgres_running(durable=True) as url:
+            root = Path(folder)
+            (root / "release").mkdir()
+            (root / "release" / "big.bin").write_bytes(random.Random(seed).randbytes(_SIZE_BYTES))
+            args = ("--slots", str(slots // count), "--reserve-small", "0", "--policy", "ticket")
+            each = f"{line * 1000 // count}KB"
+            with machines(root, count, url, *args, "--bandwidth", each) as fleet:
+                sessions = asyncio.run(_crowd([one.url for one in fleet], clients, rate, seed))
+        moved = displaced(sessions)
+        mean_s = statistics.fmean(one.took_s for one in sessions)
+        out = sum(by > 0 for by in moved)
+        click.echo(
+            markdown.row(str(count), str(len(moved)), str(out), str(max(moved)), f"{mean_s:.2f}")
+        )
+
+
+if __name__ == "__main__":
+    main()
