@@ -30,7 +30,7 @@ _LIMIT_S = 200.0
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class TimedStart:
     """One client: its ticket's number, when its body began and how long all of it took, seconds."""
 
     number: int
@@ -38,7 +38,7 @@ class Session:
     took_s: float
 
 
-async def _session(url: str, index: int) -> Session:
+async def _session(url: str, index: int) -> TimedStart:
     parts = urlsplit(url)
     own = f"127.{10 + index // 250}.{index % 250}.1"
     asked_s = time.monotonic()
@@ -54,12 +54,12 @@ async def _session(url: str, index: int) -> Session:
         fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in head)}
         await reader.readexactly(_SIZE_BYTES)
         number = number_of(fields["tidegate-ticket"]) if "tidegate-ticket" in fields else 0
-        return Session(number, began_s, time.monotonic() - asked_s)
+        return TimedStart(number, began_s, time.monotonic() - asked_s)
     finally:
         writer.transport.abort()
 
 
-async def _crowd(urls: list[str], clients: int, rate: float, seed: int) -> list[Session]:
+async def _crowd(urls: list[str], clients: int, rate: float, seed: int) -> list[TimedStart]:
     rng, began_s = random.Random(seed), time.monotonic()
     tasks = []
     for index in range(clients):
@@ -69,7 +69,7 @@ async def _crowd(urls: list[str], clients: int, rate: float, seed: int) -> list[
         return await asyncio.gather(*tasks)
 
 
-def displaced(sessions: list[Session]) -> list[int]:
+def displaced(sessions: list[TimedStart]) -> list[int]:
     """By how many starts each who had a ticket began before or after its turn."""
     waited = [one for one in sessions if one.number]
     turns = {one.number: turn for turn, one in enumerate(sorted(waited, key=lambda x: x.number))}

@@ -968,7 +968,7 @@ class HookedAdmission:
         """See `AdmissionPolicy.restore`."""
         queue, rows = self.queue, sorted(rows, key=itemgetter(0))
         if not self._room.network_shares:
-            rows = [row._replace(stands_back=False) for row in rows]
+            rows = [row._replace(stands_back=False) if row.stands_back else row for row in rows]
         for row in rows:
             self._make_room(row, now)
         queue.restore(rows, now, now + self.settings.ticket_ttl_s, self.is_large)
