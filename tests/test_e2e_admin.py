@@ -83,6 +83,8 @@ def visit(site: tuple[RunningServer, AdminVisit]) -> Iterator[AdminVisit]:
     wait_for(lambda: operator.get("/api/v1/state").json()["waiting"] >= 3, 30)
     yield operator
     over.set()
+    # Who waits for an answer would wait on.
+    server.kill()
     for thread in threads:
         thread.join(10)
 
