@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.logger import capturedLogs
 
 from server.http import log_outlets
 from server.http.access_entry import AccessEntry, AccessRecord
@@ -177,7 +178,9 @@ def test_a_full_disk_loses_lines_and_nothing_else() -> None:
     outlet = Lines()
     outlet.fault = OSError(28, "No space left on device")
     writer = LineWriter(outlet, parse_format("{client}"))
-    writer.write([entry()])
+    with capturedLogs() as logged:
+        writer.write([entry(), entry()])
+    assert [event["count"] for event in logged] == [2]
     outlet.fault = None
     writer.write([entry()])
     assert outlet.lines == ["192.0.2.7"]

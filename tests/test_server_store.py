@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from alembic import command
+from alembic.config import Config
 from sqlalchemy import event, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -25,7 +27,7 @@ from twisted.logger import capturedLogs
 from policies.contract import TicketRow, TicketState
 from server.store import history
 from server.store import queries as ledger
-from server.store.database import Database, StoreUnavailable, sqlite_url
+from server.store.database import MIGRATIONS, Database, StoreUnavailable, sqlite_url
 from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
 from server.store.models import Base, SampleRow
 from server.store.records import (
@@ -45,6 +47,7 @@ from server.store.store import (
     LATE_S,
     LOOK_S,
     RETRY_FIRST_S,
+    RETRY_MOST_S,
     STORED_S,
     Store,
 )
@@ -96,7 +99,7 @@ class Threads:
                 if self.broken is not None:
                     raise self.broken
                 result = work()
-            except OperationalError as error:
+            except (OperationalError, StoreUnavailable) as error:
                 answer.errback(error)
             else:
                 answer.callback(result)
@@ -205,10 +208,33 @@ def test_finished_tickets_are_forgotten_once_their_tokens_have_expired(
     assert live(database) == [1]
 
 
-def test_a_server_killed_while_it_makes_its_database_starts_again(tmp_path: Path) -> None:
+def of_an_old_version(path: Path) -> None:
+    """A database as the first version left it, with a ticket."""
+    database = Database(sqlite_url(path))
+    database.migrate()
+    with database.session.begin() as session:
+        write_tickets(session, [ticket(7)])
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0001")
+    database.close()
+
+
+@pytest.mark.parametrize("how", ["makes", "changes"])
+def test_a_server_killed_while_it_makes_or_changes_its_database_starts_again(
+    tmp_path: Path, how: str
+) -> None:
     """After any number of statements: all are there or none."""
     statements = 0
+    old = tmp_path / "old.db"
+    if how == "changes":
+        of_an_old_version(old)
     for last in (3, 7, 12, 20, 30, 10_000):
+        if how == "changes":
+            shutil.copyfile(old, tmp_path / f"{last}.db")
         database = Database(sqlite_url(tmp_path / f"{last}.db"))
         statements = 0
 
@@ -227,6 +253,7 @@ def test_a_server_killed_while_it_makes_its_database_starts_again(tmp_path: Path
         again.migrate()
         with again.session.begin() as session:
             write_tickets(session, [ticket(1)])
+        assert live(again) == ([1, 7] if how == "changes" else [1])
         again.close()
     assert statements > 30
 
@@ -296,8 +323,14 @@ def test_nobody_waits_long_for_a_database_that_hangs(
     clock.advance(0.01)
     store.keep_tickets([ticket(2)])
     store.after_commit(lambda: told.append("behind it"))
-    clock.advance(1)
+    clock.advance(LATE_S - 0.02)
+    assert not told
+    clock.advance(0.02)
     assert told == ["in flight", "behind it"]
+    # Once: who comes while it hangs is not kept.
+    store.keep_tickets([ticket(2)])
+    store.after_commit(lambda: told.append("later"))
+    assert told[2:] == ["later"]
     threads.run()
     clock.advance(0.01)
     threads.run()
@@ -454,22 +487,20 @@ def test_a_state_folder_that_is_gone_is_said_and_made_again_where_that_is_allowe
     store = Store(database, clock, threads, lambda work: succeed(work()), clock.seconds)
     store.open(lambda: [lambda session: write_tickets(session, known)])
     shutil.rmtree(tmp_path)
-    with capturedLogs() as logged:
-        clock.advance(LOOK_S)
-        threads.run()
-        # A confined server may not make it.
-        with monkeypatch.context() as confined:
-            confined.setattr(Path, "mkdir", _refused)
-            with pytest.raises(StoreUnavailable, match="bring it back") as refused:
-                database.renew()
-        threads.broken = OperationalError("write", {}, refused.value)
-        clock.advance(BATCH_S)
-        threads.run()
-    assert any(str(event.get("fault", "")).endswith("removed or replaced") for event in logged)
+    # A confined server may not make it.
+    with capturedLogs() as logged, monkeypatch.context() as confined:
+        confined.setattr(Path, "mkdir", _refused)
+        for _ in range(3):
+            clock.advance(LOOK_S)
+            threads.run()
+            clock.advance(RETRY_MOST_S)
+            threads.run()
+    told = [event for event in logged if "removed or replaced" in str(event.get("fault", ""))]
+    assert len(told) == 1
     assert not store.state.ok
+    assert "bring it back" in store.state.reason
     assert not tmp_path.exists()
-    threads.broken = None
-    clock.advance(RETRY_FIRST_S)
+    clock.advance(RETRY_MOST_S)
     threads.run()
     assert store.state.ok
     with contextlib.closing(sqlite3.connect(tmp_path / "tidegate.db")) as found:

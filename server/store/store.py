@@ -345,7 +345,8 @@ class Store:
         """Is it still our database? A file may be deleted or replaced under a running server."""
 
         def found(fault: str | None) -> None:
-            if fault is None or self._closed:
+            if fault is None or self._closed or self._renew:
+                # Said before, and all that is known waits to be written already.
                 return
             self.log.error("{fault}; what the server knows is written anew.", fault=fault)
             works = self._memory()
