@@ -165,7 +165,8 @@ class Capacity:
 
     def learn(self, lease: Lease) -> None:
         """The lease is over: what its client could take tells of those to come."""
-        if 0.0 < lease.cap_bytes_s < math.inf:
+        # Those that took hardly anything tell nothing: they would make everybody look slow.
+        if self._hardly_bytes_s < lease.cap_bytes_s < math.inf:
             # Of a client that was held back is known only that it is not slower.
             if not lease.cap_is_floor or lease.cap_bytes_s > self.typical_client_bytes_s:
                 self._clients += 1
