@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import html
-import json
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -170,6 +169,9 @@ def test_what_opens_soon_can_be_found_and_registered_for(tmp_path: Path, workers
     make_release(release, a_txt=10)
     make_release(release / "43", big_iso=1000)
     make_release(release / "44", secret_iso=1000)
+    for name in ("notes", "soon"):
+        for ending in ("", ".asc", ".sha256"):
+            (release / (name + ending)).write_text(name)
     now = datetime.datetime.now(datetime.UTC)
     later = (now + datetime.timedelta(hours=3)).isoformat()
     earlier = (now - datetime.timedelta(hours=1)).isoformat()
@@ -177,6 +179,8 @@ def test_what_opens_soon_can_be_found_and_registered_for(tmp_path: Path, workers
     config.write_text(
         f'[[rules]]\npath = "/43/*"\nhidden_until = "{later}"\nprequeue_from = "{earlier}"\n'
         f'[[rules]]\npath = "/44/*"\nhidden_until = "{later}"\n'
+        f'[[rules]]\npath = "/soon"\nhidden_until = "{later}"\n'
+        '[[rules]]\npath = "/notes"\nrequire_class = "member"\n'
     )
     arguments = ("--config", str(config), "--workers", workers)
     with serving(release, tmp_path / "state", *arguments) as server:
@@ -203,7 +207,17 @@ def test_what_opens_soon_can_be_found_and_registered_for(tmp_path: Path, workers
         registered = ask("/43/big.iso")
         assert registered.status_code == 503
         assert registered.headers["Tidegate-Entry"]
-        assert json.loads(requests.get(f"{server.url}/?format=json", timeout=60).text)
+        for page in ("", "?format=json", "?format=atom", "?q=o", "SHA256SUMS", "index.meta4"):
+            told = requests.get(f"{server.url}/{page}", timeout=60)
+            assert told.status_code == 200, page
+            assert "a.txt" in told.text or page == "?q=o"
+            # What goes with a file that is kept back is kept back, too.
+            assert "notes" not in told.text, page
+            assert "soon" not in told.text, page
+        for name, status in (("notes", 403), ("soon", 404)):
+            for ending in ("", ".asc", ".sha256", ".asc.manifest.json", ".asc.meta4"):
+                told = requests.head(f"{server.url}/{name}{ending}", timeout=60)
+                assert told.status_code == status, name + ending
 
 
 def test_names_and_sizes_keep_their_own_order_where_the_page_runs_from_right_to_left() -> None:

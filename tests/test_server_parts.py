@@ -24,11 +24,12 @@ from server.admission.client_keys import find_pass, find_remaining, find_ticket
 from server.admission.client_programs import ToolRule, ToolTable
 from server.admission.number_allocator import BLOCK, Numbers
 from server.admission.responses import Notice, WaitingRoom
-from server.admission.rules import NOTHING, Rule, RuleBook
+from server.admission.rules import NOTHING, Rule, RuleBook, Verdict
 from server.app.config import CannotStart
 from server.app.keys import OVERLAP_S, KeyKeeper, load_keys
 from server.app.sample import make_sample
 from server.files.pages import Pages, blank
+from server.files.paths import COMPANIONS
 from server.http.denylist import BlockList
 from server.http.phrases import ENGLISH, LANGUAGES, Phrases, phrases_for
 
@@ -483,3 +484,29 @@ def test_of_two_names_the_stricter_counts() -> None:
         lambda path: path.replace("/link/", "/real/"),
     )
     assert both.verdict("/link/a").require_class == "gold", "that of the place where it lies"
+
+
+@pytest.mark.parametrize("ending", COMPANIONS)
+def test_what_goes_with_a_file_tells_no_more_than_the_file(ending: str) -> None:
+    opens, registers = (
+        datetime.datetime.fromtimestamp(second, datetime.UTC) for second in (200, 100)
+    )
+    book = RuleBook(
+        [
+            Rule(path="/notes", require_class="gold", treat_as="small", multicast=True),
+            Rule(path="/soon", hidden_until=opens, prequeue_from=registers),
+            Rule(path="/big", treat_as="large"),
+        ],
+        lambda path: path.replace("/link", "/notes").replace("/key", "/notes.asc"),
+    )
+    for name in (f"/notes{ending}", f"/notes.SHA256{ending}", f"/link{ending}", "/key"):
+        assert book.verdict(name) == Verdict(require_class="gold"), name
+    soon = book.verdict(f"/soon{ending}")
+    assert soon.hidden(199.5)
+    assert not soon.hidden(200.0)
+    assert soon.opens_in_s(150.0) is None, "one registers for the file"
+    assert not soon.registers(150.0)
+    for name in (f"/big{ending}", f"/other{ending}", f"/notes/{ending}", f"/{ending}"):
+        assert book.verdict(name) is NOTHING, name
+    assert book.matching(f"/notes{ending}") == [book.rules[0]]
+    assert RuleBook([Rule(path="*.iso")]).verdict("/a" + ending * 2000) is NOTHING

@@ -3,7 +3,8 @@
 A file reached through links has two names, the one that was asked for and the one under which it
 lies; the stricter of what the rules say of both counts. A rule may require a priority class (no
 pass, no download), hide files until a release time, or count a file as small or large whatever its
-size.
+size. What goes with a file (its signature, its digest) tells that the file is there: it is hidden
+as long, and needs the same pass.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Literal
 from urllib.parse import unquote
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from server.files.paths import accompanied
 
 
 class Rule(BaseModel):
@@ -105,9 +108,24 @@ class RuleBook:
         """What counts for a file, named by its percent-encoded URL path; a folder ends in `/`."""
         if not self._compiled:
             return NOTHING
+        found = self._alone(url_path)
+        for file in self._accompanied(url_path):
+            kept = self._alone(file)
+            if kept.require_class is not None or kept.hidden_until_s is not None:
+                # Nobody registers for it by its companion, nor does that count like it.
+                found = stricter(found, Verdict(kept.require_class, kept.hidden_until_s))
+        return found
+
+    def _alone(self, url_path: str) -> Verdict:
+        """What counts for a file whatever it goes with."""
         asked = self._of_name(url_path)
         real_path = self._resolve(url_path)
         return asked if real_path == url_path else stricter(asked, self._of_name(real_path))
+
+    def _accompanied(self, url_path: str) -> list[str]:
+        found = list(accompanied(url_path))
+        # A name that goes with nothing may be a link to one that does.
+        return found + [file for file in accompanied(self._resolve(url_path)) if file not in found]
 
     def _of_name(self, url_path: str) -> Verdict:
         found = self._verdicts.get(url_path)
@@ -119,7 +137,10 @@ class RuleBook:
 
     def matching(self, url_path: str) -> list[Rule]:
         """The rules that speak of a file, by the name it is asked for or where it lies."""
-        names = {unquote(url_path), unquote(self._resolve(url_path))} if self._compiled else ()
+        names: set[str] = set()
+        if self._compiled:
+            for name in (url_path, *self._accompanied(url_path)):
+                names |= {unquote(name), unquote(self._resolve(name))}
         return [
             rule
             for pattern, rule in self._compiled

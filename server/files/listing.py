@@ -18,7 +18,7 @@ from server.files.digests import Catalog
 from server.files.directory_cache import REUSE_FACTOR, Coming, Folders
 from server.files.openfile import OpenFile, Unreadable
 from server.files.pages import SECURITY_HEADERS, Pages
-from server.files.paths import SIGNATURES, url_of
+from server.files.paths import COMPANIONS, SIGNATURES, url_of
 from server.files.readme import MOST_README_BYTES, READMES, render_readme
 from server.files.transfer import HasTorrent, Visibility
 from server.files.tree import DirectoryEntry, IsDirectory, NotHere, Tree
@@ -29,26 +29,8 @@ from server.http.request import Request
 
 #: What the heading calls the root.
 _SORTS = ("name", "size", "date")
-#: Names that go with another file rather than being what a person came for.
-_COMPANIONS = (
-    ".asc",
-    ".sig",
-    ".sha256",
-    ".sha512",
-    ".md5",
-    ".minisig",
-    ".meta4",
-    ".torrent",
-    ".zsync",
-    ".sbom",
-    ".pem",
-    ".crt",
-    ".sigstore",
-    "sha256sums",
-    "sha512sums",
-    "md5sums",
-)
-#: What proves who made a file, beside it.
+#: Names that go with others rather than being what a person came for.
+_COMPANIONS = (*COMPANIONS, "sha256sums", "sha512sums", "md5sums")
 ATOM = b"application/atom+xml"
 _FEED_ROWS = 50
 _LONGEST_SEARCH = 100

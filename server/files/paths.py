@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from urllib.parse import quote_from_bytes
 
 _SAFE = "/-._~!$&'()*+,;=:@"
@@ -12,11 +13,31 @@ MANIFEST = b".manifest.json"
 TORRENT = b".torrent"
 #: Endings of what is signed with a file's name before it.
 SIGNATURES = (b".asc", b".sig", b".minisig", b".sigstore", b".sigstore.json")
+#: Endings of all that goes with another file, whose name stands before it.
+COMPANIONS = (
+    *(ending.decode() for ending in (*SIGNATURES, METALINK, MANIFEST, TORRENT)),
+    *(".sha256", ".sha512", ".sha1", ".md5", ".b2", ".sha256sum", ".sha512sum", ".md5sum"),
+    *(".zsync", ".sbom", ".pem", ".crt"),
+)
+_MOST_COMPANIONS = 4
 
 
 def may_be_generated(name: bytes) -> bool:
     """Whether a file of this name is made where there is none."""
     return name == SUMS or name.endswith((METALINK, MANIFEST, TORRENT))
+
+
+def accompanied(url_path: str) -> Iterator[str]:
+    """The files that a path goes with: `a` for `a.asc`, both `a.sha256` and `a` for their `.asc`.
+
+    No more than four: an address may be as long as somebody likes.
+    """
+    for _ in range(_MOST_COMPANIONS):
+        ending = next((one for one in COMPANIONS if url_path.lower().endswith(one)), None)
+        if ending is None or url_path[: -len(ending)].endswith("/"):
+            return
+        url_path = url_path[: -len(ending)]
+        yield url_path
 
 
 def url_of(path: bytes) -> str:
