@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from contextlib import ExitStack
 from dataclasses import replace
@@ -105,6 +106,28 @@ def test_a_reader_that_takes_hardly_anything_is_not_believed_to_be_fast(
     # It reads on, and is believed at once.
     capacity.measured(lease, 300_000.0, held_back=False)
     assert capacity.speed(lease) == 300_000.0
+
+
+@pytest.mark.parametrize("rates", [(0.0,), (9_000.0, 0.0)], ids=["ghosts", "idlers"])
+def test_who_took_hardly_anything_tells_nothing_of_those_to_come(rates: tuple[float, ...]) -> None:
+    """Ghosts made everybody look slow when they left, so that all newcomers ran at once."""
+    capacity = Capacity()
+
+    def downloads(number: int, *rates: float, held_back: bool | None) -> None:
+        job = Job(f"client{number}", "/big.iso", 2_000_000_000, 2_000_000_000)
+        lease = Lease(number, job, 0.0, None, True)
+        for rate in rates:
+            capacity.observe(2e6, link_busy=True, more_wanted=True, line_bytes_s=2e6, downloads=40)
+            capacity.measured(lease, rate, held_back)
+        capacity.learn(lease)
+
+    for number in range(3):
+        downloads(number, 400_000.0, held_back=False)
+    assert capacity.typical_client_bytes_s == pytest.approx(400_000.0)
+    for number in range(3, 100):
+        downloads(number, *rates, held_back=None)
+    assert capacity.typical_client_bytes_s == pytest.approx(400_000.0)
+    assert capacity.recall("client99") == math.inf
 
 
 def ask(port: int, address: str) -> socket.socket:
