@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qs
 
@@ -21,8 +22,10 @@ from server.http.request import Request
 if TYPE_CHECKING:
     from server.admin.app import Admin
 
-#: A logo in a form is the largest thing that anybody sends.
+#: A logo in a form is the largest thing that anybody sends, and who has not logged in sends a name
+#: and a password.
 LIMITS = HttpLimits(max_body_bytes=2 * 1024 * 1024, max_connections=500)
+SMALL_BODY_BYTES, LARGE_BODIES = 16 * 1024, 16
 STREAM_LIMIT = 64
 STREAM_EVERY_S = 1.0
 log = Logger()
@@ -45,6 +48,10 @@ class AdminHandler:
         running.addErrback(
             lambda failure: log.failure("an answer could not be written", failure=failure)
         )
+
+    def knows(self, fields: Mapping[bytes, bytes]) -> bool:
+        """Whether a request with these header fields comes with a login or an API token."""
+        return self._admin.knows(_text(fields))
 
     def _write(self, answer: Answer, request: Request) -> None:
         fields = [(name.encode(), value.encode()) for name, value in answer.headers]
@@ -100,10 +107,7 @@ class AdminHandler:
 
 def read_call(request: Request, now: float) -> Call:
     """The request as handlers see it. Raises ProtocolError for a form that cannot be read."""
-    headers = {
-        name.decode("latin-1"): value.decode("utf-8", "replace")
-        for name, value in request.headers.items()
-    }
+    headers = _text(request.headers)
     query = parse_qs(
         request.query.decode("utf-8", "replace"), keep_blank_values=True, errors="replace"
     )
@@ -118,3 +122,9 @@ def read_call(request: Request, now: float) -> Call:
         peer=request.client_address,
         secure=request.is_tls,
     )
+
+
+def _text(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    return {
+        name.decode("latin-1"): value.decode("utf-8", "replace") for name, value in fields.items()
+    }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import zoneinfo
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,6 +177,14 @@ class Admin:
         if store.musts_total != before and not route.public and not await store.stored():
             raise NotStored([pair for pair in found.headers if pair[0] == "set-cookie"])
         return found
+
+    def knows(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request with these header fields comes with a login or an API token."""
+        call = Call("", "", self.server.now(), headers=headers)
+        try:
+            return self._identified(call).who is not None
+        except Problem:
+            return False
 
     def _identified(self, call: Call) -> Call:
         bearer = call.headers.get("authorization", "")

@@ -6,7 +6,7 @@ import functools
 import importlib
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from twisted.python.threadpool import ThreadPool
 
 from server.accounts.accounts import OpenedAccounts, open_accounts
 from server.accounts.stored import StoredAccounts
-from server.admin.adapter import LIMITS, AdminHandler
+from server.admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES, AdminHandler
 from server.admission.actions import QueueActions
 from server.admission.gate import Gate
 from server.app.bootstrap import configured_policy
@@ -40,6 +40,7 @@ from server.files.site import Site
 from server.http.clock import Reactor, in_pool
 from server.http.factory import HttpFactory
 from server.http.front import Front
+from server.http.large_bodies import LargeBodies
 from server.http.proxies import TrustedProxies
 from server.http.request import Request
 from server.http.tls import TlsServer
@@ -162,9 +163,16 @@ class AdminService:
             return
         self.open_accounts()
         proxies = TrustedProxies(self._config.trusted_proxies, self._config.proxy_header)
-        self.factory = HttpFactory(self.answer, self._reactor, limits=LIMITS, proxies=proxies)
+        bodies = LargeBodies(SMALL_BODY_BYTES, LARGE_BODIES, self._knows)
+        self.factory = HttpFactory(
+            self.answer, self._reactor, limits=LIMITS, proxies=proxies, large_bodies=bodies
+        )
         front = Front(self._reactor, self.factory, known=False)
         self.listener = open_admin(front, place, self._tls, self._opened)
+
+    def _knows(self, fields: Mapping[bytes, bytes]) -> bool:
+        # Who has logged in before a restart is known once the pages are loaded.
+        return self._handler is None or self._handler.knows(fields)
 
     def answer(self, request: Request) -> None:
         """Answer a request to the admin page, here or at another machine."""

@@ -20,7 +20,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from protocol.cluster import FromLeader, FromNode, decode_from_leader, decode_from_node
-from server.admin.adapter import LIMITS
+from server.admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES
 from server.app.config import CannotStart, LoadedConfig
 from server.app.fleet import ClusterSeat, FleetPlan
 from server.app.listeners import Listener, OpenListener, open_admin, tls_server
@@ -39,6 +39,7 @@ from server.files.pacer import Pacer
 from server.http.clock import Reactor
 from server.http.factory import HttpFactory
 from server.http.front import Front
+from server.http.large_bodies import LargeBodies
 from server.http.proxies import TrustedProxies
 from server.http.request import Request
 from server.store.cluster import read_nodes
@@ -327,8 +328,10 @@ class Machine:
 
     def _listen_for_admin(self, config: ServerConfig, relay: RemoteAdmission) -> None:
         proxies = TrustedProxies(config.trusted_proxies, config.proxy_header)
+        # Who has logged in only the leader knows; the number of large forms is bounded here too.
+        bodies = LargeBodies(SMALL_BODY_BYTES, LARGE_BODIES, lambda _: True)
         self._admin_http = HttpFactory(
-            relay.administer, self._reactor, limits=LIMITS, proxies=proxies
+            relay.administer, self._reactor, limits=LIMITS, proxies=proxies, large_bodies=bodies
         )
         front = Front(self._reactor, self._admin_http, known=False)
         try:

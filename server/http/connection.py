@@ -203,7 +203,7 @@ class HttpConnection:
                 return
         parser = self._parser
         if parser is None:
-            parser = self._parser = RequestParser(self.factory.limits)
+            parser = self._parser = RequestParser(self.factory.limits, self.factory.large_bodies)
             self._stage = 0
         parser.receive(data)
         if self._current is not None:

@@ -14,6 +14,7 @@ from protocol.errors import ProtocolError
 from server.http.accesslog import AccessLog
 from server.http.clock import Clock, pause
 from server.http.denylist import BlockList
+from server.http.large_bodies import LargeBodies
 from server.http.limits import HttpLimits
 from server.http.proxies import TrustedProxies, block_of, prefixes_of
 from server.http.ready import ReadyTable, Turns
@@ -124,7 +125,7 @@ class HttpFactory:
     `handler` gets each request. The reactor's clock counts deadlines, `wall` (Unix time) gives the
     Date field. `charge`, when set, hears of every byte that leaves outside body senders. One
     factory may serve several listeners: the bounds count over all of them, `per_address` over all
-    processes that share it.
+    processes that share it. With `large_bodies`, these say who may send one.
     """
 
     def __init__(
@@ -140,11 +141,13 @@ class HttpFactory:
         hsts_s: float = 0.0,
         wall: Callable[[], float] = time.time,
         per_address: AddressCounts | None = None,
+        large_bodies: LargeBodies | None = None,
     ) -> None:
         self.handler = handler
         self.wall = wall
         self.reactor = reactor
         self.limits = limits if limits is not None else HttpLimits()
+        self.large_bodies = large_bodies
         self.proxies = proxies if proxies is not None else TrustedProxies()
         self.access_log = access_log
         self.charge = charge

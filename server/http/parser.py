@@ -13,6 +13,7 @@ from typing import Any
 import httptools
 
 from protocol.errors import ProtocolError
+from server.http.large_bodies import LargeBodies
 from server.http.limits import HttpLimits
 from server.http.parsing import (
     fault_of,
@@ -46,9 +47,12 @@ class RequestParser:
     __slots__ = (
         "_body",
         "_body_bytes",
+        "_body_most",
         "_broken",
         "_head_bytes",
         "_headers",
+        "_large",
+        "_large_bodies",
         "_limits",
         "_llhttp",
         "_ready",
@@ -61,14 +65,18 @@ class RequestParser:
         "wants_continue",
     )
 
-    def __init__(self, limits: HttpLimits) -> None:
+    def __init__(self, limits: HttpLimits, large_bodies: LargeBodies | None = None) -> None:
         self._limits = limits
+        self._large_bodies = large_bodies
+        #: Whether `large_bodies` counts the body that is arriving.
+        self._large = False
         self._llhttp: Any = httptools.HttpRequestParser(self)
         self._ready: list[Message] = []
         self._url = b""
         self._headers: dict[bytes, bytes] = {}
         self._body: list[bytes] | None = None
         self._body_bytes = 0
+        self._body_most = self._everybodys()
         self._head_bytes = 0
         self._version10 = False
         self._broken: ProtocolError | None = None
@@ -121,6 +129,7 @@ class RequestParser:
         """
         self.pending = b""
         self._llhttp = None
+        self._end_large()
 
     # -- llhttp's callbacks -----------------------------------------------------------------
 
@@ -186,16 +195,16 @@ class RequestParser:
                 )
         length = headers.get(b"content-length")
         # llhttp bounds the number, not its zeros, and Python reads no more than 4300 digits.
-        if length is not None and int(length.lstrip(b"0") or b"0") > self._limits.max_body_bytes:
-            raise self._break_too_large()
+        if length is not None and (size := int(length.lstrip(b"0") or b"0")) > self._body_most:
+            self._grow(size)
         if b"expect" in headers:
             self._expect(headers[b"expect"])
 
     def on_body(self, data: bytes) -> None:
         """A piece of the request's body."""
         self._body_bytes += len(data)
-        if self._body_bytes > self._limits.max_body_bytes:
-            raise self._break_too_large()
+        if self._body_bytes > self._body_most:
+            self._grow(self._body_bytes)
         if self._body is None:
             self._body = [data]
         else:
@@ -205,6 +214,7 @@ class RequestParser:
         """The request is whole."""
         self.mid_message = False
         self.wants_continue = False
+        self._end_large()
         method = self._llhttp.get_method()
         try:
             target = origin_form(self._url)
@@ -227,13 +237,30 @@ class RequestParser:
         self._broken = ProtocolError(detail, status=status, code=code)
         return self._broken
 
-    def _break_too_large(self) -> ProtocolError:
+    def _everybodys(self) -> int:
+        """How large a body of anybody may be."""
+        bodies, most = self._large_bodies, self._limits.max_body_bytes
+        return most if bodies is None else min(bodies.small_bytes, most)
+
+    def _grow(self, size_bytes: int) -> None:
+        """The body has more bytes than everybody may send. Raises ProtocolError."""
         most = self._limits.max_body_bytes
-        return self._break(
-            f"The request's body is larger than the {most} bytes accepted here.",
-            status=413,
-            code="body-too-large",
-        )
+        if size_bytes > most or self._large_bodies is None:
+            raise self._break(
+                f"The request's body is larger than the {most} bytes accepted here.",
+                status=413,
+                code="body-too-large",
+            )
+        refusal = self._large_bodies.begin(self._headers)
+        if refusal is not None:
+            self._broken = refusal
+            raise refusal
+        self._large, self._body_most = True, most
+
+    def _end_large(self) -> None:
+        if self._large and self._large_bodies is not None:
+            self._large, self._body_most = False, self._everybodys()
+            self._large_bodies.end()
 
     def _expect(self, expectation: bytes) -> None:
         if expectation.lower() != b"100-continue":
