@@ -604,7 +604,7 @@ class HookedAdmission:
                 self._make_ready(queue.table.rows[number], now)
         if len(queue):
             # Here, as time passes, so that hardly any offer has to pay for it.
-            self._lay_out(now)
+            self._lay_out(now, needed=not self._link_decides)
         wakes = [self.pool.next_idle(), queue.next_deadline(), self.policy.wake_s(now)]
         wakes.append(self._use.wake_s(now))
         if held_for_due:
@@ -842,9 +842,14 @@ class HookedAdmission:
 
     # -- the queue laid out ------------------------------------------------------------------------
 
-    def _lay_out(self, now: float, fresh_s: float = _FRESH_S) -> None:
-        if self.estimator.stale(now, fresh_s, len(self.queue)):
+    def _lay_out(self, now: float, fresh_s: float = _FRESH_S, *, needed: bool = True) -> None:
+        """Look who is late; and lay out the turns, where they tell when slots free (`needed`)."""
+        stale = self.estimator.stale(now, fresh_s, len(self.queue))
+        if stale or (needed and not self.estimator.laid_out):
             self.estimator.no_shows.check(now - self.advice.unpunctual_s())
+            if not needed:
+                self.estimator.skip(now, len(self.queue))
+                return
             line = self.queue.line
             leases = (lease for lease in self.pool.leases.values() if lease.large)
             self.estimator.lay_out(

@@ -22,6 +22,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 #: The cap stands at this part of what the line was seen to carry.
 _BELOW = 0.98
@@ -87,8 +88,7 @@ _UNDER_WAY_S, _IDLES = 0.1, 0.9
 _DOUBT = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One running download at a tick.
 
     `acked_bytes` grows from its start and is what its peer has acknowledged; `stuck` says that its
@@ -240,7 +240,7 @@ class Bottleneck:
         `held_back`: the cap keeps somebody who could send waiting. `samples` has every running
         download, those of the last `LineOrders.hold` too, but none that the policy paused.
         """
-        acked = {sample.lease: sample.acked_bytes for sample in samples}
+        acked = {lease: acked_bytes for lease, acked_bytes, _, _ in samples}
         looks = self._looks
         if looks and now <= looks[-1].now:
             return self._orders()
@@ -268,7 +268,7 @@ class Bottleneck:
         since_s = math.inf if now < self._murky_until_s else now
         stuck = self._stuck if since_s == now and self._clear else {}
         self._stuck = {
-            sample.lease: stuck.get(sample.lease, since_s) for sample in samples if sample.stuck
+            lease: stuck.get(lease, since_s) for lease, _, _, is_stuck in samples if is_stuck
         }
         return self._orders()
 

@@ -112,8 +112,10 @@ class Capacity:
 
     def speed(self, lease: Lease) -> float:
         """What this client can take, as far as known; never more than the link."""
-        cap = lease.cap_bytes_s
-        return min(cap if cap < math.inf else self.typical_client_bytes_s, self.rate_bytes_s)
+        cap, most = lease.cap_bytes_s, self.rate_bytes_s
+        if cap == math.inf:
+            cap = self.typical_client_bytes_s
+        return cap if cap < most else most
 
     def measured(
         self,

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, insort
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import accumulate
 from operator import attrgetter
@@ -180,23 +181,27 @@ class FairPolicy(Policy):
                 again_s = min(60.0, max(_LOOK_S, 0.5 * slack_s))
                 heappush(self._looks, (now + again_s, number))
 
-    def _lease_key(self, lease: Lease) -> float:
-        key = lease.rank_bytes / lease.weight
-        if not self._known:
-            return key
-        speed = self._capacity.speed(lease)
-        if lease.mark == math.inf:
-            lease.mark = self._enter(lease.client, lease.remaining_bytes, speed)
-        together = self._speeds.get(lease.client, 0.0)
-        if together < speed:
-            together = speed
-        most = self._virtual.most_bytes_s(lease.client)
-        if together <= most:
-            return _LIMITED + key
-        if together <= _NEARLY * most:
-            return _NEARLY_LIMITED + key
-        slack_s = self._slack_s(lease.client, lease.mark, lease.remaining_bytes / speed)
-        return _URGENT + key if slack_s <= 0.0 else key
+    def _rank_leases(self, leases: Iterable[Lease]) -> None:
+        """Give these their keys. For all that run, many times a second: it looks up little."""
+        known, speed_of, together_of = self._known, self._capacity.speed, self._speeds.get
+        most_of = self._virtual.most_bytes_s
+        for lease in leases:
+            lease.key = key = lease.rank_bytes / lease.weight
+            if not known:
+                continue
+            client, speed = lease.client, speed_of(lease)
+            if lease.mark == math.inf:
+                lease.mark = self._enter(client, lease.remaining_bytes, speed)
+            together = together_of(client, 0.0)
+            if together < speed:
+                together = speed
+            most = most_of(client)
+            if together <= most:
+                lease.key = _LIMITED + key
+            elif together <= _NEARLY * most:
+                lease.key = _NEARLY_LIMITED + key
+            elif self._slack_s(client, lease.mark, lease.remaining_bytes / speed) <= 0.0:
+                lease.key = _URGENT + key
 
     def _sums(self) -> tuple[list[float], list[int]]:
         """Keys of the running in order, and the bytes before each and in all.
@@ -219,8 +224,7 @@ class FairPolicy(Policy):
 
     def _sort(self) -> None:
         if not self._sorted:
-            for lease in self._order:
-                lease.key = self._lease_key(lease)
+            self._rank_leases(self._order)
             self._order.sort(key=_key)
             self._sorted = True
             self._last = None
@@ -413,7 +417,7 @@ class FairPolicy(Policy):
         self._virtual_now(now)
         if self._known:
             self._sort()
-            lease.key = self._lease_key(lease)
+            self._rank_leases((lease,))
             insort(self._order, lease, key=_key)
         else:
             # Nobody asks for the order before the line is known; thousands may run until then.
@@ -451,11 +455,12 @@ class FairPolicy(Policy):
         self._virtual_now(now)
         if self._known:
             speeds: dict[str, float] = {}
+            speed_of = self._capacity.speed
             for lease in self._order:
                 if lease.mark < math.inf:
                     # A plain server would serve all that a client fetches at once.
-                    speed = speeds.get(lease.client, 0.0) + self._capacity.speed(lease)
-                    speeds[lease.client] = speed
+                    client, speed = lease.client, speed_of(lease)
+                    speeds[client] = speeds[client] + speed if client in speeds else speed
             self._speeds = speeds
             for client, speed in speeds.items():
                 self._virtual.set_speed(client, speed)

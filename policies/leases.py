@@ -102,8 +102,9 @@ class Lease:
     @property
     def rank_bytes(self) -> int:
         """What is left of what was believed to be wanted, by the bytes that were delivered."""
-        taken = self.started_bytes - self.remaining_bytes
-        return max(self.remaining_bytes, self.believed_bytes - taken)
+        left = self.remaining_bytes
+        wanted = self.believed_bytes - self.started_bytes + left
+        return wanted if wanted > left else left
 
     def view(self) -> LeaseView:
         """The lease as others may see it."""

@@ -73,7 +73,8 @@ class SharedLink:
         self.now = now
         self.delivered_bytes = 0.0
         self._v = 0.0
-        self._level = math.inf
+        #: The most that a transfer of weight 1 gets; infinite while every cap fits. Read only.
+        self.level_bytes_s = math.inf
         self._level_count = 0
         self._level_weight = 0.0
         self._capped_count = 0
@@ -96,11 +97,6 @@ class SharedLink:
     # --- what is ---------------------------------------------------------------------------
 
     @property
-    def level_bytes_s(self) -> float:
-        """The most that a transfer of weight 1 gets; infinite while every cap fits."""
-        return self._level
-
-    @property
     def goodput_bytes_s(self) -> float:
         """What the link carries in all."""
         return self.capacity_bytes_s if self._level_count else self._capped_sum
@@ -115,17 +111,21 @@ class SharedLink:
 
     def rate(self, flow: Flow) -> float:
         """What this transfer gets now, bytes a second."""
-        if flow._state == _CAPPED:
+        state = flow._state
+        if state == _CAPPED:
             return flow.cap_bytes_s
-        return flow.weight * self._level if flow._state == _LEVEL else 0.0
+        return flow.weight * self.level_bytes_s if state == _LEVEL else 0.0
 
     def remaining(self, flow: Flow) -> float:
         """What is left of this transfer, bytes."""
-        if flow._state == _CAPPED:
-            return max(0.0, (flow._end - self.now) * flow.cap_bytes_s)
-        if flow._state == _LEVEL:
-            return max(0.0, (flow._end - self._v) * flow.weight)
-        return flow._remaining
+        state = flow._state
+        if state == _CAPPED:
+            left = (flow._end - self.now) * flow.cap_bytes_s
+        elif state == _LEVEL:
+            left = (flow._end - self._v) * flow.weight
+        else:
+            return flow._remaining
+        return left if left > 0.0 else 0.0
 
     # --- time ------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class SharedLink:
         while heap and heap[0][2]._stamp != heap[0][1]:
             heappop(heap)
         if heap:
-            end = min(end, self.now + max(0.0, heap[0][0] - self._v) / self._level)
+            end = min(end, self.now + max(0.0, heap[0][0] - self._v) / self.level_bytes_s)
         return end if end > self.now else self.now if end < math.inf else end
 
     def run_to(self, now: float) -> None:
@@ -150,7 +150,7 @@ class SharedLink:
         if passed <= 0.0:
             return
         if self._level_count:
-            self._v += self._level * passed
+            self._v += self.level_bytes_s * passed
             self.delivered_bytes += self.capacity_bytes_s * passed
         else:
             self.delivered_bytes += self._capped_sum * passed
@@ -167,7 +167,7 @@ class SharedLink:
         heap = self._level_by_end
         while heap and heap[0][2]._stamp != heap[0][1]:
             heappop(heap)
-        if heap and heap[0][0] <= self._v + 1e-9 * max(1.0, self._level):
+        if heap and heap[0][0] <= self._v + 1e-9 * max(1.0, self.level_bytes_s):
             return self._ended(heappop(heap)[2])
         return None
 
@@ -184,7 +184,7 @@ class SharedLink:
         if flow._state != _OUT:
             return
         flow.since_s = self.now
-        if flow.cap_bytes_s <= flow.weight * self._level and math.isfinite(flow.cap_bytes_s):
+        if flow.cap_bytes_s <= flow.weight * self.level_bytes_s and math.isfinite(flow.cap_bytes_s):
             self._put_capped(flow)
         else:
             self._put_level(flow)
@@ -294,7 +294,7 @@ class SharedLink:
                 level = self._fill()
             else:
                 break
-        self._level = level
+        self.level_bytes_s = level
         if len(self._capped_by_end) + len(self._level_by_end) > 64 + 8 * len(self):
             self._sweep()
 

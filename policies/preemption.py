@@ -55,8 +55,10 @@ class Preemption:
         the `most`.
         """
         probes = self._probes
-        for lease in [lease for lease, began_s in probes.items() if _is_over(lease, began_s, now)]:
-            del probes[lease]
+        if probes:
+            over = [lease for lease, began_s in probes.items() if _is_over(lease, began_s, now)]
+            for lease in over:
+                del probes[lease]
         pause: list[int] = []
         resume: list[int] = []
         taken = 0.0

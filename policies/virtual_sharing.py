@@ -170,7 +170,7 @@ class VirtualSharing:
         """
         assert self._link is not None
         level = self._link.level_bytes_s
-        if client in self._network_of:
+        if self._network_of and client in self._network_of:
             network = self._networks.get(self._network_of[client])
             return level if network is None else network.weight * level
         return level

@@ -39,6 +39,12 @@ def test_a_queue_that_has_grown_is_laid_out_anew() -> None:
     assert not estimator.stale(0.1, 2.0, 110)
     assert estimator.stale(0.1, 2.0, 200)
     assert estimator.stale(3.0, 2.0, 100)
+    estimator.skip(3.0, 100)
+    assert not estimator.laid_out
+    assert not estimator.stale(3.1, 2.0, 110)
+    assert estimator.stale(3.1, 2.0, 200)
+    lay_out(estimator, 100)
+    assert estimator.laid_out
 
 
 def test_told_times_of_a_few_who_came_late_are_not_judged() -> None:

@@ -149,25 +149,26 @@ class Engine:
 
     def _tick(self) -> None:
         now, sight = self.now, self._sight
-        flows, sizes = {}, {}
+        flows = {}
         accept_s, paused = self.conditions.accept_s, self._paused
         for lease, clients in self._leases.items():
             client = clients[0]
             flow = client.flow
             if flow is not None and lease not in paused and now >= client.admitted_s + accept_s:
-                flows[lease], sizes[lease] = flow, self._file_of(client).size_bytes
+                flows[lease] = flow
         if self._swarm is not None:
             self._swarm.move(now, self._origin_bytes)
         if self.conditions.reader_bytes:
             self._read_on(flows)
-        goodput = sight.tick(now, flows, sizes)
+        goodput = sight.tick(now, flows)
         held, self._tried = self._tried, sight.orders.hold
         for lease in self._tried - held:
             self._stop(lease, now)
         for lease in held - self._tried:
             self._go_on(lease, now)
+        progress = self._driver.progress
         for lease, left, rate, held_back, reads in sight.progress(now, flows):
-            self._driver.progress(lease, now, left, rate, held_back, reads)
+            progress(lease, now, left, rate, held_back, reads)
         self._driver.observe(goodput, sight.busy, now, sight.found_bytes_s)
         self._settle()
 

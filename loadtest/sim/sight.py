@@ -76,7 +76,7 @@ class Sight:
         """Nobody was there until now."""
         self._ticked = (now, self._link.delivered_bytes)
 
-    def tick(self, now: float, flows: Mapping[int, Flow], sizes: Mapping[int, int]) -> float:
+    def tick(self, now: float, flows: Mapping[int, Flow]) -> float:
         """Look at the running transfers, cap the link; returns the goodput since the last tick."""
         link, line_bytes_s = self._link, self._conditions.line_bytes_s(now)
         if line_bytes_s != self._line_bytes_s:
@@ -84,12 +84,14 @@ class Sight:
             self._cap(self.orders)
         if self._bottleneck is not None:
             samples, busy, remaining, rate = [], self.busy, link.remaining, link.rate
+            ceil = math.ceil
             for lease, flow in flows.items():
-                left = math.ceil(remaining(flow))
+                left = ceil(remaining(flow))
                 stuck = not busy or rate(flow) >= flow.cap_bytes_s
-                samples.append(Sample(lease, sizes[lease] - left, left, stuck))
+                # What was acknowledged counts by how it grows: as what is left falls.
+                samples.append(Sample(lease, -left, left, stuck))
             acked = int(link.delivered_bytes)
-            self._cap(self._bottleneck.observe(now, acked, 0, self.busy, samples))
+            self._cap(self._bottleneck.observe(now, acked, 0, busy, samples))
         then, bytes_then = self._ticked
         self._ticked = (now, link.delivered_bytes)
         return (link.delivered_bytes - bytes_then) / (now - then) if now > then else 0.0
@@ -105,11 +107,12 @@ class Sight:
         """
         link, looks, orders, busy = self._link, self._looks, self.orders, self.busy
         look_s, reader_bytes = max(self._look_s, 1e-9), self._conditions.reader_bytes
+        remaining_of, rate_of, hold = link.remaining, link.rate, orders.hold
         for lease, flow in flows.items():
-            if lease in orders.hold or not flow.running:
+            if lease in hold or not flow.running:
                 continue
             looked_s, left, rate = looks[lease]
-            remaining, passed = link.remaining(flow), now - looked_s
+            remaining, passed = remaining_of(flow), now - looked_s
             if passed >= look_s:
                 fresh = (left - remaining) / passed
                 if rate == 0.0:
@@ -117,7 +120,7 @@ class Sight:
                 else:
                     rate += (fresh - rate) * min(1.0, passed / _SMOOTHING_S)
                 looks[lease] = (now, remaining, rate)
-            stuck = not busy or link.rate(flow) >= flow.cap_bytes_s
+            stuck = not busy or rate_of(flow) >= flow.cap_bytes_s
             held_back = orders.held_back(lease, stuck)
             reads = self._reads(lease, flow, now, remaining, stuck) if reader_bytes else 0.0
             yield lease, math.ceil(remaining), rate, held_back, reads

@@ -202,6 +202,16 @@ class Estimator:
         """Whether the last `lay_out` is older than `fresh_s`, or was of a far shorter queue."""
         return not 0.0 <= now - self._laid_s < fresh_s or waiting > _GROWN * self._laid_out + _FEW
 
+    @property
+    def laid_out(self) -> bool:
+        """Whether there are turns to tell of."""
+        return len(self._turns) > 0
+
+    def skip(self, now: float, waiting: int) -> None:
+        """Nobody asks for turns just now: what was laid out is forgotten, not made anew."""
+        self._turns = array("d")
+        self._laid_s, self._laid_out = now, waiting
+
     def lay_out(
         self,
         now: float,
