@@ -7,6 +7,7 @@ population that it names, by the same code that replays it.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -86,7 +87,10 @@ def draw(name: str, workload: Workload, target: Path) -> None:
 
 def main() -> int:
     """Draw all profiles into DIR (docs/pictures)."""
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER.parent / "docs" / "pictures"
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    pictures = FOLDER.parent / "docs" / "pictures"
+    parser.add_argument("folder", nargs="?", type=Path, default=pictures, metavar="DIR")
+    folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
     for conf in sorted(FOLDER.glob("*.conf")):
         workload = population_of(settings_of(conf))
