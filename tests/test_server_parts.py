@@ -231,10 +231,9 @@ def test_the_page_says_where_one_stands(wait: Wait, title: str) -> None:
     assert "a b.iso" in page
 
 
-def test_the_page_shows_progress_from_the_issue_of_the_ticket() -> None:
+def test_the_page_says_when_it_starts_at_the_latest() -> None:
     wait = Wait(30, 1, 5, estimate=Estimate(300.0, 400.0))
     page = WaitingRoom(Pages()).page(Notice("/a", 5, wait, "t", 100.0), phrases_for(None)).decode()
-    assert 'value="25"' in page
     assert "about 5\N{NO-BREAK SPACE}min" in page
     assert "very likely within 7\N{NO-BREAK SPACE}min" in page
 

@@ -35,14 +35,13 @@ SAMPLE: Mapping[str, Any] = {
     "expected": "14 min",
     "latest": "17 min",
     "waited": "2 min",
-    "percent": 12,
     "next_visit": "30 s",
     "retry_after_s": 30,
     "mirrors": [],
     "magnet_url": None,
     "metalink_url": None,
 }
-_EMPTY = ("place", "expected", "latest", "percent", "magnet_url", "metalink_url")
+_EMPTY = ("place", "expected", "latest", "magnet_url", "metalink_url")
 
 
 class BadTemplate(ValueError):

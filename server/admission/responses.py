@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from policies.contract import Estimate, Wait
+from policies.contract import Wait
 from protocol import problems
 from protocol.headers import format_link
 from protocol.manifest import Source
@@ -161,7 +161,6 @@ class WaitingRoom:
             "expected": phrases.time(estimate.expected_s) if estimate else None,
             "latest": phrases.time(estimate.p90_s) if estimate else None,
             "waited": phrases.time(notice.waited_s),
-            "percent": _percent(notice.waited_s, estimate),
             "next_visit": phrases.time(notice.retry_after_s),
         }
         looks: dict[str, Any] = {
@@ -441,10 +440,3 @@ def _lead(notice: Notice, phrases: Phrases, name: str) -> str:
         return phrases("lead_closed")
     key = "lead" if notice.wait.place is not None else "lead_busy"
     return phrases(key, file=name, size=told_size(notice.size_bytes))
-
-
-def _percent(waited_s: float, estimate: Estimate | None) -> int | None:
-    if estimate is None:
-        return None
-    whole = waited_s + max(estimate.expected_s, 1.0)
-    return min(99, max(1, round(100 * waited_s / whole)))

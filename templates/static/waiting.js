@@ -34,14 +34,34 @@
   let asking = false;
   let fetched = -Infinity;
 
+  // Progress never falls, whatever is expected now, in this page or in the one that follows it.
+  let furthest = 0;
+  try {
+    const [path, since, percent] = JSON.parse(sessionStorage.getItem("progress"));
+    if (path === page.dataset.path && Math.abs(since - began) < 60) furthest = percent;
+  } catch {
+    // Nothing is kept, or nothing may be.
+  }
+  const advance = (percent) => {
+    const row = at("progress");
+    if (!row) return;
+    furthest = Math.min(99, Math.max(furthest, percent));
+    row.querySelector("progress").value = furthest;
+    row.hidden = false;
+    try {
+      sessionStorage.setItem("progress", JSON.stringify([page.dataset.path, began, furthest]));
+    } catch {
+      // Then it holds for this page only.
+    }
+  };
+
   const tick = () => {
     if (started) return;
     const now = clock();
     show("waited", time(now - began));
     if (starts !== null) {
       show("expected", fill(words.expected_value, { time: time(Math.max(1, starts - now)) }));
-      const bar = page.querySelector("progress");
-      if (bar) bar.value = Math.min(99, (100 * (now - began)) / Math.max(1, starts - began));
+      advance((100 * (now - began)) / Math.max(1, starts - began));
     }
     show("visit", fill(words.next_visit, { time: time(visit - now) }));
     if (now - asked >= interval() && !document.hidden) ask();
