@@ -7,6 +7,7 @@ import os
 import resource
 import select
 import socket
+import struct
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs
 
 from server.files.cache import SmallFiles
 from server.files.disk import Disk
@@ -584,6 +586,28 @@ def test_a_listening_socket_waits_when_no_descriptor_is_left(
     port.stopListening()
 
 
+def test_who_looks_whether_the_port_is_open_leaves_nothing_behind(bench: Bench) -> None:
+    """A balancer connects and goes, with a reset or without one; others send and shut down."""
+    bench.clock.addReader = lambda reader: None  # type: ignore[attr-defined]
+    port = bench.front.listen_tcp("127.0.0.1", 0)
+    place = ("127.0.0.1", port.number)
+    with capturedLogs() as logged:
+        for linger in (b"", struct.pack("ii", 1, 0)) * 10:
+            with socket.create_connection(place) as client:
+                if linger:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            bench.front.doRead()
+        with socket.create_connection(place, timeout=5.0) as client:
+            client.sendall(request("/a.bin", "GET"))
+            client.shutdown(socket.SHUT_WR)
+            bench.front.doRead()
+            assert Answer(client.recv(1 << 16)).body == BODY
+            bench.front.doRead()
+    assert not logged
+    assert not bench.factory.connections
+    port.stopListening()
+
+
 def test_a_ready_answer_that_is_not_asked_for_gives_its_memory_back(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     ready = Ready(200, b"Content-Length: 2\r\n", b"ok", Plainly(lambda: True))
@@ -670,6 +694,25 @@ def test_a_slow_disk_stops_nobody_else(tmp_path: Path, monkeypatch: pytest.Monke
     assert Answer(said).body == (BODY * 40)[100:4196]
     monkeypatch.undo()
     assert Answer(brief.get("/big.bin", **fields)).body == (BODY * 40)[100:4196]
+
+
+def test_the_first_touch_of_a_small_file_reads_it_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For its digest and for its body."""
+    reads: list[int] = []
+    real = os.preadv
+
+    def read(fd: int, into: list[memoryview], start: int, flags: int = 0) -> int:
+        reads.append(start)
+        return real(fd, into, start, flags)
+
+    bench.write("new.bin", BODY)
+    monkeypatch.setattr(os, "preadv", read)
+    monkeypatch.delattr(os, "pread")
+    answer = Answer(Dialled(bench).get("/new.bin"))
+    assert (answer.body, reads) == (BODY, [0])
+    assert answer.text("Repr-Digest")
 
 
 def test_a_client_that_leaves_while_the_disk_is_slow_leaves_nothing_behind(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import socket
+import struct
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,12 +30,13 @@ SIZE = 3_000_000
 class Peer:
     """A client that reads what it is sent, and the connection on our side."""
 
-    def __init__(self) -> None:
-        self.socket, self._far = socket.socketpair()
+    def __init__(self, pair: tuple[socket.socket, socket.socket] | None = None) -> None:
+        self.socket, self._far = pair or socket.socketpair()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
         for end in (self.socket, self._far):
             end.setblocking(False)
         self.is_tls = False
+        self.bodies_bytes = 0
         self.monitor: Any = None
         self.factory = SimpleNamespace(limits=None)
         self.got = bytearray()
@@ -46,6 +51,12 @@ class Peer:
 
     def await_room(self, callback: Callable[[], None] | None) -> None:
         self._room = callback
+
+    def read(self, count: int) -> None:
+        """Read so much of what lies there, and have more sent."""
+        self.got += self._far.recv(count)
+        if self._room is not None:
+            self._room()
 
     def read_all(self) -> None:
         """Read until nothing more comes; the socket has room after each look."""
@@ -111,6 +122,57 @@ def test_the_page_cache_is_asked_once_for_what_leaves_in_many_turns(
     assert len(probed) <= 5
     # What was found bounds no turn but by what it may send.
     assert all(count == min(2 << 20, SIZE - 1024 - offset) for offset, count in asked[1:])
+
+
+def test_what_is_on_its_way_on_one_connection_counts_once_for_all_its_bodies(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.iso"
+    path.write_bytes(os.urandom(SIZE))
+    file = OpenFile(
+        os.open(path, os.O_RDONLY),
+        Representation(b"a.iso", "/a.iso", SIZE, 0.0, '"a"', key_of(path.stat())),
+    )
+    far = socket.socket()
+    far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        far.connect(door.getsockname())
+        peer = Peer((door.accept()[0], far))
+    bodies: list[BodySender] = []
+    ended: list[BodySender] = []
+    listener: Any = SimpleNamespace(
+        share=None,
+        may_end=lambda go_on: True,
+        transfer_done=lambda transfer, complete: ended.append(transfer),
+    )
+    request: Any = SimpleNamespace(
+        connection=peer, bytes_out=0, on_gone=lambda call: None, finish=lambda: None
+    )
+    pacer, nobody = Pacer(Clock(), None), cast(Any, None)
+
+    def read_until(stop: Callable[[], bool]) -> None:
+        for _ in range(100_000):
+            if stop():
+                return
+            with contextlib.suppress(BlockingIOError):
+                peer.read(20_000)
+        pytest.fail("it stands still")
+
+    for _ in range(3):
+        sender = BodySender(
+            request, file, [(0, SIZE)], SIZE, listener, pacer, lambda _: succeed(True), nobody
+        )
+        bodies.append(sender)
+        sender.start()
+        if len(bodies) < 3:
+            read_until(lambda: len(ended) == len(bodies))
+            assert sender.flying_bytes() > 0
+    queued = struct.unpack("i", fcntl.ioctl(peer.socket, termios.TIOCOUTQ, b"\0\0\0\0"))[0]
+    assert sum(body.flying_bytes() for body in bodies) <= queued
+    read_until(lambda: bodies[2].sent_bytes > SIZE // 2)
+    assert [body.flying_bytes() for body in bodies[:2]] == [0, 0]
+    assert bodies[2].flying_bytes() > 0
+    peer.close()
 
 
 def test_a_fault_in_one_body_ends_it_and_no_other(

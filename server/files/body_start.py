@@ -80,7 +80,16 @@ def at_hand(file: OpenFile, pieces: Sequence[Piece]) -> bool:
 class FileStart:
     """Starts a body from a file; see `transfer.Start`."""
 
-    __slots__ = ("_disk", "_file", "_pacer", "_pieces", "_plan", "_request", "_touched")
+    __slots__ = (
+        "_disk",
+        "_file",
+        "_pacer",
+        "_pieces",
+        "_plan",
+        "_request",
+        "_touched",
+        "just_compared",
+    )
 
     def __init__(
         self,
@@ -99,11 +108,13 @@ class FileStart:
         self._pieces = pieces
         self._touched = touched
         self._disk = disk
+        #: The file was compared in this very turn; not so once the body had to wait.
+        self.just_compared = False
 
     def __call__(self, listener: TransferListener, headers: Sequence[Header] = ()) -> Transfer:
         """Send the header, then let a sender have the connection."""
         plan = self._plan
-        unchanged = self._file.unchanged()
+        unchanged = self.just_compared or self._file.unchanged()
         brief = plan.body_bytes <= BRIEF_BYTES and at_hand(self._file, self._pieces)
         if unchanged and brief and listener.may_end(_nothing):
             return self._send_at_once(listener, headers)

@@ -75,15 +75,16 @@ def digest_open(
 ) -> FileDigests:
     """The same of an open descriptor and the `size` (bytes) that it had when it was opened."""
     piece_length = piece_length_for(size)
-    whole = hashlib.sha256()
-    pieces = []
-    offset = 0
     if size <= min(piece_length, _READ_BYTES):
         # Most files are of one piece: hash it once.
         data = os.pread(fd, size, 0)
         if len(data) == size and not stopped():
-            whole.update(data)
-            offset = size
+            if not unchanged():
+                raise FileChanged
+            return _digest_piece(data)
+    whole = hashlib.sha256()
+    pieces = []
+    offset = 0
     while offset < size:
         piece = hashlib.sha256()
         piece_end = min(size, offset + piece_length)
@@ -99,10 +100,14 @@ def digest_open(
         pieces.append(piece.digest())
     if not unchanged():
         raise FileChanged
-    digest = whole.digest()
-    if size and not pieces:
-        pieces = [digest]
-    return FileDigests(size, digest, piece_length, tuple(pieces))
+    return FileDigests(size, whole.digest(), piece_length, tuple(pieces))
+
+
+def _digest_piece(data: bytes) -> FileDigests:
+    """The digests of a content that is one piece, or empty."""
+    size = len(data)
+    digest = hashlib.sha256(data).digest()
+    return FileDigests(size, digest, piece_length_for(size), (digest,) if size else ())
 
 
 def _stand_behind_others() -> None:
@@ -199,12 +204,22 @@ class Catalog:
                 self._cache.keep(key, known)
         return known
 
-    def if_cheap(self, file: OpenFile) -> FileDigests | None:
-        """The same if that costs less than a thread, and waits for no disk."""
-        size = file.rep.size_bytes
-        if size > _TINY_BYTES or not file.at_hand(0, size):
+    def if_cheap(self, file: OpenFile) -> tuple[FileDigests, bytes] | None:
+        """The same of a file whose digest is not known, and its content, which was read for that.
+
+        None where a thread costs less, a disk would have to be waited for, or the file changed.
+        """
+        if file.rep.size_bytes > _TINY_BYTES:
             return None
-        return self.at_once(file)
+        try:
+            data = file.read_whole()
+        except OSError:
+            return None
+        if data is None:
+            return None
+        digests = _digest_piece(data)
+        self._learn(file.rep.key, digests)
+        return digests, data
 
     def behind_others(self, work: Callable[[Callable[[], bool]], T]) -> defer.Deferred[T]:
         """Run `work` on a thread that takes only the time that serving leaves.

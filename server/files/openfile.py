@@ -175,6 +175,15 @@ class OpenFile:
         """Whether this part can be read without waiting for a disk, as far as can be told."""
         return at_hand(self.fd, start, stop)
 
+    def read_whole(self) -> bytes | None:
+        """The content, which was the opened one after it was read, if it waits for no disk.
+
+        None when it would wait, or the file changed. Raises OSError.
+        """
+        data = bytearray(self._size_bytes)
+        there = read_at_hand(self.fd, 0, memoryview(data)) if data else 0
+        return bytes(data) if there == len(data) and self.unchanged() else None
+
     def read_pieces(self, pieces: Sequence[bytes | tuple[int, int]]) -> bytes | None:
         """Byte ranges of the content, with bytes that stand for themselves between them.
 

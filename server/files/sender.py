@@ -83,6 +83,7 @@ class BodySender:
         "_compared",
         "_delivered_bytes",
         "_disk",
+        "_end_bytes",
         "_file",
         "_in_ring",
         "_index",
@@ -134,8 +135,8 @@ class BodySender:
         self._open = False
         #: What had arrived when it ended before its time.
         self._delivered_bytes: int | None = None
-        #: What was under way when it ended.
-        self._left_bytes = 0
+        #: What was under way when it ended, and its connection's `bodies_bytes` by then.
+        self._left_bytes = self._end_bytes = 0
         #: The listener hears of the end in this very turn: what was under way is so still.
         self._telling = False
         #: What may lie unsent in the kernel, and what may once its peer has taken so much.
@@ -194,14 +195,20 @@ class BodySender:
         """Bytes that the peer has acknowledged: those sent, less what the kernel still holds."""
         if self._delivered_bytes is not None:
             return self._delivered_bytes
-        return self.sent_bytes if self._over else self.sent_bytes - self._queued_bytes()
+        if self._over:
+            return self.sent_bytes
+        return self.sent_bytes - min(self.sent_bytes, self._queued_bytes())
 
     def flying_bytes(self) -> int:
         """Bytes sent that the peer has not acknowledged; once over, no more than at the end."""
         if self._telling:
             return self._left_bytes
         queued = self._queued_bytes()
-        return min(self._left_bytes, queued) if self._over else queued
+        if not self._over:
+            return min(self.sent_bytes, queued)
+        # A body that came after it on this connection lies behind it in the queue.
+        later = self._request.connection.bodies_bytes - self._end_bytes
+        return max(0, min(self._left_bytes, queued - later))
 
     def shut_s(self) -> float:
         """See `Transfer`."""
@@ -232,16 +239,14 @@ class BodySender:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, self._unsent_bytes)
 
     def _queued_bytes(self) -> int:
-        """What the kernel still holds."""
+        """What the kernel still holds of all that went out here, headers and other bodies too."""
         sock = self._request.connection.socket
         if sock is None:
             return 0
         try:
-            queued = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0\0\0\0"))[0]
+            return int(struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0\0\0\0"))[0])
         except (OSError, ValueError):
             return 0
-        # A header may still be in the queue before the body.
-        return min(self.sent_bytes, int(queued))
 
     # -- the way of a body ------------------------------------------------------------------
 
@@ -368,7 +373,9 @@ class BodySender:
         self.sent_bytes += count
         self._position += count
         self.sent_at_s = self._pacer.now()
-        self._request.bytes_out += count
+        request = self._request
+        request.bytes_out += count
+        request.connection.bodies_bytes += count
 
     def _piece(self) -> Piece | None:
         """The piece to go on with; None when all is sent."""
@@ -464,7 +471,8 @@ class BodySender:
     def _end(self, complete: bool) -> None:
         if self._over:
             return
-        self._left_bytes = self._queued_bytes()
+        self._left_bytes = min(self.sent_bytes, self._queued_bytes())
+        self._end_bytes = self._request.connection.bodies_bytes
         if not complete:
             self._delivered_bytes = self.sent_bytes - self._left_bytes
         self._over = self._telling = True

@@ -28,7 +28,6 @@ from server.files.pacer import Pacer
 from server.files.pages import STATIC_ROUTE, Pages
 from server.files.paths import SIGNATURES, may_be_generated, split_path, url_of
 from server.files.response_plans import plan_body
-from server.files.sender import Piece
 from server.files.touched import Touched, under
 from server.files.transfer import (
     Admission,
@@ -273,18 +272,23 @@ class Site:
         """Answer with a file, under the tag that the client knows if that was its content too."""
         former = self._touched.named(request.headers, file.rep)
         if former is None:
-            self._serve_as(request, file, file.rep)
+            self._serve_as(request, file, file.rep, just_compared=True)
             return
 
         def compared(same: bool) -> None:
             if not request.finished:
                 rep = under(file.rep, former) if same else file.rep
-                self._serve_as(request, file, rep)
+                self._serve_as(request, file, rep, just_compared=False)
 
         self._touched.same(former, file).addCallback(compared)
 
-    def _serve_as(self, request: Request, file: OpenFile, rep: Representation) -> None:
-        """Answer with a file: conditions, ranges, then admission and body."""
+    def _serve_as(
+        self, request: Request, file: OpenFile, rep: Representation, *, just_compared: bool
+    ) -> None:
+        """Answer with a file: conditions, ranges, then admission and body.
+
+        `just_compared`: in this very turn it was what stands under its path.
+        """
         headers = request.headers
         now = self._wall()
         mtime_s = min(int(rep.mtime_s // 1), int(now))
@@ -298,7 +302,7 @@ class Site:
                 [(b"ETag", rep.etag.encode("ascii"))],
             )
             return
-        digests = self.said.digests(request, file)
+        digests, whole = self.said.digests(request, file)
         fields = self.said.fields_of(file, now, mtime_s, digests, headers.get(b"want-repr-digest"))
         if rep is not file.rep:
             tag = (b"ETag", rep.etag.encode("ascii"))
@@ -335,9 +339,13 @@ class Site:
             start = FileStart(self.pacer, request, file, plan, pieces, self._touched, self._disk)
             brief = plan.body_bytes <= BRIEF_BYTES
             if not brief or not self.admission.admit_small(request, rep, plan.body_bytes):
+                start.just_compared = just_compared
                 self.admission.enter(request, rep, plan, start)
+                start.just_compared = False
+            elif whole is not None and plan.status == 200:
+                self._send_at_once(request, file, plan, whole, digests)
             elif at_hand(file, pieces):
-                self._send_at_once(request, file, plan, pieces, digests)
+                self._send_at_once(request, file, plan, file.read_pieces(pieces), digests)
             else:
                 start(ON_NO_LEASE)
 
@@ -348,11 +356,13 @@ class Site:
         request: Request,
         file: OpenFile,
         plan: BodyPlan,
-        pieces: list[Piece],
+        body: bytes | None,
         digests: FileDigests | None,
     ) -> None:
-        """A short body that was admitted; the same request is answered the same from now on."""
-        body = file.read_pieces(pieces)
+        """A short body that was admitted; the same request is answered the same from now on.
+
+        None: the file changed while it was read.
+        """
         if body is None:
             request.refuse(
                 503,

@@ -84,6 +84,7 @@ class HttpConnection:
         "_stage",
         "alive",
         "block",
+        "bodies_bytes",
         "deadline",
         "events",
         "factory",
@@ -129,6 +130,8 @@ class HttpConnection:
         #: It says when it wants to be asked again.
         self.monitor: Callable[[float], float] | None = None
         self._monitor_due_s = 0.0
+        #: How much of bodies that had the socket to themselves was handed to it.
+        self.bodies_bytes = 0
         #: Who the client is, where a proxy says it before the first byte; `_preface` gathers that.
         self.forwarded: Preface | None = None
         self._preface: bytes | None = (

@@ -34,6 +34,7 @@ class RequestConnection(Protocol):
     #: The sender of a long body has the socket to itself from `when_flushed` until `finish`.
     socket: Any
     monitor: Any
+    bodies_bytes: int
 
     @property
     def forwarded(self) -> Preface | None:
