@@ -8,13 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
+from bench.staging import free_port
 from loadtest.population import scaled
 from loadtest.workloads import make_workload
 
@@ -34,37 +34,18 @@ FAST = {
 }
 
 
-def staging(
-    folder: Path,
-    profile: str,
-    *locust: str,
-    serve: tuple[str, ...] = (),
-    database: str = "sqlite",
-) -> list[str]:
-    """The command that runs one profile on a fresh site."""
-    command = [sys.executable, "-m", "bench.staging", str(folder), "--workload", "exp2"]
-    command += ["--profile", f"loadtest/{profile}.conf", "--database", database]
-    command += [f"--locust={option}" for option in ("--workload", "exp2", *QUICK, *locust)]
-    if serve:
-        command += ["--", *serve]
-    return command
-
-
-def run(folder: Path, profile: str, *locust: str, **site: Any) -> subprocess.CompletedProcess[str]:
-    """Run one profile on a fresh site to the end."""
-    return finished(staging(folder, profile, *locust, **site))
+#: One site for most of them: what a load test shows does not depend on a fresh one.
+SITE = (
+    *FULL,
+    *("--multicast", "--multicast-interface", "127.0.0.1", "--multicast-rate", "50Mbit"),
+    # Else mirrors on the same machine are done before a cohort stands.
+    *("--multicast-hold", "0"),
+)
 
 
 def finished(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Run to the end; one that does not end is told to, so that it ends what it started."""
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=os.environ | FAST,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with started(command) as process:
         try:
             out, err = process.communicate(timeout=100)
         except subprocess.TimeoutExpired:
@@ -73,23 +54,63 @@ def finished(command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
+def started(command: list[str]) -> subprocess.Popen[str]:
+    """A process whose output is kept."""
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | FAST,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+class Site:
+    """A staging site that several runs use, one after the other."""
+
+    def __init__(self, folder: Path, origin: str) -> None:
+        self.folder, self._origin = folder, origin
+
+    def command(self, profile: str, *locust: str) -> list[str]:
+        """The command that runs one profile here; its figures go into the site's folder."""
+        (self.folder / "figures.json").unlink(missing_ok=True)
+        command = [sys.executable, "-m", "locust", "--config", f"loadtest/{profile}.conf"]
+        command += ["--host", self._origin, "--workload", "exp2", *QUICK]
+        return [*command, "--figures-json", str(self.folder / "figures.json"), *locust]
+
+    def run(self, profile: str, *locust: str) -> subprocess.CompletedProcess[str]:
+        """Run one profile to its end."""
+        return finished(self.command(profile, *locust))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "bench.staging", str(folder), "--workload", "exp2"]
+    with started([*command, "--", *SITE]) as staging:
+        try:
+            assert staging.stdout is not None
+            origin = next(line for line in staging.stdout if line.startswith("origin"))
+            yield Site(folder, origin.split()[-1])
+        finally:
+            staging.terminate()
+            staging.communicate()
+
+
 def figures(folder: Path) -> Mapping[str, float]:
     """The figures that the run wrote."""
     found: Mapping[str, float] = json.loads((folder / "figures.json").read_text())["figures"]
     return found
 
 
-def test_a_run_reports_in_json_csv_and_html_and_keeps_its_objectives(tmp_path: Path) -> None:
+def test_a_run_reports_in_json_csv_and_html_and_keeps_its_objectives(
+    site: Site, tmp_path: Path
+) -> None:
     page, table = tmp_path / "report.html", tmp_path / "figures.csv"
-    done = run(
-        tmp_path,
-        "ci",
-        *("--figures-json", str(tmp_path / "figures.json")),
-        *("--figures-csv", str(table), "--html", str(page)),
-        serve=FULL,
-    )
+    done = site.run("ci", "--figures-csv", str(table), "--html", str(page))
     assert done.returncode == 0, done.stdout + done.stderr
-    found = figures(tmp_path)
+    found = figures(site.folder)
     assert found["finished"] == found["arrived"] > 50
     assert found["failed"] == 0
     assert found["tickets_issued"] == found["tickets_redeemed"] > 0
@@ -99,71 +120,58 @@ def test_a_run_reports_in_json_csv_and_html_and_keeps_its_objectives(tmp_path: P
     report = page.read_text()
     assert report.rindex('id="tidegate-admission"') > report.rindex("</script>")
     assert "told to wait large" in report
-    summary = [sys.executable, "-m", "loadtest.summary", str(tmp_path)]
+    summary = [sys.executable, "-m", "loadtest.summary", str(site.folder)]
     subprocess.run(summary, cwd=ROOT, check=True, capture_output=True)
-    text = (tmp_path / "summary.html").read_text()
+    text = (site.folder / "summary.html").read_text()
     assert "Load test: ci" in text
     assert "verified_bytes" in text
     assert "<svg" in text
 
 
-def test_workers_report_to_their_master_that_names_a_missed_objective(tmp_path: Path) -> None:
-    done = run(
-        tmp_path,
-        "ci",
-        *("--processes", "2", "--figures-json", str(tmp_path / "figures.json")),
-        *("--slo", "p50_session<0.000001s"),
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "objective missed: p50_session<0.000001s: measured" in done.stderr + done.stdout
-    assert figures(tmp_path)["finished"] == figures(tmp_path)["arrived"] > 50
-
-
-def test_a_worker_that_dies_takes_few_arrivals_with_it(tmp_path: Path) -> None:
-    """What it was handed is lost; all that had not been handed out yet comes at the other one."""
-    told = tmp_path / "figures.json"
-    command = staging(
-        tmp_path, "ci", "--processes", "2", "--run-time", "30s", "--figures-json", str(told)
-    )
-    with subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | FAST, stderr=subprocess.STDOUT, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert any(b"Sending spawn jobs" in line for line in process.stdout)
-        below = psutil.Process(process.pid).children(recursive=True)
-        locust = [child for child in below if "locust" in child.cmdline()]
-        max(locust, key=lambda child: (child.create_time(), child.pid)).kill()
-        process.communicate(timeout=100)
-    assert figures(tmp_path)["finished"] == figures(tmp_path)["arrived"] > 55
-
-
-@pytest.mark.parametrize(
-    ("profile", "database"), [("browser", "postgres"), ("mirror_fanout", "sqlite")]
-)
-def test_every_kind_of_client_gets_its_file_through_a_full_server(
-    tmp_path: Path, profile: str, database: str
+def test_a_worker_that_dies_takes_few_arrivals_with_it_and_a_missed_objective_is_named(
+    site: Site,
 ) -> None:
-    done = run(
-        tmp_path,
-        profile,
-        *("--figures-json", str(tmp_path / "figures.json")),
-        serve=FULL,
-        database=database,
-    )
+    """What it was handed is lost; all that had not been handed out yet comes at the other one."""
+    command = site.command("ci", "--processes", "2", "--run-time", "30s")
+    port = str(free_port())
+    command += ["--master-bind-port", port, "--master-port", port]
+    with started([*command, "--slo", "p50_session<0.000001s"]) as process:
+        assert process.stderr is not None
+        told = []
+        while "Sending spawn jobs" not in (line := process.stderr.readline()):
+            assert line, "".join(told)
+            told.append(line)
+        below = psutil.Process(process.pid).children(recursive=True)
+        max(below, key=lambda child: (child.create_time(), child.pid)).kill()
+        out, err = process.communicate(timeout=100)
+    assert process.returncode == 1, out + err
+    assert "objective missed: p50_session<0.000001s: measured" in err + out
+    assert figures(site.folder)["finished"] == figures(site.folder)["arrived"] > 55
+
+
+def test_one_command_sets_up_a_site_on_postgresql_and_browsers_get_their_files(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-m", "bench.staging", str(tmp_path), "--workload", "exp2"]
+    command += ["--profile", "loadtest/browser.conf", "--database", "postgres"]
+    command += [f"--locust={option}" for option in ("--workload", "exp2", *QUICK)]
+    done = finished([*command, "--", *FULL])
     assert done.returncode == 0, done.stdout + done.stderr
     assert figures(tmp_path)["finished"] == figures(tmp_path)["arrived"] > 50
     assert figures(tmp_path)["queued"] > 0
 
 
-def test_rudeness_gains_nothing_and_forgers_harm_nobody(tmp_path: Path) -> None:
-    done = run(
-        tmp_path,
-        "rude",
-        *("--figures-json", str(tmp_path / "figures.json"), "--rude-fraction", "0.3"),
-        *("--slo", "failed_fraction<=0%"),
-        serve=("--policy", "ticket", "--slots", "16", "--reserve-small", "4", "--bandwidth", "3MB"),
-    )
-    found = figures(tmp_path)
+def test_clients_of_several_connections_get_their_files_through_a_full_server(site: Site) -> None:
+    done = site.run("mirror_fanout")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = figures(site.folder)
+    assert found["finished"] == found["arrived"] > 50
+    assert found["queued"] > 0
+
+
+def test_rudeness_gains_nothing_and_forgers_harm_nobody(site: Site) -> None:
+    done = site.run("rude", "--rude-fraction", "0.3", "--slo", "failed_fraction<=0%")
+    found = figures(site.folder)
     assert found["finished"] == found["arrived"] > 50, done.stdout + done.stderr
     assert found["refused"] > 0
     assert found["failed"] == 0
@@ -188,31 +196,17 @@ def test_the_composition_is_valid(name: str, tmp_path: Path) -> None:
     assert "only for this test" not in (tmp_path / name).read_text()
 
 
-def test_hot_objects_come_by_multicast(tmp_path: Path) -> None:
-    done = run(
-        tmp_path,
-        "hot_object",
-        *("--figures-json", str(tmp_path / "figures.json"), "--thin", "40"),
-        serve=(
-            *("--multicast", "--multicast-interface", "127.0.0.1", "--multicast-rate", "50Mbit"),
-            # Else mirrors on the same machine are done before a cohort stands.
-            *("--multicast-hold", "0"),
-        ),
-    )
+def test_hot_objects_come_by_multicast(site: Site) -> None:
+    done = site.run("hot_object", "--thin", "40")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = figures(tmp_path)
+    found = figures(site.folder)
     assert found["finished"] == found["arrived"] == 10
     assert found["verified_bytes"] == 10 * 1_000_000
     assert found["multicast_bytes"] > 0, done.stdout + done.stderr
 
 
-def test_a_steady_day_begins_anew_until_its_time_is_over(tmp_path: Path) -> None:
-    done = run(
-        tmp_path,
-        "steady",
-        *("--figures-json", str(tmp_path / "figures.json"), "--run-time", "7s"),
-        *("--time-scale", "600", "--thin", "40"),
-    )
+def test_a_steady_day_begins_anew_until_its_time_is_over(site: Site) -> None:
+    done = site.run("steady", "--run-time", "6s", "--time-scale", "600", "--thin", "200")
     assert done.returncode == 0, done.stdout + done.stderr
-    visitors = scaled(make_workload("exp2", 1), time_scale=600.0, thin=40.0).visitors
-    assert figures(tmp_path)["finished"] > 2 * sum(len(one.files) for one in visitors)
+    visitors = scaled(make_workload("exp2", 1), time_scale=600.0, thin=200.0).visitors
+    assert figures(site.folder)["finished"] > 2 * sum(len(one.files) for one in visitors)
