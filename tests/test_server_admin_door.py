@@ -14,9 +14,21 @@ from typing import NoReturn
 import pyotp
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 
-from server.accounts.accounts import Busy, Hashing, Role, Scope
+from server.accounts.accounts import (
+    AccountRows,
+    Accounts,
+    ApiToken,
+    Busy,
+    Hashing,
+    Role,
+    Scope,
+    User,
+    digest,
+)
 from server.accounts.password_reset import forget_reset, leave_reset, read_reset
 from server.accounts.sessions import LoginBrake
 from server.accounts.stored import Sealer
@@ -253,6 +265,29 @@ def test_one_client_cannot_go_through_many_names() -> None:
     assert brake.wait_s("192.0.2.2", "another", 0.0) == 0.0
 
 
+@given(st.lists(st.tuples(st.integers(0, 30), st.sampled_from([0.0, 1.0, 700.0, 3601.0]))))
+def test_who_guesses_as_fast_as_allowed_has_few_guesses_an_hour(
+    moves: list[tuple[int, float]],
+) -> None:
+    """Over however many names, whatever rests there are, and with an account of one's own."""
+    brake, now = LoginBrake(), 0.0
+    guesses: list[float] = []
+    for turn, (number, rest_s) in enumerate(moves * 50):
+        # Number 0 is the client's own account, of which it knows the password.
+        name = f"{number}.{turn // len(moves) % 20}" if number else "own"
+        now += rest_s
+        now += brake.wait_s("192.0.2.1", name, now)
+        assert brake.wait_s("192.0.2.1", name, now) == 0.0, "what it says is enough"
+        assert brake.wait_s("192.0.2.2", name, now) == 0.0, "nobody else waits"
+        brake.start("192.0.2.1", name, now)
+        if number:
+            guesses.append(now)
+        else:
+            brake.succeeded("192.0.2.1", name)
+    # Twenty are free, nine pauses double to 512 s, the others are of a quarter of an hour.
+    assert all(later - first > 3600 for first, later in zip(guesses, guesses[32:], strict=False))
+
+
 def test_few_passwords_are_checked_at_once_and_not_many_wait(site: Site) -> None:
     running: list[Deferred[None]] = []
 
@@ -391,6 +426,82 @@ def test_what_a_token_issued_ends_with_it_and_is_no_wider(site: Site) -> None:
     assert accounts.by_token(grandchild, ends) is None, "it ends when its grandparent does"
     assert api(browser, "DELETE", f"/tokens/{parent.serial}", **sent).status == 204
     assert [t.label for t in accounts.tokens.values()] == []
+
+
+class Kept:
+    """An account store that remembers which tokens it has."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, ApiToken] = {}
+
+    def load(self) -> AccountRows:
+        return AccountRows([], list(self.tokens.values()), [])
+
+    def put(self, one: object) -> None:
+        assert isinstance(one, ApiToken)
+        self.tokens[one.serial] = one
+
+    def drop(self, one: object) -> None:
+        assert isinstance(one, ApiToken)
+        del self.tokens[one.serial]
+
+
+def accounts_of(role: Role) -> tuple[Accounts, Kept]:
+    """One user, `ann`, and no password that could be hashed."""
+    kept = Kept()
+    accounts = Accounts(kept, lambda work: succeed(work()))
+    accounts.users["ann"] = User("ann", role, "", 0.0)
+    return accounts, kept
+
+
+A_TOKEN = st.tuples(
+    st.integers(0, 9), st.frozensets(st.sampled_from(Scope)), st.none() | st.integers(1, 9)
+)
+
+
+@given(
+    st.lists(A_TOKEN, min_size=1, max_size=10),
+    st.sampled_from(Role),
+    st.integers(0, 9),
+    st.integers(0, 9),
+)
+def test_a_token_may_what_all_above_it_may_and_ends_with_the_first_of_them(
+    made: list[tuple[int, frozenset[Scope], int | None]], role: Role, now: int, revoked: int
+) -> None:
+    accounts, kept = accounts_of(role)
+    secrets: list[str] = []
+    above: list[list[int]] = []
+    for number, (parent, scopes, expires_s) in enumerate(made):
+        parents = above[parent] if parent < number else []
+        issuer = accounts.tokens[digest(secrets[parent])] if parents else None
+        secret, _ = accounts.issue_token("x", scopes, "ann", 0.0, expires_s, issuer)
+        secrets.append(secret)
+        above.append([number, *parents])
+    revoked %= len(made)
+    serial = accounts.tokens[digest(secrets[revoked])].serial
+    assert accounts.drop_token(serial)
+    assert not accounts.drop_token(serial)
+    for line, secret in zip(above, secrets, strict=True):
+        ends = [made[one][2] for one in line]
+        good = revoked not in line and all(end is None or end > now for end in ends)
+        token = accounts.by_token(secret, float(now))
+        assert (token is not None) == good
+        if token is not None:
+            may = role.scopes.intersection(*(made[one][1] for one in line))
+            assert token.scopes == may
+    left = {one.serial for one in accounts.tokens.values()}
+    assert left == kept.tokens.keys()
+    assert len(left) == sum(revoked not in line for line in above)
+
+
+def test_a_long_line_of_tokens_that_issued_each_other_is_revoked_whole() -> None:
+    accounts, kept = accounts_of(Role.OPERATOR)
+    _, first = accounts.issue_token("x", Scope, "ann", 0.0, None)
+    last = first
+    for _ in range(1500):
+        last = accounts.issue_token("x", Scope, "ann", 0.0, None, last)[1]
+    assert accounts.drop_token(first.serial)
+    assert not kept.tokens
 
 
 def test_tokens_expire_are_revoked_and_never_outrank_their_owner(site: Site) -> None:

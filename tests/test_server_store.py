@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import pytest
 from alembic import command
 from alembic.config import Config
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sqlalchemy import event, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
@@ -178,6 +180,55 @@ def test_the_journal_gives_back_every_live_ticket_and_remembers_finished_ones(
     assert found.live == tuple(sorted(rows, key=lambda row: row.number))
     assert sorted(found.over) == [4, 5]
     assert found.next_number == 1000
+
+
+SOME_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=9)
+A_TIME = st.floats(0.0, 2e9)
+A_ROW = st.builds(
+    TicketRow,
+    *(st.integers(1, 6), SOME_TEXT, SOME_TEXT, st.integers(0, 1 << 62)),
+    *(st.sampled_from([0, 1, 1 << 62]), st.floats(0.01, 1e9), A_TIME),
+    *(st.sampled_from(TicketState), A_TIME, st.integers(0, 99), st.integers(0, 99)),
+    *(SOME_TEXT, SOME_TEXT, st.booleans()),
+)
+
+
+def test_any_batches_come_back_as_the_last_row_of_each_ticket(database: Database) -> None:
+    """Who a ticket is for and what it is about stays as first written; the rest is the newest."""
+
+    @settings(max_examples=40)
+    @given(st.lists(st.lists(A_ROW, max_size=5), max_size=4), st.integers(1, 9))
+    def holds(batches: list[list[TicketRow]], reserved: int) -> None:
+        expected: dict[int, TicketRow] = {}
+        with database.session() as session:
+            for batch in batches:
+                write_tickets(session, batch)
+                for number, row in {row.number: row for row in batch}.items():
+                    first = expected.get(number, row)
+                    expected[number] = row._replace(
+                        client=first.client,
+                        file=first.file,
+                        size_bytes=first.size_bytes,
+                        issued_s=first.issued_s,
+                    )
+            reserve_numbers(session, reserved)
+            found = read_journal(session)
+            session.rollback()
+        over = {number for number, row in expected.items() if is_over(row)}
+        assert set(found.over) == over
+        assert found.live == tuple(expected[n] for n in sorted(expected.keys() - over))
+        assert found.next_number == max(reserved, 1 + max(expected, default=0))
+
+    holds()
+
+
+def is_over(row: TicketRow) -> bool:
+    ending = row.state is TicketState.STARTED and row.remaining_bytes == 0
+    return ending or row.state not in (
+        TicketState.WAITING,
+        TicketState.READY,
+        TicketState.STARTED,
+    )
 
 
 def test_numbers_are_never_reused_even_without_a_counter(database: Database) -> None:

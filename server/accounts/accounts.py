@@ -348,10 +348,14 @@ class Accounts:
         token = self.token(serial)
         if token is None:
             return False
-        del self.tokens[token.digest]
-        self.store.drop(token)
-        for child in [t for t in self.tokens.values() if t.parent == serial]:
-            self.drop_token(child.serial)
+        issued: dict[str | None, list[ApiToken]] = {}
+        for one in self.tokens.values():
+            issued.setdefault(one.parent, []).append(one)
+        ended = [token]
+        for one in ended:
+            ended += issued.get(one.serial, ())
+            del self.tokens[one.digest]
+            self.store.drop(one)
         return True
 
     def by_token(self, secret: str, now: float) -> ApiToken | None:
