@@ -148,8 +148,11 @@ def main() -> None:
 def _run() -> None:
     if sys.argv[1:2] != ["get"]:
         sys.exit(cli(prog_name="tidegate"))
+    # Connections come about while the rest of the program is loaded.
+    from client.net.dialling import HeadStart
+
     try:
-        cli(prog_name="tidegate")
+        cli(prog_name="tidegate", obj=HeadStart(sys.argv[2:], os.environ))
     except SystemExit as end:
         if not isinstance(end.code, int | None):
             raise

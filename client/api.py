@@ -21,6 +21,7 @@ from pathlib import Path
 from client.fetch.download import Download
 from client.fetch.metalink import LIMIT_BYTES, Metalink, read_metalink
 from client.fetch.options import Emit, Options, Result
+from client.net.dialling import HeadStart
 from client.net.errors import UsageProblem
 from client.net.network import Network
 from client.net.sockets import AsyncioNetwork, CertificateTrust, run_blocking
@@ -54,9 +55,12 @@ def read_urls(urls: Sequence[str]) -> list[Url]:
         raise UsageProblem(str(error)) from None
 
 
-def open_network(options: Options) -> AsyncioNetwork:
-    """The network of one or more downloads, in the running event loop; to be closed by `close`."""
-    return AsyncioNetwork(CertificateTrust(options.ca_file, options.insecure))
+def open_network(options: Options, begun: HeadStart | None = None) -> AsyncioNetwork:
+    """The network of one or more downloads, in the running event loop; to be closed by `close`.
+
+    `begun`: connections that may be used first; those that are not are closed.
+    """
+    return AsyncioNetwork(CertificateTrust(options.ca_file, options.insecure), begun)
 
 
 def build(

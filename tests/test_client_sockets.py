@@ -9,14 +9,20 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from faulty_mirrors import Behaviour, running
+from hypothesis import given
+from hypothesis import strategies as st
 from test_client_download import DATA, Run, one
 
+from client.api import Options, build, finish, open_network, read_urls
+from client.net.dialling import HeadStart, plain_place
 from client.net.errors import Interrupted, NetworkProblem
 from client.net.sockets import run_blocking
+from client.net.urls import BadUrl, parse
 
 __all__ = ["one"]
 
@@ -64,6 +70,48 @@ def test_where_no_address_answers_the_reason_is_told(
     known_as(monkeypatch, "dual.example", "127.0.0.3", "127.0.0.4")
     with pytest.raises(NetworkProblem, match=r"connection refused|no address could be"):
         one.get("http://dual.example:9/file.bin", max_failures=1)
+
+
+def test_a_connection_begun_beforehand_serves_and_one_that_nobody_takes_is_closed(
+    tmp_path: Path,
+) -> None:
+    with running(Behaviour(DATA), Behaviour(DATA)) as (used, other):
+        begun = HeadStart(["-o", used.url, used.url, other.url], {})
+        options = Options(environ={}, data_folder=tmp_path)
+
+        async def fetch() -> None:
+            network = open_network(options, begun)
+            try:
+                await finish(build(network, read_urls([used.url]), tmp_path / "f", options))
+            finally:
+                await network.close()
+
+        run_blocking(fetch)
+        assert (tmp_path / "f").read_bytes() == DATA
+        assert used.connections == 1
+        places = [parse(mirror.url) for mirror in (used, other)]
+        assert all(begun.take(url.host, url.port) is None for url in places)
+
+
+def test_nothing_is_begun_where_a_proxy_is_named() -> None:
+    with running(Behaviour(DATA)) as (mirror,):
+        begun = HeadStart([mirror.url], {"HTTPS_PROXY": "http://127.0.0.1:1"})
+        assert begun.take("127.0.0.1", mirror.port) is None
+        assert mirror.connections == 0
+
+
+@given(
+    st.sampled_from(["http", "https", "HTTP", "ftp", "-Hhttp"]),
+    st.text("aZ9.-:@[]%/\\?#é 0", max_size=12),
+)
+def test_what_is_begun_for_a_url_goes_to_where_that_url_leads(scheme: str, rest: str) -> None:
+    word = f"{scheme}://{rest}"
+    place = plain_place(word)
+    try:
+        url = parse(word)
+    except BadUrl:
+        return
+    assert place in (None, (url.host, url.port))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from client.net.dialling import HeadStart
 
 _EXIT_CODES = """\b
 Exit status: 0 done, 2 wrong usage, 3 not found, 4 refused, 5 network, 6 corrupt,
@@ -114,7 +117,8 @@ def _headers(
 )
 @click.option("--wait/--no-wait", default=True, help="Wait when the server is busy.")
 @click.option("--max-wait", type=_Unit("duration"), help="Give up rather than wait longer.")
-def get(**given: Any) -> None:
+@click.pass_obj
+def get(begun: HeadStart | None, /, **given: Any) -> None:
     """Fetch a file, politely: waits its turn, uses all mirrors, resumes, verifies.
 
     Several URLs are mirrors of one file. A FILE.meta4 (here or a URL) names mirrors and digests.
@@ -123,4 +127,4 @@ def get(**given: Any) -> None:
 
     if not given["urls"] and not given["forget"]:
         raise click.UsageError("Name at least one URL, or a FILE.meta4.")
-    sys.exit(run_get(given))
+    sys.exit(run_get(given, begun))

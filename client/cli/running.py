@@ -13,6 +13,7 @@ from typing import Any
 from client.api import Options, Result, build, finish, open_network, read_urls
 from client.cli.show import Json, Plain, Quiet, Show
 from client.fetch.metalink import Metalink
+from client.net.dialling import HeadStart
 from client.net.errors import DownloadFailed, LocalProblem, UsageProblem
 from client.net.identity import data_folder, forget
 from client.net.sockets import run_blocking
@@ -47,8 +48,12 @@ def options_from(given: Mapping[str, Any]) -> Options:
     )
 
 
-def run_get(given: Mapping[str, Any]) -> int:
-    """Fetch; returns the exit status. Everything that goes wrong is one sentence."""
+def run_get(given: Mapping[str, Any], head_start: HeadStart | None = None) -> int:
+    """Fetch; returns the exit status. Everything that goes wrong is one sentence.
+
+    `head_start`: connections to some of the URLs, to be used or closed.
+    """
+    begun = head_start or HeadStart()
     show = _show(given)
     try:
         options = options_from(given)
@@ -59,8 +64,9 @@ def run_get(given: Mapping[str, Any]) -> int:
         if given["recursive"]:
             from client.cli.folder import fetch_folder
 
+            begun.close()
             return fetch_folder(given["urls"], given["output"], options, show, STOPPED_BY)
-        for result in _files(given, options, show):
+        for result in _files(given, options, show, begun):
             show.done(result)
         return 0
     except DownloadFailed as problem:
@@ -68,6 +74,8 @@ def run_get(given: Mapping[str, Any]) -> int:
         return problem.code
     except KeyboardInterrupt:
         return 130
+    finally:
+        begun.close()
 
 
 def _forget(show: Show) -> None:
@@ -92,7 +100,9 @@ def _show(given: Mapping[str, Any]) -> Show:
     return Plain(explain)
 
 
-def _files(given: Mapping[str, Any], options: Options, show: Show) -> list[Result]:
+def _files(
+    given: Mapping[str, Any], options: Options, show: Show, begun: HeadStart
+) -> list[Result]:
     words = list(given["urls"])
     output = given["output"]
     found = []
@@ -100,6 +110,7 @@ def _files(given: Mapping[str, Any], options: Options, show: Show) -> list[Resul
         if word.lower().endswith(_META):
             if len(words) > 1:
                 raise UsageProblem("give a Metalink alone: it names its mirrors itself")
+            begun.close()
             documents = _read_meta(word, options)
             if output is not None and len(documents) > 1:
                 raise UsageProblem("this Metalink names several files; leave -o away")
@@ -108,7 +119,7 @@ def _files(given: Mapping[str, Any], options: Options, show: Show) -> list[Resul
                     raise UsageProblem(f"the Metalink names no http or https URL for {one.name}")
                 found.append(_one([u.text for u in one.urls], output, one, options, show))
             return found
-    return [_one(words, output, None, options, show)]
+    return [_one(words, output, None, options, show, begun)]
 
 
 def _read_meta(word: str, options: Options) -> list[Metalink]:
@@ -129,6 +140,7 @@ def _one(
     metalink: Metalink | None,
     options: Options,
     show: Show,
+    begun: HeadStart | None = None,
 ) -> Result:
     urls = read_urls(words)
     place: Path | int
@@ -154,7 +166,7 @@ def _one(
             return ready
 
     async def fetch() -> Result:
-        network = open_network(options)
+        network = open_network(options, begun)
         download = build(network, urls, place, options, show.event, metalink, chosen=chosen)
         download.rename_freely = not named and metalink is None
         show.begin(download)

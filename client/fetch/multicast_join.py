@@ -10,7 +10,6 @@ then a cohort forms again. No request is sent that a plain download would not se
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -75,7 +74,11 @@ class MulticastJoin:
     def __init__(self, host: Host, mirror: Mirror, folder: Path) -> None:
         self._host = host
         self._mirror = mirror
-        self._folder = folder if folder.is_dir() else Path(tempfile.gettempdir())
+        if not folder.is_dir():
+            import tempfile  # loading it delays the first request
+
+            folder = Path(tempfile.gettempdir())
+        self._folder = folder
         self._asked_on: Connection | None = None
         self._over = False
         self._offer: Offer | None = None
@@ -111,6 +114,9 @@ class MulticastJoin:
         if not connection.busy:
             self._asked_on = connection
             worker.ask_offer(OfferTaker(worker, self), (HEADER_NAME, self._capability()))
+            # What a session needs is loaded while the server holds the request.
+            import client.multicast.channel
+            import client.multicast.reception  # noqa: F401
         return True
 
     def _capability(self) -> str:

@@ -1,7 +1,7 @@
 """The network of `client.net.network` on asyncio: connections, TLS, timers, threads.
 
 Bytes are read into one large buffer that is lent to the receiver, so a byte is copied from the
-kernel once and to the file once. Names are tried over all their addresses as RFC 8305 says.
+kernel once and to the file once.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from client.net.dialling import Dialling, HeadStart
 from client.net.errors import Interrupted, UsageProblem
 from client.net.network import Cancellable, Endpoint, Readable, Receiver
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     import ssl
 
 _BUFFER_BYTES = 256 << 10
-#: The next address of a name is tried after so long (RFC 8305, section 5: 100 ms to 2 s).
-_STAGGER_S = 0.2
+#: A connection begun before the network was made is closed if nobody takes it for so long.
+_UNTAKEN_S = 1.0
 #: While bytes keep coming in dribs and drabs, they are let gather for a moment: a thousand packets
 #: a second cost less when ten of them are read at a time. A line of 100 Mbit/s brings as much as a
 #: drib in one nap; a faster one needs none.
@@ -93,9 +94,14 @@ class _Gathering(selectors.DefaultSelector):
 
 
 class AsyncioNetwork:
-    """See `client.net.network.Network`. Made and used inside a running loop; `close` at the end."""
+    """See `client.net.network.Network`. Made and used inside a running loop; `close` at the end.
 
-    def __init__(self, trust: CertificateTrust | None = None) -> None:
+    The first connections are those of `begun`, to wherever it has some.
+    """
+
+    def __init__(
+        self, trust: CertificateTrust | None = None, begun: HeadStart | None = None
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self.buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._trust = trust or CertificateTrust()
@@ -104,6 +110,8 @@ class AsyncioNetwork:
         self._streams: set[Stream] = set()
         selector = getattr(self._loop, "_selector", None)
         self._gathering = selector if isinstance(selector, _Gathering) else None
+        self._begun = begun or HeadStart()
+        self._loop.call_later(_UNTAKEN_S, self._begun.close)
 
     def now(self) -> float:
         return self._loop.time()
@@ -133,13 +141,18 @@ class AsyncioNetwork:
         threading.Thread(target=run, daemon=True).start()
 
     def connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> Cancellable:
-        task = self._loop.create_task(self._connect(endpoint, receiver, timeout_s))
+        host, port = endpoint.host, endpoint.port
+        dialling = self._begun.take(host, port) or Dialling(host, port)
+        task = self._loop.create_task(self._connect(endpoint, dialling, receiver, timeout_s))
         self._attempts.add(task)
         task.add_done_callback(self._attempts.discard)
+        # Not left to the task: one that is cancelled in time does not begin.
+        task.add_done_callback(lambda _: dialling.give_up())
         return task
 
     async def close(self) -> None:
         """Close every connection; nobody is told."""
+        self._begun.close()
         for task in list(self._attempts):
             task.cancel()
         for stream in list(self._streams):
@@ -172,17 +185,24 @@ class AsyncioNetwork:
         self._attempts.add(task)
         task.add_done_callback(self._attempts.discard)
 
-    async def _connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> None:
+    async def _connect(
+        self, endpoint: Endpoint, dialling: Dialling, receiver: Receiver, timeout_s: float
+    ) -> None:
         host, port = endpoint.host, endpoint.port
-        # An address needs no race, and asyncio's loses a socket when it is called off.
-        literal = ":" in host or host.replace(".", "").isdecimal()
+        over = asyncio.Event()
+
+        def tell() -> None:
+            # The loop may have been closed meanwhile.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(over.set)
+
         try:
             async with asyncio.timeout(timeout_s):
+                dialling.when_over(tell)
+                await over.wait()
+                sock = dialling.take()
                 _, stream = await self._loop.create_connection(
-                    lambda: Stream(self, receiver),
-                    host,
-                    port,
-                    happy_eyeballs_delay=None if literal else _STAGGER_S,
+                    lambda: Stream(self, receiver), sock=sock
                 )
         except TimeoutError:
             receiver.lost(f"{host} does not answer", False)
@@ -200,12 +220,8 @@ class AsyncioNetwork:
 
 
 def _words(error: OSError) -> str:
-    # asyncio puts sentences of its own into `strerror`; several addresses share one error.
-    for number in (error.errno, *(e.errno for e in getattr(error, "exceptions", ()))):
-        if number:
-            return os.strerror(number).lower()
-    text = str(error)
-    return "no address could be connected to" if text.startswith("Multiple") else text.lower()
+    # asyncio puts sentences of its own into `strerror`.
+    return (os.strerror(error.errno) if error.errno else str(error)).lower()
 
 
 class Stream(asyncio.BufferedProtocol):
