@@ -176,7 +176,7 @@ BRIEF = HotSettings(hold_s_per_byte=0.1 / BIG)
 
 def test_a_request_is_held_for_a_share_of_its_pass_and_then_gathers():
     hot = Hot(BRIEF)
-    assert hot.request("small", "1", BIG // 8, 0.0) == Hold(0.05)
+    assert hot.request("small", "1", BIG // 8, 0.0) == Hold(0.02)
     assert hot.request("a", "2", BIG, 0.0) == Hold(0.1)
     assert hot.request("huge", "3", 1000 * BIG, 0.0) == Hold(2.0)
     for key in ("small", "a", "huge"):

@@ -42,7 +42,7 @@ class HotSettings:
     #: A request is held for so long a byte, within these bounds; then its client fetches by
     #: unicast while the cohort gathers. 0: it is held for the whole window.
     hold_s_per_byte: float = 0.0
-    least_hold_s: float = 0.05
+    least_hold_s: float = 0.02
     most_hold_s: float = 2.0
 
 

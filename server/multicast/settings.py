@@ -45,7 +45,7 @@ class MulticastSettings(BaseModel):
         json_schema_extra=_SECONDS,
     )
     hold_share: float = Field(
-        0.04,
+        0.02,
         ge=0,
         le=10,
         description="Requests are held for this share of the file's pass; then clients fetch by "
