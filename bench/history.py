@@ -102,6 +102,8 @@ class CrowdHistory:
     owners: dict[int, str] = field(default_factory=dict)
     #: By the ticket's number, when a place was told for it first.
     placed: dict[int, float] = field(default_factory=dict)
+    #: By the ticket's number, who told it first when, and how long that answer took.
+    told: dict[int, str] = field(default_factory=dict)
     two_owners: int = 0
     changed: int = 0
     #: By how much a place grew, and between which times.
@@ -242,6 +244,8 @@ class TicketClient:
                         history.say(f"{client}: {number_of(token)} became {number_of(fresh)}")
                     token = fresh
                     owner = history.owners.setdefault(number_of(token), client)
+                    took_s = answer.began_s - asked_s
+                    history.told.setdefault(number_of(token), f"{recent[-1]}, {took_s:.2f} s")
                     history.two_owners += owner != client
                     now = int(answer.fields.get("tidegate-place", "0"))
                     if now:

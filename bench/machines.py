@@ -959,6 +959,9 @@ def faults(
             f"-- {one.folder.name}\n{text}" for one, text in zip(fleet, logs, strict=True)
         )
     if keep_log is not None:
+        for number in _lost(history, written):
+            who, told = history.owners[number], history.told[number]
+            history.say(f"{who}: ticket {number} is not in the journal; {told}")
         notes = "\n".join(sorted([*harm.notes, *history.notes, *history.by_server()]))
         keep_log.write_text(f"{log}\n{notes}\n", "utf-8")
     together = outside(history.bodies, harm.apart)

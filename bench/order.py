@@ -3,8 +3,8 @@
     python -m bench.order [--clients 2000] [--nodes 3]
 
 Clients come one after the other, each from a network of its own, to a node drawn at random, and
-wait inside their request. Prints how far starts are from the order of tickets, and the mean
-session.
+wait inside their request. Prints how far starts are from the order of tickets, the mean session,
+and how long a slot that a body has left stands idle until the next one begins.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ _LIMIT_S = 200.0
 
 @dataclass(frozen=True, slots=True)
 class TimedStart:
-    """One client: its ticket's number, when its body began and how long all of it took, seconds."""
+    """One client: its ticket's number, when its body began and ended, and all its seconds."""
 
     number: int
     began_s: float
+    ended_s: float
     took_s: float
 
 
@@ -54,7 +55,8 @@ async def _session(url: str, index: int) -> TimedStart:
         fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in head)}
         await reader.readexactly(_SIZE_BYTES)
         number = number_of(fields["tidegate-ticket"]) if "tidegate-ticket" in fields else 0
-        return TimedStart(number, began_s, time.monotonic() - asked_s)
+        ended_s = time.monotonic()
+        return TimedStart(number, began_s, ended_s, ended_s - asked_s)
     finally:
         writer.transport.abort()
 
@@ -67,6 +69,17 @@ async def _crowd(urls: list[str], clients: int, rate: float, seed: int) -> list[
         tasks.append(asyncio.create_task(_session(rng.choice(urls), index)))
     async with asyncio.timeout(_LIMIT_S):
         return await asyncio.gather(*tasks)
+
+
+def idle_s(sessions: list[TimedStart], slots: int) -> float:
+    """How long a slot stood idle between two bodies, in the mean: while all were wanted, seconds.
+
+    That is from the first start of one who had to wait to the last.
+    """
+    waited = [one.began_s for one in sessions if one.number]
+    first_s, last_s = min(waited), max(waited)
+    busy_s = sum(max(0.0, min(one.ended_s, last_s) - max(one.began_s, first_s)) for one in sessions)
+    return (slots * (last_s - first_s) - busy_s) / len(waited)
 
 
 def displaced(sessions: list[TimedStart]) -> list[int]:
@@ -86,7 +99,14 @@ def displaced(sessions: list[TimedStart]) -> list[int]:
 @click.option("--seed", default=1, show_default=True)
 def main(clients: int, nodes: int, rate: float, line: int, slots: int, seed: int) -> None:
     """The same CLIENTS at one node and at NODES with the same total line."""
-    columns = "nodes", "had tickets", "out of turn", "by at most", "mean session, s"
+    columns = (
+        "nodes",
+        "had tickets",
+        "out of turn",
+        "by at most",
+        "mean session, s",
+        "slot idle, ms",
+    )
     click.echo(markdown.head(*columns))
     for count in (1, nodes):
         with tempfile.TemporaryDirectory() as folder, postgres_running(durable=True) as url:
@@ -100,9 +120,9 @@ def main(clients: int, nodes: int, rate: float, line: int, slots: int, seed: int
         moved = displaced(sessions)
         mean_s = statistics.fmean(one.took_s for one in sessions)
         out = sum(by > 0 for by in moved)
-        click.echo(
-            markdown.row(str(count), str(len(moved)), str(out), str(max(moved)), f"{mean_s:.2f}")
-        )
+        idle = f"{1000 * idle_s(sessions, slots // count * count):.0f}"
+        cells = str(len(moved)), str(out), str(max(moved)), f"{mean_s:.2f}", idle
+        click.echo(markdown.row(str(count), *cells))
 
 
 if __name__ == "__main__":
