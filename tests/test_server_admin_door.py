@@ -407,6 +407,22 @@ def test_a_viewers_token_touches_no_token_but_itself(site: Site) -> None:
     assert api(browser, "GET", "/state", **sent).status == 401
 
 
+def test_a_narrow_token_makes_and_removes_nobody_who_may_more(site: Site) -> None:
+    """It used to make an operator with a password of its own, and to remove its owner."""
+    browser = operator(site)
+    sent = {"authorization": f"Bearer {token(site, Scope.READ, Scope.ACCOUNTS)}"}
+    for role, status in (("operator", 403), ("viewer", 201)):
+        user = b'{"name": "%s", "role": "%s", "password": "evil evil evil"}'
+        body = user % (role.encode(), role.encode())
+        assert api(browser, "POST", "/users", body, **sent).status == status
+    wide = {"authorization": f"Bearer {token(site, *Scope)}"}
+    second = b'{"name": "second", "role": "operator", "password": "evil evil evil"}'
+    assert api(browser, "POST", "/users", second, **wide).status == 201
+    for name, status in (("admin", 403), ("second", 403), ("viewer", 204)):
+        assert api(browser, "DELETE", f"/users/{name}", **sent).status == status
+    assert sorted(site.admin.accounts.users) == ["admin", "second"]
+
+
 def test_what_a_token_issued_ends_with_it_and_is_no_wider(site: Site) -> None:
     browser = operator(site)
     accounts = site.admin.accounts

@@ -9,6 +9,10 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 _KEEP = "%/:=&?~#+!$,;'@()*[]"
 #: A name or an address (RFC 3986, 3.2.2), and of an IPv6 address its zone.
 _HOST = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:-]{1,255}")
+#: What Windows takes for a device, whatever the folder.
+_DEVICE = re.compile(
+    r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\..*)?", re.IGNORECASE
+)
 #: A percent sign that begins no escape: someone typed the name as it is. Servers answer 400 to it.
 _STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
@@ -112,10 +116,11 @@ def safe_name(name: str) -> str:
     """A name that is one plain file here, whatever a server or URL says; empty if hopeless."""
     name = name.replace("\\", "/").rpartition("/")[2]
     name = "".join(c if c.isprintable() and c not in '<>:"|?*' else "_" for c in name).strip()
-    name = name.lstrip(".") if name.strip(".") else ""
     while len(name.encode()) > 200:
         name = name[: len(name) // 2]
-    return name
+    # A dash would begin an option; Windows drops dots and blanks at the end, and opens devices.
+    name = name.lstrip(".- ").rstrip(". ")
+    return f"_{name}" if _DEVICE.fullmatch(name) else name
 
 
 def disposition_name(value: str | None) -> str | None:

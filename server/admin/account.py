@@ -325,6 +325,13 @@ async def revoke_token(ask: HandlerCall, path: SerialPath) -> None:
     ask.log("account", f"revoked API token {path.serial}")
 
 
+def _reaches(ask: HandlerCall, role: Role) -> None:
+    """Refuse what concerns users who may do more than who asks: a token's scopes are the bound."""
+    if not role.scopes <= ask.principal.scopes:
+        told = f"A token adds and removes no user ({role}) who may do more than it."
+        raise Problem(403, told, code="scope")
+
+
 @api.get("/users", scope=Scope.ACCOUNTS)
 async def list_users(ask: HandlerCall) -> UsersOut:
     """Users."""
@@ -336,6 +343,7 @@ async def list_users(ask: HandlerCall) -> UsersOut:
 async def add_user(ask: HandlerCall, body: UserIn) -> UserOut:
     """Add a user."""
     accounts, role = ask.admin.accounts, Role(body.role)
+    _reaches(ask, role)
     user = await accounts.add_user(body.name, role, body.password, ask.now)
     ask.log("account", f"added user {user.name} ({user.role})")
     return UserOut.model_validate(user)
@@ -345,6 +353,9 @@ async def add_user(ask: HandlerCall, body: UserIn) -> UserOut:
 @pages.post("/account/users/{name}/remove", then="/account", again=account)
 async def remove_user(ask: HandlerCall, path: NamePath) -> None:
     """Remove a user."""
+    user = ask.admin.accounts.users.get(path.name)
+    if user is not None:
+        _reaches(ask, user.role)
     ask.admin.accounts.drop_user(path.name)
     ask.admin.sessions.end_all(path.name)
     ask.log("account", f"removed user {path.name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 import pytest
 from hypothesis import example, given
@@ -10,9 +10,16 @@ from hypothesis import strategies as st
 
 from client.net.answers import Fields, read
 from client.net.retry import ComeBack, Failed, Refused
-from client.net.urls import BadUrl, parse
+from client.net.urls import BadUrl, disposition_name, parse
 from server.files.paths import split_path
 
+DEVICES = {
+    "CON",
+    "PRN",
+    "AUX",
+    "NUL",
+    *(f"{port}{n}" for port in ("COM", "LPT") for n in range(10)),
+}
 PROBLEM = Fields([("Content-Type", "application/problem+json"), ("Retry-After", "5")])
 
 
@@ -57,3 +64,24 @@ def test_a_name_as_it_was_typed_reaches_every_server_alike(name: str) -> None:
     assert split_path(sent) == [typed]
     assert url.join(url.target) == url
     assert parse(f"http://h/?q=({name})").target == f"/?q={sent.decode()}"
+
+
+@given(
+    st.text(max_size=60) | st.sampled_from(["CON", "nul.txt", "Com1 .tar.gz", "-rf", "a. .", "~"])
+)
+def test_a_name_from_elsewhere_is_one_plain_file_on_every_system(name: str) -> None:
+    """`-rf`, `CON` and `keep.txt.` used to be taken as they came."""
+    for text in (f'attachment; filename="{name}"', f"a; filename*=UTF-8''{quote(name)}"):
+        found = disposition_name(text)
+        if found is not None:
+            assert found.isprintable()
+            assert not set(found) & set('/\\<>:"|?*')
+            assert found[0] not in ".- "
+            assert found[-1] not in ". "
+            assert found.partition(".")[0].strip().upper() not in DEVICES
+
+
+def test_names_that_windows_or_a_shell_would_take_for_more() -> None:
+    wanted = {"CON": "_CON", "nul.txt": "_nul.txt", "-rf": "rf", "a.txt. ": "a.txt", ". .": None}
+    for name, safe in wanted.items():
+        assert disposition_name(f'attachment; filename="{name}"') == safe
