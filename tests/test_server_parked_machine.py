@@ -16,6 +16,7 @@ from policies.contract import TicketState
 from policies.settings import PolicySettings
 from server.admission.actions import QueueActions
 from server.admission.responses import STATUS_PREFIX
+from server.control.events import FaultCount
 from tests.fakes import Asked, House
 
 ADDRESSES = ["192.0.2.1", "192.0.2.2", "192.0.2.3"]
@@ -207,7 +208,9 @@ def test_a_client_that_takes_the_ticket_of_parked_ones_takes_them_along() -> Non
 def test_a_request_that_was_forgotten_is_found_said_and_served() -> None:
     house = House("ticket")
     said: list[Any] = []
+    counted: Any = FaultCount()
     globalLogPublisher.addObserver(said.append)
+    globalLogPublisher.addObserver(counted)
     try:
         first = house.ask("192.0.2.9")
         held = house.ask("192.0.2.1", **PARKED)
@@ -215,10 +218,14 @@ def test_a_request_that_was_forgotten_is_found_said_and_served() -> None:
         assert number is not None
         # What must never happen: the ticket goes and nobody tells those who wait with it.
         house.gate.leases._driver._policy.withdraw(number, house.clock.seconds())
-        house.wait(6)
+        house.wait(5)
+        assert [e for e in said if "forgotten" in str(e.get("log_format"))]
+        assert counted.total
+        # It asked anew: it was started by now, or waits with a ticket that lives.
+        assert held.started or house.gate.is_awaited(next(iter(house.gate.parked)))
         first.transfer.finish()
         house.wait(30)
         assert held.started
     finally:
         globalLogPublisher.removeObserver(said.append)
-    assert any("forgotten" in str(event.get("log_format")) for event in said)
+        globalLogPublisher.removeObserver(counted)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import signal
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from twisted.logger import capturedLogs
 
 from server.app.config import CannotStart
-from server.app.state_lock import lock_state
+from server.app.state_lock import LockKeeper, lock_state
+from tests.fakes import Clock
+from tests.running import make_release, serving, wait_for
 
 
 def test_a_second_server_is_told_who_has_the_folder(tmp_path: Path) -> None:
@@ -57,3 +63,60 @@ def test_a_folder_of_others_keeps_its_mode(tmp_path: Path) -> None:
     assert stat.S_IMODE(shared.stat().st_mode) == 0o755
     assert stat.S_IMODE((shared / "somebody").stat().st_mode) == 0o644
     assert stat.S_IMODE((shared / "lock").stat().st_mode) == 0o600
+
+
+def test_a_lock_that_is_removed_is_taken_again_or_its_loss_is_told(tmp_path: Path) -> None:
+    folder, clock, lost = tmp_path / "state", Clock(), list[str]()
+    keeper = LockKeeper(clock, folder, lock_state(folder), lambda: lost.append("lost"))
+    keeper.start()
+    for remove in (lambda: (folder / "lock").unlink(), lambda: shutil.rmtree(folder)):
+        remove()
+        clock.advance(2)
+        with pytest.raises(CannotStart, match="in use by process"):
+            lock_state(folder)
+    shutil.rmtree(folder)
+    other = lock_state(folder)
+    clock.advance(2)
+    clock.advance(2)
+    assert lost == ["lost"]
+    os.close(other)
+
+
+def test_a_confined_server_says_once_that_its_state_folder_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, clock, lost = tmp_path / "state", Clock(), list[str]()
+    keeper = LockKeeper(clock, folder, lock_state(folder), lambda: lost.append("lost"))
+    keeper.start()
+    shutil.rmtree(folder)
+    other = lock_state(folder)
+
+    def refused(*_: object) -> int:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with capturedLogs() as logged, monkeypatch.context() as confined:
+        confined.setattr(os, "open", refused)
+        clock.advance(2)
+        clock.advance(2)
+    assert len([e for e in logged if "is another one now" in e["log_format"]]) == 1
+    assert not lost
+    os.close(other)
+
+
+@pytest.mark.e2e
+def test_a_server_whose_state_folder_another_took_ends(tmp_path: Path) -> None:
+    make_release(tmp_path / "release", small_txt=1_000)
+    state = tmp_path / "state"
+    with serving(tmp_path / "release", state, TIDEGATE_CONFINE="false") as first:
+        # Stopped, lest it be quicker than the other.
+        first.signal(signal.SIGSTOP)
+        shutil.rmtree(state)
+        with serving(tmp_path / "release", state) as second:
+            database = (state / "tidegate.db").stat().st_ino
+            first.signal(signal.SIGCONT)
+            wait_for(lambda: first.process.poll() is not None)
+            assert first.process.returncode == 0
+            assert any(f"in use by process {second.process.pid}" in s for s in first.errors)
+            assert (state / "tidegate.db").stat().st_ino == database
+            assert second.process.poll() is None
+            assert not [line for line in first.errors if "Traceback" in line], first.errors

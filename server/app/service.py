@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -56,7 +56,7 @@ from server.app.listeners import (
 from server.app.mirrors import configured_mirrors, followers_of
 from server.app.parts import InOrder, Part
 from server.app.settings import FIXED, ServerConfig
-from server.app.state_lock import lock_state
+from server.app.state_lock import LockKeeper, lock_state
 from server.app.store_service import StoreService
 from server.control.history import Arrivals
 from server.control.papers import Papers
@@ -121,7 +121,11 @@ class Service:
         self._open_files = raise_limit()
         #: What a cluster has done already: its machine holds the state folder.
         self._cluster = cluster = fleet.cluster if fleet is not None else None
-        self._lock = lock_state(config.state) if cluster is None else None
+        self._lock = (
+            LockKeeper(reactor, config.state, lock_state(config.state), self._give_way)
+            if cluster is None
+            else None
+        )
         self.tree.keep_private(private_paths(loaded))
         key_file = config.state / "keys.json"
         if cluster is not None:
@@ -327,6 +331,8 @@ class Service:
         self, restored: Sequence[TicketRow], tls: TlsServer | None, fleet: FleetPlan | None
     ) -> Iterator[Part]:
         """What starts and stops, each on top of those before it."""
+        if self._lock is not None:
+            yield Part("lock", self._lock.start, self._lock.close)
         yield Part("files", end=self._close_files)
         yield self._database.part(self._all_that_must_last)
         yield Part("digests", end=self.catalog.stop)
@@ -494,8 +500,6 @@ class Service:
         if self.factory.access_log is not None:
             self.factory.access_log.close()
         self.tree.close()
-        if self._lock is not None:
-            os.close(self._lock)
 
     # -- small duties ------------------------------------------------------------------------
 
@@ -513,6 +517,11 @@ class Service:
     def use_keys(self, keys: KeyRing) -> None:
         """Sign and read tickets and passes with these."""
         self.gate.parts.keys = self._passes.keys = keys
+
+    def _give_way(self) -> None:
+        """Stop at once: another server has the state folder."""
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
 
     def _fenced(self) -> None:
         if self._cluster is not None:

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+from twisted.logger import Logger
+
 from server.app.config import CannotStart
+from server.http.clock import Clock, Repeat
 
 _NAME = "lock"
 #: What a state folder of ours holds; a folder of others is never closed to them.
 _OURS = frozenset({_NAME, "keys.json", "tidegate.db", "admin.key"})
+#: How often a running server looks whether its lock still stands where others look for it.
+_LOOK_S = 2.0
+
+
+class StateInUse(CannotStart):
+    """Another server has the folder."""
 
 
 def lock_state(folder: Path) -> int:
     """Make the folder if need be and take it for this process; a descriptor to keep open.
 
-    The kernel lets go of it when the process ends, however it ends. Raises `CannotStart`.
+    The kernel lets go of it when the process ends, however it ends. Raises `CannotStart`,
+    `StateInUse` where another server has it.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -31,13 +42,77 @@ def lock_state(folder: Path) -> int:
     except OSError as fault:
         owner = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
-        raise CannotStart(
+        raise StateInUse(
             f"The state folder {folder} is in use by process {owner or 'unknown'}; stop that "
             "server, or give another --state."
         ) from fault
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
     return descriptor
+
+
+class LockKeeper:
+    """Keeps a running server's lock, though its folder be removed and made anew.
+
+    `lost` hears, once, when another server took the new folder first.
+    """
+
+    log = Logger()
+
+    def __init__(
+        self, reactor: Clock, folder: Path, descriptor: int, lost: Callable[[], object]
+    ) -> None:
+        self._folder = folder
+        self._descriptor = descriptor
+        self._lost = lost
+        self._said = False
+        self._timer = Repeat(reactor, _LOOK_S, self.look)
+
+    def start(self) -> None:
+        """Look again and again."""
+        self._timer.start()
+
+    def stop(self) -> None:
+        """Look no more; the lock stays until `close`."""
+        self._timer.stop()
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self.stop()
+        os.close(self._descriptor)
+
+    def look(self) -> None:
+        """Look now; what goes wrong is logged."""
+        try:
+            there = os.stat(self._folder / _NAME)
+        except OSError:
+            there = None
+        if there is not None and os.path.samestat(there, os.fstat(self._descriptor)):
+            return
+        try:
+            descriptor = lock_state(self._folder)
+        except StateInUse as fault:
+            self.stop()
+            self.log.error(
+                "{fault} This server ends: two would give out the same numbers.", fault=fault
+            )
+            self._lost()
+        except CannotStart:
+            # A confined process may neither make the folder anew nor look who has it.
+            if there is not None and not self._said:
+                self._said = True
+                self.log.error(
+                    "The state folder {folder} is another one now, and this server may not use "
+                    "it. If another server was started in it, stop one of the two.",
+                    folder=str(self._folder),
+                )
+        else:
+            os.close(self._descriptor)
+            self._descriptor = descriptor
+            self.log.error(
+                "The lock of the state folder {folder} was removed; it is taken again.",
+                folder=str(self._folder),
+            )
 
 
 def _close_to_others(folder: Path) -> None:
