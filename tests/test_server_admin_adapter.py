@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -14,7 +16,7 @@ from urllib3.filepost import encode_multipart_formdata
 from protocol.errors import ProtocolError
 from server.admin.adapter import STREAM_LIMIT, AdminHandler
 from server.admin.form_body import read_form
-from server.admin.web import Answer
+from server.admin.web import Answer, csv_answer
 
 NAMES = st.text("abcdefghij_", min_size=1, max_size=12)
 
@@ -97,3 +99,13 @@ def test_who_opens_every_stream_keeps_nobody_from_the_charts() -> None:
     for stream in (*hoard[3:], *operators):
         stream.leave()
     assert [open_one("viewer").status for _ in range(STREAM_LIMIT)] == [200] * STREAM_LIMIT
+
+
+@given(st.lists(st.tuples(st.sampled_from("=+-@\t\r|a "), st.text(max_size=9)), min_size=1))
+def test_no_cell_of_an_exported_table_is_a_formula(cells: list[tuple[str, str]]) -> None:
+    """The names of files and clients are what others chose."""
+    texts = ["".join(cell) for cell in cells]
+    body = csv_answer("a.csv", ["head"] * len(texts), [texts]).body.decode()
+    (_, found) = csv.reader(io.StringIO(body, newline=""))
+    assert not any(cell.startswith(tuple("=+-@\t\r")) for cell in found)
+    assert [cell.removeprefix("'") for cell in found] == [text.removeprefix("'") for text in texts]
