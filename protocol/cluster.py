@@ -180,12 +180,17 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
 
 
 class BodyState(msgspec.Struct, frozen=True, array_like=True):
-    """How far a body is. `blocked`: its client takes nothing more at present."""
+    """How far a body is. `blocked`: its client takes nothing more at present.
+
+    `shut`: its client's receive window was shut nearly all the time since the last look, so that
+    what arrives is what its program reads.
+    """
 
     number: int
     sent_bytes: int
     delivered_bytes: int
     blocked: bool
+    shut: bool = False
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):

@@ -84,6 +84,8 @@ def version_before(frame: bytes) -> bytes:
         del message[_FIELDS_BEFORE.get(message[0], len(message)) :]
         if message[0] in ("hello", "welcome"):
             message[2] = 1
+        if message[0] == "progress":
+            message[1] = [body[:4] for body in message[1]]
     return msgspec.msgpack.encode(messages)
 
 

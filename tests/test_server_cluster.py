@@ -28,7 +28,7 @@ from protocol.ticket import Pass
 from server.admission.actions import QueueActions
 from server.admission.rules import Rule
 from server.cluster.link import Link
-from server.cluster.node import PATIENCE_S, RemoteAdmission, RemoteDigests
+from server.cluster.node import PATIENCE_S, TICK_S, RemoteAdmission, RemoteDigests
 from server.http.request import Request
 from tests.cluster_house import FleetHouse, MemoryTransport, Outlet, join
 from tests.fakes import BIG, FakeConnection, House, admits, representation
@@ -656,6 +656,26 @@ def test_a_node_tells_what_has_not_arrived_also_of_bodies_that_are_over() -> Non
     # A client that never takes the rest is not waited for.
     house.wait(25)
     assert told() == [30_000, 0]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_leader_hears_whose_program_reads_slowly(*, before: bool) -> None:
+    """By its shut window, from a node that tells it; one of the version before does not."""
+    house = FleetHouse(slots=2, before=(0,) if before else ())
+    body = house.ask_at(0, "192.0.2.1").transfer
+    body.blocked = True
+    [download] = house.gate.downloads.values()
+
+    def looks(count: int, shut: float) -> float:
+        for _ in range(count):
+            body.send(10_000)
+            body.shut += TICK_S * shut
+            house.wait(TICK_S)
+        return download.reads_bytes_s
+
+    assert looks(8, 0.5) == 0.0
+    assert looks(8, 1.0) == pytest.approx(0.0 if before else 40_000.0, rel=0.1)
+    assert looks(3, 0.5) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def _body(number: int, node: Node, size: int, most_bytes_s: float) -> Body:
     download = LeasedDownload(Admit(number), job, representation("/big.bin", size), 0.0)
     plan = BodyPlan(200, (), ((0, size),), size)
     delivery = Delivery(download, plan, lambda one, go_on: go_on(), lambda one: None)
-    transfer = RemoteTransfer(node, number, delivery, size, 0)
+    transfer = RemoteTransfer(node, number, delivery, size, 0, lambda: 0.0)
     delivery.transfer = transfer
     download.join(delivery)
     return Body(most_bytes_s, transfer, download)

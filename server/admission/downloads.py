@@ -38,6 +38,11 @@ def unsent_most(rate_bytes_s: float) -> int:
     return int(max(_UNSENT_BYTES, rate_bytes_s * _UNSENT_S))
 
 
+def was_shut(shut_s: float, passed_s: float) -> bool:
+    """Whether a window that was shut for so long was so nearly all of the time that passed."""
+    return shut_s >= _SHUT * passed_s
+
+
 class Delivery:
     """One response body on a lease; the listener of its transfer."""
 
@@ -362,7 +367,7 @@ class LeasedDownload:
         """Whether its peers' windows were shut nearly all of this time, on every connection."""
         if not self.deliveries or not self.stuck:
             return False
-        return min([delivery.shut() for delivery in self.deliveries]) >= _SHUT * passed_s
+        return was_shut(min([delivery.shut() for delivery in self.deliveries]), passed_s)
 
     def pause(self) -> None:
         """Stop all transfers, and those to come."""

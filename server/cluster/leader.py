@@ -7,6 +7,7 @@ told. So the gate, the policy and everything around them do not know that there 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
@@ -250,10 +251,16 @@ class RemoteConnection:
 
 
 class RemoteTransfer:
-    """A body that a node sends; see `files.transfer.Transfer`."""
+    """A body that a node sends; see `files.transfer.Transfer`. `seconds` is the leader's clock."""
 
     def __init__(
-        self, node: Node, number: int, listener: TransferListener, total_bytes: int, delivered: int
+        self,
+        node: Node,
+        number: int,
+        listener: TransferListener,
+        total_bytes: int,
+        delivered: int,
+        seconds: Callable[[], float],
     ) -> None:
         self._node = node
         self._number = number
@@ -264,6 +271,9 @@ class RemoteTransfer:
         self.paused = False
         self._delivered_bytes = delivered
         self._over = False
+        self._seconds = seconds
+        #: For how long its client's window was shut, and since when it is so now.
+        self._shut_s, self._shut_since_s = 0.0, math.inf
 
     @property
     def machine(self) -> str:
@@ -296,17 +306,25 @@ class RemoteTransfer:
         return max(0, self.sent_bytes - self._delivered_bytes)
 
     def shut_s(self) -> float:
-        """See `Transfer`: nodes do not tell it."""
-        return 0.0
+        """See `Transfer`: a window that was told to be shut is so until something else is told.
+
+        By the leader's clock, for what nodes measure reaches it early or late.
+        """
+        return self._shut_s + max(0.0, self._seconds() - self._shut_since_s)
 
     def limit_unsent(self, most_bytes: int) -> None:
         """See `Transfer`: a node keeps its sockets by itself."""
 
-    def moved(self, sent_bytes: int, delivered_bytes: int, blocked: bool) -> None:
-        """The node tells how far it is."""
+    def moved(
+        self, sent_bytes: int, delivered_bytes: int, blocked: bool, *, shut: bool = False
+    ) -> None:
+        """The node tells how far it is; `shut`: whether its client's window is."""
         self.sent_bytes = sent_bytes
         self._delivered_bytes = delivered_bytes
         self.blocked = blocked
+        if shut != (self._shut_since_s < math.inf):
+            self._shut_s = self.shut_s()
+            self._shut_since_s = self._seconds() if shut else math.inf
 
     def ending(self) -> None:
         """The node asks whether its last bytes may leave."""
@@ -697,7 +715,12 @@ class Leader:
                 )
             )
             remote.transfer = RemoteTransfer(
-                node, number, listener, plan.body_bytes, message.delivered_bytes
+                node,
+                number,
+                listener,
+                plan.body_bytes,
+                message.delivered_bytes,
+                self._reactor.seconds,
             )
             return remote.transfer
 
@@ -711,7 +734,9 @@ class Leader:
         for body in message.bodies:
             remote = node.remote.get(body.number)
             if remote is not None and remote.transfer is not None:
-                remote.transfer.moved(body.sent_bytes, body.delivered_bytes, body.blocked)
+                remote.transfer.moved(
+                    body.sent_bytes, body.delivered_bytes, body.blocked, shut=body.shut
+                )
         for url_path, times, size_bytes in message.small:
             self._home.served_small(url_path, times, size_bytes)
 

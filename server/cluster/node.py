@@ -56,7 +56,7 @@ from protocol.cluster import (
 )
 from protocol.errors import ProtocolError
 from protocol.manifest import FileDigests
-from server.admission.downloads import unsent_most
+from server.admission.downloads import unsent_most, was_shut
 from server.admission.line import LingeringBodies, Outlet
 from server.admission.rules import NOTHING, Rule, RuleBook
 from server.admission.small_files import admit_small
@@ -117,7 +117,10 @@ class _Asked:
     administers: bool = False
     #: For how long it has waited there, by this process's own ticks.
     waited_s: float = 0.0
-    seen: tuple[int, int, bool] = (0, 0, False)
+    seen: tuple[int, int, bool, bool] = (0, 0, False, False)
+    #: When its client took nothing more at the last look: for how long its window had been shut by
+    #: then, and when that was, seconds.
+    shut_seen: tuple[float, float] | None = None
     #: Whether its body stands still because it has no slot.
     paused: bool = False
     #: What its client takes, lately.
@@ -132,6 +135,14 @@ class _Asked:
         if not asked and not self.may_leave:
             self.node.body_ends(self)
         return self.may_leave
+
+    def window_shut(self, transfer: Transfer, now: float) -> bool:
+        """Whether its client's window was shut nearly all the time since the last call."""
+        before = self.shut_seen
+        self.shut_seen = here = (transfer.shut_s(), now) if transfer.blocked else None
+        if before is None or here is None:
+            return False
+        return was_shut(here[0] - before[0], here[1] - before[1])
 
     def let_end(self) -> None:
         """The leader has it on record, or says nothing."""
@@ -440,11 +451,13 @@ class RemoteAdmission:
         if not self._welcomed:
             return
         bodies = []
-        flying = self._lingering.flying_bytes(self._reactor.seconds())
+        now_s = self._reactor.seconds()
+        flying = self._lingering.flying_bytes(now_s)
         for asked in self._asked.values():
             transfer = asked.transfer
             if transfer is not None:
-                now = (transfer.sent_bytes, transfer.delivered_bytes(), transfer.blocked)
+                shut = asked.window_shut(transfer, now_s)
+                now = (transfer.sent_bytes, transfer.delivered_bytes(), transfer.blocked, shut)
                 flying += now[0] - now[1]
                 self._bound(asked, transfer, now[1])
                 if now != asked.seen:
@@ -465,7 +478,7 @@ class RemoteAdmission:
                 total,
                 self._outlet.sent_bytes_total,
                 flying,
-                self._reactor.seconds(),
+                now_s,
             )
         )
 
