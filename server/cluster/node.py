@@ -598,7 +598,7 @@ class RemoteAdmission:
                 # The rest of a leader's own answer went with it.
                 asked.request.abort()
             else:
-                asked.seen = (0, 0, False)
+                asked.seen = (0, 0, False, False)
                 self._tell(asked)
 
     def _received(self, link: Link[FromLeader], messages: list[FromLeader]) -> None:
