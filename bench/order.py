@@ -121,7 +121,7 @@ def main(clients: int, nodes: int, rate: float, line: int, slots: int, seed: int
         mean_s = statistics.fmean(one.took_s for one in sessions)
         out = sum(by > 0 for by in moved)
         idle = f"{1000 * idle_s(sessions, slots // count * count):.0f}"
-        cells = str(len(moved)), str(out), str(max(moved)), f"{mean_s:.2f}", idle
+        cells = str(len(moved)), str(out), str(max(moved, default=0)), f"{mean_s:.2f}", idle
         click.echo(markdown.row(str(count), *cells))
 
 

@@ -9,6 +9,7 @@ nothing else on the machine matters; each row is one run.
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import shlex
@@ -72,11 +73,17 @@ def one_run(lab: Mirrors, folder: str, options: str, count: int, data: bytes) ->
 
 
 def main() -> None:
-    """All experiments, a line each."""
+    """The experiments, a line for each run."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", default="", metavar="TEXT", help="experiments that name this")
+    only = parser.parse_args().only
+    chosen = [one for one in EXPERIMENTS if only in one.name]
+    if not chosen:
+        sys.exit(f"No experiment names {only!r}: {'; '.join(one.name for one in EXPERIMENTS)}.")
     if os.geteuid() != 0:
         sys.exit("This lab builds network namespaces: run it as root.")
     print(markdown.head("experiment", "optimum, s", "strategy", "seconds", "over the optimum"))
-    for one in EXPERIMENTS:
+    for one in chosen:
         data = random.Random(5).randbytes(one.size)
         link = one.link_kbit / 1000 if one.link_kbit is not None else None
         lab = Mirrors(
