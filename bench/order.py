@@ -77,6 +77,8 @@ def idle_s(sessions: list[TimedStart], slots: int) -> float:
     That is from the first start of one who had to wait to the last.
     """
     waited = [one.began_s for one in sessions if one.number]
+    if not waited:
+        return 0.0
     first_s, last_s = min(waited), max(waited)
     busy_s = sum(max(0.0, min(one.ended_s, last_s) - max(one.began_s, first_s)) for one in sessions)
     return (slots * (last_s - first_s) - busy_s) / len(waited)
