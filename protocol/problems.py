@@ -106,6 +106,7 @@ PROBLEMS: Mapping[str, str] = {
     "server-fault": "The page failed and the log says why. Ask again, or tell the operator.",
     "scope": "This needs a role, or a token with a scope, that may do it.",
     "logins-busy": "Too many people log in at this moment. Try again in a few seconds.",
+    "too-many-bodies": "As many large forms as are taken at once are on their way. Try again soon.",
     "bad-form": "The form cannot be read, or has more fields than any form of this server.",
     "password-change": "The first password has to be changed before anything else.",
     "cross-site": "The request came from another site's page. Load the page here and try again.",

@@ -25,7 +25,7 @@ from tests.fakes import FakeTransfer
 
 
 @given(
-    st.lists(st.tuples(st.floats(0.2, 0.6), st.booleans(), st.integers(0, 10**6)), max_size=40),
+    st.lists(st.tuples(st.floats(0.25, 0.6), st.booleans(), st.integers(0, 10**6)), max_size=40),
     st.integers(1_000, 10**6),
 )
 def test_what_arrives_while_the_window_is_shut_is_what_is_read(
