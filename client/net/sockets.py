@@ -30,10 +30,10 @@ _BUFFER_BYTES = 256 << 10
 #: A connection begun before the network was made is closed if nobody takes it for so long.
 _UNTAKEN_S = 1.0
 #: While bytes keep coming in dribs and drabs, they are let gather for a moment: a thousand packets
-#: a second cost less when ten of them are read at a time. A line of 100 Mbit/s brings as much as a
-#: drib in one nap; a faster one needs none.
-_NAP_S = 0.008
-_DRIB_BYTES = 96 << 10
+#: a second cost less when four of them are read at a time. Longer naps cost time where a line
+#: changes or the file is short.
+_NAP_S = 0.003
+_DRIB_BYTES = 32 << 10
 _DRIBS = 50
 _PAUSE_S = 0.005
 #: Where the kernel's smoothed round trip (us) lies in struct tcp_info, on Linux.
