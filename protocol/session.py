@@ -18,7 +18,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from protocol.errors import BadHeader, ProtocolError
@@ -119,7 +119,7 @@ class Offer:
 
     session: int
     member: str
-    key: bytes
+    key: bytes = field(repr=False)
     group: str
     port: int
     source: str
@@ -130,7 +130,7 @@ class Offer:
     start_in_s: float
     report_url: str
     object: int = 0
-    mark_key: bytes = b""
+    mark_key: bytes = field(default=b"", repr=False)
     ssm: bool = False
     ttl: int = 1
     sha256: bytes | None = None

@@ -770,7 +770,9 @@ def test_a_degraded_store_is_said_on_every_page(
         assert "disk full" in browser.text(path)
 
 
-@pytest.mark.parametrize("path", ["/policy/revisions", "/api/v1/revisions", "/log"])
+@pytest.mark.parametrize(
+    "path", ["/policy/revisions", "/api/v1/revisions", "/log", "/queue?tab=tickets&q=10.1.2.3"]
+)
 def test_what_only_the_database_knows_is_refused_with_a_reason_while_it_is_silent(
     site: Site, browser: Browser, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

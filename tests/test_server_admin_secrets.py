@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,11 @@ from server.accounts.accounts import Scope
 from server.app.run import json_line
 from server.control.events import FaultCount
 from tests.admin_site import PASSWORD, Site, make_site, operator, stop
+
+ROOT = Path(__file__).parent.parent
+#: Fields of dataclasses that prove something, and texts and bytes that are keys.
+_PROOF = re.compile(r"(^|_)(secret|password|password_hash|token|pem|cookie|visitor)$")
+_KEY = re.compile(r"(^|_)keys?: .*bytes")
 
 
 @pytest.fixture
@@ -69,3 +76,27 @@ def test_secrets_stay_out_of_every_repr(site: Site) -> None:
     hidden = (PASSWORD, site.first_password, secret, token.digest, "$argon2", key.decode())
     for word in (*hidden, repr(admin.sessions.key)[2:-1]):
         assert word not in shown
+
+
+def test_no_dataclass_shows_what_proves_something() -> None:
+    """A fault's text may hold the repr of any object that was at hand."""
+    seen, bare = 0, []
+    for package in ("policies", "protocol", "server", "client"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.ClassDef) or not any(
+                    ast.unparse(one).startswith("dataclass") for one in node.decorator_list
+                ):
+                    continue
+                for row in node.body:
+                    if not isinstance(row, ast.AnnAssign):
+                        continue
+                    name, kind = ast.unparse(row.target), ast.unparse(row.annotation)
+                    if not re.search(r"\b(str|bytes)\b", kind) or "dict" in kind:
+                        continue
+                    if _PROOF.search(name) or _KEY.search(f"{name}: {kind}"):
+                        seen += 1
+                        if "repr=False" not in ast.unparse(row):
+                            bare.append(f"{path.name}: {node.name}.{name}")
+    assert seen >= 20
+    assert bare == []

@@ -51,7 +51,8 @@ def manual_page(group: click.Group, name: str) -> str:
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
+@click.pass_context
+def completion(context: click.Context, shell: str) -> None:
     """Print what a shell needs to complete commands and options.
 
     For bash: eval "$(tidegate completion bash)", for zsh the same, for fish:
@@ -59,16 +60,16 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from tidegate import cli
-
     found = get_completion_class(shell)
     assert found is not None
-    click.echo(found(cli, {}, "tidegate", "_TIDEGATE_COMPLETE").source())
+    group = context.find_root().command
+    click.echo(found(group, {}, "tidegate", "_TIDEGATE_COMPLETE").source())
 
 
 @click.command()
-def manual() -> None:
+@click.pass_context
+def manual(context: click.Context) -> None:
     """Print the manual page of all commands: tidegate manual | man -l -."""
-    from tidegate import cli
-
-    click.echo(manual_page(cli, "tidegate"), nl=False)
+    group = context.find_root().command
+    assert isinstance(group, click.Group)
+    click.echo(manual_page(group, "tidegate"), nl=False)

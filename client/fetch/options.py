@@ -32,8 +32,8 @@ class Options:
     block_bytes: int | None = None
     blocks: int = 40
     limit_bytes_s: float | None = None
-    headers: tuple[tuple[str, str], ...] = ()
-    pass_token: str | None = None
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    pass_token: str | None = field(default=None, repr=False)
     mirrors: bool = True
     multicast: bool = False
     multicast_interface: str | None = None

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from urllib.parse import quote, urljoin
 
@@ -40,7 +40,7 @@ class Reporting:
     """As whom this mirror reports, the secret the origin gave it, and where it serves itself."""
 
     name: str
-    secret: str
+    secret: str = field(repr=False)
     own_url: str | None = None
 
 

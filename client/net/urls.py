@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 _KEEP = "%/:=&?~#+!$,;'@()*[]"
@@ -30,7 +30,7 @@ class Url:
     port: int
     target: str
     user: str | None = None
-    password: str | None = None
+    password: str | None = field(default=None, repr=False)
 
     @property
     def authority(self) -> str:

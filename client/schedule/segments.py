@@ -15,7 +15,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from client.schedule.meter import Meter
 from protocol.intervals import Span, Spans
@@ -72,21 +71,6 @@ class Lane:
     def left(self) -> int:
         """Bytes still to come on this lane."""
         return sum(block.end - block.position for block in self.blocks)
-
-
-class Blocks(Protocol):
-    """Who fetches what. One strategy object serves one download."""
-
-    @property
-    def done(self) -> bool: ...
-    def join(
-        self, lane: int, now: float, *, mirror: int, hint: float | None, rtt_s: float
-    ) -> None: ...
-    def leave(self, lane: int, now: float) -> None: ...
-    def ask(self, lane: int, now: float) -> Block | None: ...
-    def received(self, block: Block, count: int, now: float) -> None: ...
-    def ended(self, block: Block, now: float) -> None: ...
-    def stopped(self) -> list[Block]: ...
 
 
 class Board(ABC):

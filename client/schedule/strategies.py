@@ -7,10 +7,8 @@ II and III); `AdaptiveBlocks` is ours and the default; `SingleBlocks` uses one m
 from __future__ import annotations
 
 from client.schedule.model import Path, least_block
-from client.schedule.segments import Block, Blocks, Board, Lane
+from client.schedule.segments import Block, Board, Lane
 from protocol.intervals import Span
-
-__all__ = ["AdaptiveBlocks", "Block", "Blocks", "DynamicBlocks", "HistoryBlocks", "SingleBlocks"]
 
 
 class HistoryBlocks(Board):

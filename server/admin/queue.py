@@ -17,6 +17,7 @@ from server.admin.web import Answer
 from server.admission.client_keys import address_of
 from server.control.blocks import BlockedNetwork, network_of
 from server.control.doors import TEXT_MAX, DoorState
+from server.control.events import ask as ask_store
 from server.control.problems import Problem
 from server.store.journal import search_tickets
 
@@ -257,12 +258,10 @@ async def list_tickets(ask: HandlerCall, query: TicketQuery) -> TicketsOut:
         rows = [ticket_out(ask, row, at) for at, row in line if query.state in ("", row.state)]
         return TicketsOut(total=total, tickets=rows)
     states = (query.state,) if query.state else ("ready", "waiting")
-    try:
-        numbers, total = await ask.server.store.read(
-            lambda session: search_tickets(session, query.q, states, skip, query.limit)
-        )
-    except Exception:  # noqa: BLE001 - with a dead database the queue's head is all there is
-        return TicketsOut(total=0, tickets=[])
+    numbers, total = await ask_store(
+        ask.server.store,
+        lambda session: search_tickets(session, query.q, states, skip, query.limit),
+    )
     found = (policy.ticket(number) for number in numbers)
     rows = [ticket_out(ask, row) for row in found if row and row.state in _LIVE]
     return TicketsOut(total=total, tickets=rows)

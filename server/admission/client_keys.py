@@ -21,7 +21,7 @@ import secrets
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
 from protocol.errors import BadToken
@@ -57,7 +57,7 @@ class Client:
     key: str
     network: tuple[str, ...]
     since_s: float | None = None
-    cookie: str | None = None
+    cookie: str | None = field(default=None, repr=False)
 
 
 def client_key(address: str, name: str) -> str:

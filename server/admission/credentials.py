@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from policies.contract import Job
@@ -20,7 +20,7 @@ class Proof:
     ticket: Ticket | None
     grant: Grant | None
     #: The text that proved the ticket.
-    token: str = ""
+    token: str = field(default="", repr=False)
 
     @property
     def priority_class(self) -> str:

@@ -11,7 +11,7 @@ running lease that will call it, or looks for itself; and while requests are par
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from twisted.logger import Logger
 
@@ -94,7 +94,7 @@ class SmallTerms:
 class QueueTerms:
     """What another gate decides with while this one is out of reach: see `Gate.queue_terms`."""
 
-    keys: tuple[tuple[str, bytes], ...]
+    keys: tuple[tuple[str, bytes], ...] = field(repr=False)
     policy: str
     settings: bytes
 

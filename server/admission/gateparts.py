@@ -56,7 +56,7 @@ class AdmissionRequest:
     proof: Proof
     may_hold: bool
     browser: bool = False
-    cookie: str | None = None
+    cookie: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

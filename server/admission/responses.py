@@ -8,7 +8,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -44,14 +44,14 @@ class Notice:
     file: str
     size_bytes: int
     wait: Wait
-    token: str | None
+    token: str | None = field(repr=False)
     waited_s: float = 0.0
     closed: bool = False
     #: Before a release: seconds until it opens, and the id of the client's entry in the draw.
     opens_s: float | None = None
     entry: str = ""
     #: The visitor token that a browser is given with this answer.
-    visitor: str | None = None
+    visitor: str | None = field(default=None, repr=False)
 
     @property
     def retry_after_s(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from protocol.disk.durable import write_whole
@@ -30,7 +30,7 @@ class Shared:
 
     keys: KeyRing
     identities: tuple[NodeIdentity, ...]
-    admin_key: bytes
+    admin_key: bytes = field(repr=False)
 
 
 def open_shared(database: Database, state: Path, now: float, rotate_after_s: float) -> Shared:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cryptography import x509
@@ -35,7 +35,7 @@ _VALID = datetime.timedelta(days=3650)
 class NodeIdentity:
     """A certificate with its key, as PEM, and when it was made."""
 
-    pem: str
+    pem: str = field(repr=False)
     made_s: float
 
 

@@ -8,7 +8,7 @@ channel's latest version; one that was silent for long is forgotten until it rep
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import quote
 
@@ -33,7 +33,7 @@ class Admitted:
 
     name: str
     url: str
-    secret: str
+    secret: str = field(repr=False)
     priority: int = 10
     location: str | None = None
     relay_url: str | None = None

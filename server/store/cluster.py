@@ -10,7 +10,7 @@ is there when the new one reads, and nothing comes after.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import BigInteger, Float, String, Text, delete, func, literal, or_, select, update
@@ -71,7 +71,7 @@ class Secret:
     """A shared key; `text` is what its kind makes of it."""
 
     name: str
-    text: str
+    text: str = field(repr=False)
     made_s: float
 
 
