@@ -579,6 +579,72 @@ def test_a_scheduled_send_keeps_its_entry_until_it_has_ended(house: House, tmp_p
     again.stop()
 
 
+def test_a_scheduled_send_survives_what_befalls_its_file_before_its_hour(
+    house: House, tmp_path: Path
+) -> None:
+    """Uploaded late, replaced while it is announced, written to: the hour still holds."""
+    state, late = tmp_path / "state", house.release / "late.bin"
+    watch = ScheduleWatch(
+        house.clock,
+        state,
+        house.tree,
+        house.hot,
+        house.hashes,  # type: ignore[arg-type]
+        house.sessions,
+        wall=lambda: 1000.0 + house.clock.seconds(),
+    )
+    entry = write_entry(state, ScheduledSend("/late.bin", 1000.0 + 300.0, listens=False))
+    with capturedLogs() as logged:
+        watch.start()
+        house.clock.pump([1.0] * 60)
+    assert entry.exists()
+    assert house.sessions.running == ()
+    told = [event for event in logged if "late.bin" in str(event.get("path"))]
+    assert len(told) == 1, "said once, not with each try"
+    late.write_bytes(house.body)
+    house.clock.pump([1.0] * 15)
+    (first,) = house.sessions.running
+    fresh = house.release / "fresh"
+    fresh.write_bytes(house.body[::-1])
+    fresh.rename(late)
+    house.clock.pump([1.0] * 15)
+    (second,) = house.sessions.running
+    assert second.object_key != first.object_key, "what is sent is what the name means now"
+    with late.open("ab") as more:
+        more.write(b"more")
+    house.clock.pump([1.0] * 15)
+    (third,) = house.sessions.running
+    assert third.layout.size_bytes == len(house.body) + 4
+    house.clock.pump([1.0] * (300 - 106))
+    house.run(10)
+    assert len(FakeSender.sent) > 200
+    house.clock.advance(1)
+    assert not entry.exists()
+    watch.stop()
+
+
+def test_a_scheduled_send_whose_file_never_comes_is_dropped_after_its_hour(
+    house: House, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    watch = ScheduleWatch(
+        house.clock,
+        state,
+        house.tree,
+        house.hot,
+        house.hashes,  # type: ignore[arg-type]
+        house.sessions,
+        wall=lambda: 1000.0 + house.clock.seconds(),
+    )
+    entry = write_entry(state, ScheduledSend("/never.bin", 1000.0 + 30.0))
+    watch.start()
+    house.clock.pump([1.0] * 29)
+    assert entry.exists()
+    house.clock.pump([1.0] * 2)
+    assert not entry.exists()
+    watch.stop()
+
+
 def test_sessions_share_the_rate(house: House) -> None:
     house.three()
     (session,) = house.sessions.running

@@ -116,7 +116,10 @@ class Identifier:
             self._refuse_token(request, error)
             return None
         if verdict.require_class not in (None, proof.priority_class):
-            detail = f"This file needs a pass of class {verdict.require_class!r}; ask for one."
+            detail = (
+                f"This file needs a priority pass of class {verdict.require_class!r}; the operator "
+                "of this site issues them."
+            )
             request.refuse(403, "pass-required", detail)
             return None
         return proof

@@ -2,8 +2,9 @@
 
 `tidegate multicast send FILE --at TIME` writes an entry (one JSON file, written beside and renamed)
 into STATE/multicast; the server opens the session `ANNOUNCE_S` before its time, so that receivers
-that ask from then on are given the offer at once and wait for its start. An entry is removed when
-its send has ended, so a server that was killed or stopped before then sends when it is back.
+that ask from then on are given the offer at once and wait for its start. What cannot be announced
+yet (no such file, or one that is being written) is tried again until its hour. An entry is removed
+when its send has ended, so a server that was killed or stopped before then sends when it is back.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from protocol.errors import ProtocolError
 from protocol.fec import BlockLayout
 from protocol.session import Capability
 from protocol.strict_json import get_int, get_number, get_text, load_object
+from server.files.digests import FileChanged
 from server.files.openfile import OpenFile
 from server.files.paths import split_path
 from server.files.tree import IsDirectory, NotHere, Tree
@@ -37,6 +39,8 @@ from server.multicast.switch import object_key
 FOLDER = "multicast"
 ANNOUNCE_S = 600.0
 _LOOK_S = 1.0
+#: So long after a try that failed the next one is made.
+_AGAIN_S = 10.0
 _MOST_ENTRY_BYTES = 64 * 1024
 
 
@@ -48,6 +52,14 @@ class ScheduledSend:
     at: float
     passes: int = 1
     listens: bool = True
+
+
+@dataclass(slots=True)
+class _Taken:
+    """An entry in hand; without a session its file is being hashed."""
+
+    entry: ScheduledSend
+    session: LiveSession | None = None
 
 
 def write_entry(state: Path, entry: ScheduledSend) -> Path:
@@ -99,8 +111,10 @@ class ScheduleWatch:
         self._sessions = sessions
         self._wall = wall
         self._timer = Repeat(reactor, _LOOK_S, self._look)
-        #: Entries that are being sent; None while their file is hashed.
-        self._taken: dict[Path, LiveSession | None] = {}
+        #: Entries that are announced or sent.
+        self._taken: dict[Path, _Taken] = {}
+        #: Entries that cannot be announced yet, and when each is tried again (Unix time).
+        self._put_off: dict[Path, float] = {}
 
     def start(self) -> None:
         """Look now and then every second."""
@@ -120,18 +134,56 @@ class ScheduleWatch:
             if name.endswith(".json"):
                 self._consider(self._folder / name)
         running = self._sessions.running
-        for file, session in list(self._taken.items()):
-            if session is not None and session not in running:
-                self._drop(file)
-            elif session is not None and file.name not in names:
+        for file, taken in list(self._taken.items()):
+            session, entry = taken.session, taken.entry
+            if session is None:
+                continue
+            if session not in running:
+                if self._wall() < entry.at:
+                    self._postpone(file, entry, "its session ended early")
+                else:
+                    self._drop(file)
+            elif file.name not in names:
                 session.stop("called off")
+            elif self._wall() < entry.at and self._object(entry) != session.object_key:
+                session.stop("the file was replaced before its hour")
+
+    def _object(self, entry: ScheduledSend) -> str | None:
+        """What the entry's name means now."""
+        try:
+            return object_key(self._file(entry).rep)
+        except (NotHere, IsDirectory):
+            return None
+
+    def _file(self, entry: ScheduledSend) -> OpenFile:
+        parts = split_path(entry.path.encode())
+        if parts is None:
+            raise NotHere
+        return self._tree.open(parts)
+
+    def _postpone(self, file: Path, entry: ScheduledSend, why: str) -> None:
+        """Try again before its hour, at the latest then; drop what fails after it."""
+        self._taken.pop(file, None)
+        now = self._wall()
+        if now >= entry.at:
+            self.log.warn("scheduled {path} is not sent: {why}", path=entry.path, why=why)
+            self._drop(file)
+            return
+        if file not in self._put_off:
+            self.log.warn(
+                "scheduled {path} cannot be announced: {why}; it is tried again until its hour",
+                path=entry.path,
+                why=why,
+            )
+        self._put_off[file] = min(now + _AGAIN_S, entry.at)
 
     def _drop(self, file: Path) -> None:
         self._taken.pop(file, None)
+        self._put_off.pop(file, None)
         file.unlink(missing_ok=True)
 
     def _consider(self, file: Path) -> None:
-        if file in self._taken:
+        if file in self._taken or self._put_off.get(file, 0.0) > self._wall():
             return
         try:
             entry = read_entry(file)
@@ -141,25 +193,22 @@ class ScheduleWatch:
             return
         if entry.at - self._wall() > ANNOUNCE_S:
             return
-        parts = split_path(entry.path.encode())
         try:
-            if parts is None:
-                raise NotHere
-            opened = self._tree.open(parts)
+            opened = self._file(entry)
         except (NotHere, IsDirectory):
-            self.log.warn("scheduled {path} is not there to be sent", path=entry.path)
-            self._drop(file)
+            self._postpone(file, entry, "there is no such file")
             return
-        self._taken[file] = None
+        self._taken[file] = _Taken(entry)
         layout = self._sessions.layout(opened.rep.size_bytes)
         self._hashes.want(opened, layout).addCallbacks(
             lambda hashes: self._open(file, entry, opened, layout, hashes),
-            lambda failure: self._unreadable(file, failure),
+            lambda failure: self._unreadable(file, entry, failure),
         )
 
-    def _unreadable(self, entry_file: Path, failure: Failure) -> None:
-        self.log.failure("scheduled file cannot be read", failure)
-        self._drop(entry_file)
+    def _unreadable(self, file: Path, entry: ScheduledSend, failure: Failure) -> None:
+        if not isinstance(failure.value, FileChanged | OSError):
+            self.log.failure("scheduled file cannot be read", failure)
+        self._postpone(file, entry, "it cannot be read, or is being written")
 
     def _open(
         self,
@@ -184,7 +233,8 @@ class ScheduleWatch:
             repair=entry.listens,
         )
         if session is None:
-            self._drop(entry_file)
+            self._postpone(entry_file, entry, "the network does not let it begin")
             return
-        self._taken[entry_file] = session
+        self._put_off.pop(entry_file, None)
+        self._taken[entry_file].session = session
         self._hot.started(key, session.id)
