@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import random
+import resource
 import shlex
 import statistics
 import subprocess
@@ -122,6 +123,8 @@ class LabRun:
     waste: float
     right: bool
     status: int
+    #: User and system seconds of the tool.
+    cpu_s: float
 
     @property
     def ratio(self) -> float:
@@ -204,6 +207,7 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         before = lab.received()
         timer = threading.Timer(given.at_s, events.get(kind, lambda: None))
         timer.start()
+        spent_s = _spent_s()
         began = time.monotonic()
         environ = {**os.environ, "HOME": folder, "PYTHONPATH": str(ROOT)}
         # Modules are compiled once, as on an installed machine.
@@ -217,6 +221,7 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
             check=False,
         ).returncode
         seconds = time.monotonic() - began
+        spent_s = _spent_s() - spent_s
         timer.cancel()
         timer.join()
         time.sleep(0.1)
@@ -231,7 +236,13 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         len(data),
         payload_rate(link),
     )
-    return LabRun(seconds, best, (payload - len(data)) / len(data), right, status)
+    return LabRun(seconds, best, (payload - len(data)) / len(data), right, status, spent_s)
+
+
+def _spent_s() -> float:
+    """What children that have ended took of the processor."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> None:
@@ -286,6 +297,7 @@ def summed(scenario: Situation, tool: str, runs: Sequence[LabRun]) -> dict[str, 
         "ratios": ratios,
         "seconds": [round(run.seconds, 3) for run in runs],
         "median": statistics.median(ratios),
+        "cpu_s": [round(run.cpu_s, 2) for run in runs],
         "waste": round(statistics.median(run.waste for run in runs), 5),
         "right": all(run.right for run in runs),
         "statuses": [run.status for run in runs],

@@ -205,19 +205,21 @@ class Connection:
         while len(data) and not self._over:
             if self._parser is not None:
                 self._parser.feed(bytes(data))
-                return
+                break
             if not self._in_body:
                 data = self._read_head(data)
                 continue
             if self._left is None:
                 self._give(data)
-                return
+                break
             part = data[: self._left]
             data = data[self._left :]
             self._left -= len(part)
             self._give(part)
             if self._left == 0:
                 self.finish()
+        if self._transport is not None and not self._over:
+            self._transport.expect(self._left or 0 if self._in_body else 0)
 
     def _give(self, data: memoryview) -> None:
         if self._current is not None:

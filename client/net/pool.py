@@ -133,6 +133,10 @@ class _Shared:
         if self._transport is not None:
             self._transport.pause()
 
+    def expect(self, count: int) -> None:
+        if self._transport is not None:
+            self._transport.expect(count)
+
     def resume(self) -> None:
         if self._transport is not None:
             self._transport.resume()

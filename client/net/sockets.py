@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import selectors
 import signal
 import socket
 import struct
+import sys
 import threading
-import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from client.net.dialling import Dialling, HeadStart
 from client.net.errors import Interrupted, UsageProblem
 from client.net.network import Cancellable, Endpoint, Readable, Receiver
+from client.net.read_threshold import ReadThreshold
 
 if TYPE_CHECKING:
     import ssl
@@ -29,13 +29,10 @@ if TYPE_CHECKING:
 _BUFFER_BYTES = 256 << 10
 #: A connection begun before the network was made is closed if nobody takes it for so long.
 _UNTAKEN_S = 1.0
-#: While bytes keep coming in dribs and drabs, they are let gather for a moment: a thousand packets
-#: a second cost less when four of them are read at a time. Longer naps cost time where a line
-#: changes or the file is short.
-_NAP_S = 0.003
-_DRIB_BYTES = 32 << 10
-_DRIBS = 50
-_PAUSE_S = 0.005
+#: How long bytes may lie unread where a line has become slower, and TLS may hold back of a record.
+_SWEEP_S = 0.012
+_TLS_RECORD_BYTES = 17 << 10
+_COUNTED_BY_KERNEL = sys.platform == "linux"
 #: Where the kernel's smoothed round trip (us) lies in struct tcp_info, on Linux.
 _TCP_INFO_RTT = 68
 
@@ -72,27 +69,6 @@ class CertificateTrust:
         return context
 
 
-class _Gathering(selectors.DefaultSelector):
-    """Lets small packets gather, see `_NAP_S`; `taken_bytes` were read since the last look."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.taken_bytes = 0
-        self._dribs = 0
-
-    def select(self, timeout: float | None = None) -> Any:
-        if self.taken_bytes:
-            self._dribs = self._dribs + 1 if self.taken_bytes < _DRIB_BYTES else 0
-            self.taken_bytes = 0
-            if self._dribs > _DRIBS:
-                time.sleep(_NAP_S)
-        before_s = time.monotonic()
-        ready = super().select(timeout)
-        if ready and time.monotonic() - before_s > _PAUSE_S:
-            self._dribs = 0
-        return ready
-
-
 class AsyncioNetwork:
     """See `client.net.network.Network`. Made and used inside a running loop; `close` at the end.
 
@@ -108,8 +84,8 @@ class AsyncioNetwork:
         self._tls: ssl.SSLContext | None = None
         self._attempts: set[asyncio.Task[None]] = set()
         self._streams: set[Stream] = set()
-        selector = getattr(self._loop, "_selector", None)
-        self._gathering = selector if isinstance(selector, _Gathering) else None
+        self._gathering: set[Stream] = set()
+        self._sweeping = False
         self._begun = begun or HeadStart()
         self._loop.call_later(_UNTAKEN_S, self._begun.close)
 
@@ -167,11 +143,20 @@ class AsyncioNetwork:
 
     def closed(self, stream: Stream) -> None:
         self._streams.discard(stream)
+        self._gathering.discard(stream)
 
-    def took(self, count: int) -> None:
-        """So many bytes were read at once."""
-        if self._gathering is not None:
-            self._gathering.taken_bytes += count
+    def gathers(self, stream: Stream) -> None:
+        """Its bytes may lie unread for `_SWEEP_S`, or twice that."""
+        self._gathering.add(stream)
+        if not self._sweeping:
+            self._sweeping = True
+            self._loop.call_later(_SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        self._gathering = {stream for stream in self._gathering if stream.gathers_on()}
+        self._sweeping = bool(self._gathering)
+        if self._sweeping:
+            self._loop.call_later(_SWEEP_S, self._sweep)
 
     def tls(self) -> ssl.SSLContext:
         """The one context of this network."""
@@ -231,6 +216,9 @@ class Stream(asyncio.BufferedProtocol):
         self._network = network
         self._receiver: Receiver | None = receiver
         self._transport: Any = None
+        self._threshold = ReadThreshold()
+        self._threshold_bytes = 1
+        self._secured = False
         self.rtt_s: float | None = None
 
     # -- asyncio -------------------------------------------------------------------------------
@@ -247,7 +235,7 @@ class Stream(asyncio.BufferedProtocol):
         return self._network.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._network.took(nbytes)
+        self._threshold.took(nbytes, self._network.now())
         if self._receiver is not None:
             self._receiver.received(self._network.buffer[:nbytes])
 
@@ -279,6 +267,28 @@ class Stream(asyncio.BufferedProtocol):
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
+    def expect(self, count: int) -> None:
+        if self._secured:
+            count -= _TLS_RECORD_BYTES
+        self._tell_at(self._threshold.threshold_bytes(count))
+
+    def gathers_on(self) -> bool:
+        """Whether bytes are still let gather; what has lain there for long is told now."""
+        if self._threshold.calm():
+            self._tell_at(1)
+        return self._threshold_bytes > 1
+
+    def _tell_at(self, threshold_bytes: int) -> None:
+        if threshold_bytes == self._threshold_bytes or not _COUNTED_BY_KERNEL:
+            return
+        sock = self._transport.get_extra_info("socket")
+        # It may be closed, or of a kind that knows no threshold.
+        with contextlib.suppress(OSError, AttributeError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, threshold_bytes)
+            self._threshold_bytes = threshold_bytes
+            if threshold_bytes > 1:
+                self._network.gathers(self)
+
     def start_tls(self, name: str) -> None:
         self._network.secure(self, name)
 
@@ -309,6 +319,7 @@ class Stream(asyncio.BufferedProtocol):
                 self._fail("the connection was closed", False)
                 return
             self._transport = secured
+            self._secured = True
             if self._receiver is None:
                 secured.abort()
             else:
@@ -335,7 +346,7 @@ def run_blocking(
     The signals `stopped_by`, where the program does nothing special about them itself, cancel it
     at a point where it waits; then Interrupted is raised.
     """
-    loop = asyncio.SelectorEventLoop(_Gathering())
+    loop = asyncio.SelectorEventLoop()
     caught: list[int] = []
     try:
         task = loop.create_task(main())
