@@ -948,6 +948,10 @@ class HookedAdmission:
         """See `AdmissionPolicy.ticket`."""
         return self.queue.row_of(number)
 
+    def issued_s(self, number: int) -> float | None:
+        """See `AdmissionPolicy.issued_s`."""
+        return self.queue.issued_s(number)
+
     def place(self, ticket: int) -> int | None:
         """See `AdmissionPolicy.place`."""
         row = self.row(ticket)

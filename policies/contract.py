@@ -258,6 +258,10 @@ class PolicyView(Protocol):
         """The ticket as it stands; None when it was never issued or is long over."""
         ...
 
+    def issued_s(self, number: int) -> float | None:
+        """When the ticket was issued; None when it was never, or is long over."""
+        ...
+
     def holds(self, client: str, file: str) -> bool:
         """Whether this client has a place for this file."""
         ...

@@ -376,8 +376,7 @@ class FairPolicy(Policy):
         key, number = table.key[row], table.number[row]
         keys, sums = self._sums()
         before = sums[bisect_left(keys, key)]
-        ready = queue.ready[: bisect_left(queue.ready, (key, number))]
-        before += sum([table.remaining[table.rows[other]] for _, other in ready])
+        before += queue.ready_bytes_before(row)
         shows = 1.0 - self.admission.estimator.no_show_fraction
         if table.state[row] == WAITING:
             before += int(shows * queue.line.bytes_before(key, number))

@@ -138,6 +138,8 @@ class KeyRing:
         if len({key.name for key in keys}) != len(keys):
             raise ValueError("two keys of one ring have the same name")
         self._newest = keys[0].name
+        #: How each token goes on after its kind.
+        self._signed_with = f".{self._newest}."
         self._secrets = {key.name: _signing_secret(key.secret) for key in keys}
         self._signers = {name: _Signatures(secret) for name, secret in self._secrets.items()}
         #: Tickets that were proven lately, by token, address and file: who waits shows its token
@@ -248,7 +250,7 @@ class KeyRing:
 
     def is_newest(self, token: str) -> bool:
         """Whether a token was signed with the newest key; others die with theirs."""
-        return token.split(".", 2)[1:2] == [self._newest]
+        return token.startswith(self._signed_with, 2)
 
     def write_pass(self, permit: Pass) -> str:
         """The token for a pass. Raises ValueError for fields out of bounds."""

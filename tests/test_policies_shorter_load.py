@@ -57,3 +57,20 @@ def test_no_wait_is_shorter_than_what_is_before_it_or_without_end(
     alone = before / LINE
     for wait in load.wait_s(before, probe, LINE, now):
         assert alone <= wait <= 10.0 * alone + 1e-9
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 1 << 40)), max_size=40))
+def test_what_is_summed_up_for_many_is_what_one_would_be_told(
+    steps: list[tuple[bool, int]],
+) -> None:
+    asked_often = ShorterLoad()
+    noted: list[tuple[int, float]] = []
+    for second, (comes, size) in enumerate(steps):
+        now = float(second)
+        if comes:
+            noted.append((size, now))
+            asked_often.note(size, now)
+        asked_once = ShorterLoad()
+        for one in noted:
+            asked_once.note(*one)
+        assert asked_often.wait_s(1e6, size, LINE, now) == asked_once.wait_s(1e6, size, LINE, now)

@@ -9,6 +9,8 @@ from policies.contract import ELSEWHERE, Job, TicketRow, TicketState
 from policies.queue.tickets import BACK, TicketQueue
 from policies.queue.turns import IssueTimes
 
+STEPS = ("issue", "take up", "ready", "ready", "start", "end", "resize", "back", "order")
+
 
 def _row(number: int, issued_s: float, state: TicketState = TicketState.WAITING) -> TicketRow:
     return TicketRow(number, f"c{number}", "/f", 10**6, 10**6, 1.0, issued_s, state, issued_s)
@@ -67,3 +69,36 @@ def test_who_goes_first_after_a_restart_has_no_crowd_before_it() -> None:
     assert queue.table.key[first] < 0 < BACK
     assert queue.back_before(first) == 0
     assert queue.back_before(queue.table.rows[2]) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 40)), max_size=60))
+def test_what_the_ready_want_before_each_is_never_of_a_moment_before(
+    steps: list[tuple[str, int]],
+) -> None:
+    queue = TicketQueue()
+    queue.set_rank(lambda ticket: float(ticket.remaining_bytes))
+    rows = queue.table.rows
+    for number, (step, at) in enumerate(steps):
+        numbers = list(queue.in_order())
+        ready = [one for _, one in queue.ready]
+        if step == "issue":
+            queue.issue(Job(f"c{number}", "/f", 10**6, at), at, 0.0)
+        elif step == "take up":
+            row = _row(10_000 + number, 0.0, TicketState.READY)._replace(remaining_bytes=at)
+            queue.restore([row], 0.0, 99.0, lambda size: True)
+        elif step == "ready" and queue.first_waiting() is not None:
+            queue.make_ready(queue.first_waiting() or 0, 0.0, 99.0)
+        elif step == "start" and ready:
+            queue.start(rows[ready[at % len(ready)]], 0.0)
+        elif step == "end" and numbers:
+            queue.end(rows[numbers[at % len(numbers)]], TicketState.EXPIRED, 0.0)
+        elif step == "resize" and numbers:
+            queue.resize(rows[numbers[at % len(numbers)]], at)
+        elif step == "back" and ready and not queue.stands_back(rows[ready[at % len(ready)]]):
+            queue.stand_back(rows[ready[at % len(ready)]])
+        elif step == "order":
+            queue.set_rank(lambda ticket, by=at: ticket.number % (by + 1))  # type: ignore[misc]
+        before = 0
+        for _, one in queue.ready:
+            assert queue.ready_bytes_before(rows[one]) == before
+            before += queue.table.remaining[rows[one]]

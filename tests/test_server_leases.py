@@ -118,6 +118,35 @@ def test_what_nobody_waits_for_is_decided_together_and_what_somebody_waits_for_a
     assert passes, "somebody waits"
 
 
+def test_visits_that_change_nothing_for_anybody_here_settle_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    house = House(slots=2, reserve_small=1)
+    running = house.ask("10.0.0.1")
+    assert running.started
+    house.wait(1.0)
+    passes: list[float] = []
+    settle = PolicyDriver.settle
+
+    def watched(driver: PolicyDriver, now: float) -> float | None:
+        passes.append(now)
+        return settle(driver, now)
+
+    monkeypatch.setattr(PolicyDriver, "settle", watched)
+    assert house.ask("10.0.0.2").connection.status == 503
+    house.clock.advance(0.02)
+    assert not passes
+    held = house.ask("10.0.0.3", agent="curl/8")
+    assert held.connection.status == 0
+    passes.clear()
+    assert house.ask("10.0.0.4").connection.status == 503
+    house.clock.advance(0.02)
+    assert len(passes) == 1, "one is here who may be called"
+    running.transfer.finish()
+    house.clock.advance(0)
+    assert held.started
+
+
 def test_what_the_journal_has_already_is_not_written_again_at_the_start() -> None:
     """A hundred thousand rows would keep the first client of a new leader waiting."""
     before = House(slots=1)

@@ -17,13 +17,14 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 
 from policies.contract import Estimate, Wait
+from protocol import problems
 from protocol.errors import BadToken
 from protocol.manifest import Source
 from protocol.ticket import KeyRing, Ticket
 from server.admission.client_keys import find_pass, find_remaining, find_ticket
 from server.admission.client_programs import ToolRule, ToolTable
 from server.admission.number_allocator import BLOCK, Numbers
-from server.admission.responses import Notice, WaitingRoom
+from server.admission.responses import Notice, WaitingRoom, document_of, sentence
 from server.admission.rules import NOTHING, Rule, RuleBook, Verdict
 from server.app.config import CannotStart
 from server.app.keys import OVERLAP_S, KeyKeeper, load_keys
@@ -236,6 +237,31 @@ def test_the_page_says_when_it_starts_at_the_latest() -> None:
     page = WaitingRoom(Pages()).page(Notice("/a", 5, wait, "t", 100.0), phrases_for(None)).decode()
     assert "about 5\N{NO-BREAK SPACE}min" in page
     assert "very likely within 7\N{NO-BREAK SPACE}min" in page
+
+
+@given(
+    st.integers(1, 1 << 40),
+    st.floats(0.0, 1e7),
+    st.floats(0.0, 1e7),
+    st.floats(0.0, 1e7),
+    st.booleans(),
+    st.booleans(),
+)
+def test_a_filled_document_is_the_one_that_would_be_written(
+    place: int, again_s: float, expected_s: float, p90_s: float, ready: bool, closed: bool
+) -> None:
+    wait = Wait(again_s, 1, place, ready, Estimate(expected_s, p90_s))
+    notice = Notice("/a%20b.iso", 5, wait, "t2.k1.AAAA-_.BBBB", closed=closed)
+    members = {
+        "place": place,
+        "expected_wait_s": round(expected_s, 1),
+        "p90_wait_s": round(p90_s, 1),
+        "retry_after_s": notice.retry_after_s,
+        "ticket": notice.token,
+        "queue_status": notice.status,
+    }
+    code = "closed" if closed else "waiting"
+    assert document_of(notice) == problems.document(503, code, sentence(notice), **members)
 
 
 def test_the_page_names_other_ways_and_how_to_check_who_signed() -> None:

@@ -133,6 +133,10 @@ class ProcessorSharing:
         """There are no tickets."""
         return False
 
+    def issued_s(self, number: int) -> float | None:
+        """There are no tickets."""
+        return None
+
     def place(self, ticket: int) -> int | None:
         """It keeps no places."""
         return None

@@ -25,17 +25,20 @@ _FAR_LONGER = 8.0
 class ShorterLoad:
     """Bytes that were asked for lately, by size, decaying."""
 
-    __slots__ = ("_loads", "_noted_s")
+    __slots__ = ("_loads", "_noted_s", "_sums")
 
     def __init__(self) -> None:
         self._loads = [[0.0] * _BINS for _ in _SPANS_S]
         #: Loads are as of then.
         self._noted_s = 0.0
+        #: The loads of the first so many bins in all, as many ask between two that are noted.
+        self._sums: dict[int, list[float]] = {}
 
     def note(self, remaining_bytes: int, now: float) -> None:
         """Somebody has come who wants so many bytes."""
         passed = max(0.0, now - self._noted_s)
         self._noted_s = now
+        self._sums.clear()
         at = min(_BINS - 1, remaining_bytes.bit_length())
         for number, span_s in enumerate(_SPANS_S):
             if passed > 0.0:
@@ -52,9 +55,12 @@ class ShorterLoad:
         """
         bins = min(_BINS - 1, remaining_bytes.bit_length())
         passed = max(0.0, now - self._noted_s)
+        sums = self._sums.get(bins)
+        if sums is None:
+            sums = self._sums[bins] = [sum(loads[:bins]) for loads in self._loads]
         rates = [
-            sum(loads[:bins]) * math.exp(-passed / span_s) / span_s
-            for loads, span_s in zip(self._loads, _SPANS_S, strict=True)
+            load * math.exp(-passed / span_s) / span_s
+            for load, span_s in zip(sums, _SPANS_S, strict=True)
         ]
         alone_s = before_bytes / line_bytes_s
         parts = [min(_MOST, rate / line_bytes_s) for rate in rates]

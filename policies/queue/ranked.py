@@ -44,7 +44,16 @@ class _Block:
 class RankedList:
     """Entries in order of (key, number). Numbers are unique; the caller remembers keys."""
 
-    __slots__ = ("_blocks", "_bytes", "_counts", "_groups", "_lasts", "_len", "total_bytes")
+    __slots__ = (
+        "_blocks",
+        "_bytes",
+        "_counts",
+        "_groups",
+        "_lasts",
+        "_len",
+        "_spare",
+        "total_bytes",
+    )
 
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
@@ -54,6 +63,8 @@ class RankedList:
         #: Entries in each group of blocks; None while blocks have shifted since it was summed.
         self._groups: list[int] | None = None
         self._len = 0
+        #: The block that was emptied last: a line of one comes and goes with each start.
+        self._spare: _Block | None = None
         self.total_bytes = 0.0
 
     def __len__(self) -> int:
@@ -84,7 +95,7 @@ class RankedList:
         if at == len(lasts):
             # At the tail, where most tickets go, full blocks stay full.
             if not lasts or self._counts[-1] >= _FULL:
-                self._insert_block(at, _Block(), (key, number))
+                self._insert_block(at, self._blank(), (key, number))
             else:
                 at -= 1
             lasts[at] = (key, number)
@@ -126,7 +137,7 @@ class RankedList:
             self.add(keys[at], numbers[at], sizes[at])
         while tail < len(order):
             if not self._blocks or self._counts[-1] >= _FULL:
-                self._insert_block(len(self._blocks), _Block(), (0.0, 0))
+                self._insert_block(len(self._blocks), self._blank(), (0.0, 0))
             part = order[tail : tail + _FULL - self._counts[-1]]
             tail += len(part)
             block = self._blocks[-1]
@@ -156,6 +167,7 @@ class RankedList:
         self._len -= 1
         self.total_bytes -= size_bytes
         if not block.keys:
+            self._spare = block
             del self._blocks[at], self._lasts[at], self._counts[at], self._bytes[at]
             self._groups = None
             if not self._blocks:
@@ -194,6 +206,11 @@ class RankedList:
             if inside < len(block.numbers) and block.numbers[inside] == number:
                 return at, inside
         raise KeyError(number)
+
+    def _blank(self) -> _Block:
+        """A block without entries."""
+        block, self._spare = self._spare, None
+        return _Block() if block is None else block
 
     def _insert_block(self, at: int, block: _Block, last: tuple[float, int]) -> None:
         self._blocks.insert(at, block)

@@ -19,7 +19,7 @@ import sys
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from operator import itemgetter
 
 from policies.contract import ELSEWHERE, Job, Ranked, TicketRow, TicketState
@@ -49,6 +49,8 @@ class TicketQueue:
         #: Ready tickets in order, and all tickets whose owners wait inside their request.
         self.ready: list[tuple[float, int]] = []
         self.here: list[tuple[float, int]] = []
+        #: What those that are ready want before each, bytes; None once one came, went or changed.
+        self._ready_sums: list[int] | None = None
         self.next_number = 1
         self._times_of_issue = IssueTimes()
         #: Key of the latest ticket that came to its turn: the virtual clock of the queue.
@@ -99,6 +101,7 @@ class TicketQueue:
             [table.remaining[rows[number]] for number in waiting],
         )
         self.ready = sorted((table.key[rows[number]], number) for number in ready)
+        self._ready_sums = None
         present = (number for number in (*ready, *waiting) if table.present[rows[number]])
         self.here = sorted((table.key[rows[number]], number) for number in present)
         return True
@@ -143,6 +146,15 @@ class TicketQueue:
     def forward(self) -> int:
         """How many wait or are ready that do not stand back."""
         return self.forward_ready() + self.line.rank(BACK, 0)
+
+    def ready_bytes_before(self, row: int) -> int:
+        """What the ready tickets want that are before this one, bytes."""
+        sums = self._ready_sums
+        if sums is None:
+            rows, remaining = self.table.rows, self.table.remaining
+            left = [remaining[rows[number]] for _, number in self.ready]
+            sums = self._ready_sums = list(accumulate(left, initial=0))
+        return sums[bisect_left(self.ready, (self.table.key[row], self.table.number[row]))]
 
     def place_forward(self, row: int) -> int:
         """The place that a ticket would have if it did not stand back."""
@@ -284,6 +296,7 @@ class TicketQueue:
         if own:
             self.next_number = max(self.next_number, ordered[own - 1].number + 1)
         self.line.add_all(keys, numbers, sizes)
+        self._ready_sums = None
         for entry in ready:
             insort(self.ready, entry)
             self.keep_until(known[entry[1]], ready_until_s)
@@ -415,6 +428,7 @@ class TicketQueue:
         key, number = table.key[row], table.number[row]
         if table.state[row] == READY:
             del self.ready[bisect_left(self.ready, (key, number))]
+            self._ready_sums = None
         else:
             self.line.remove(key, number)
         if table.present[row]:
@@ -426,6 +440,7 @@ class TicketQueue:
         number = table.number[row]
         if table.state[row] == READY:
             insort(self.ready, (key, number))
+            self._ready_sums = None
         else:
             self.line.add(key, number, table.remaining[row])
         if table.present[row]:
@@ -442,6 +457,14 @@ class TicketQueue:
         """The ticket as it stands or as it ended, if that is remembered."""
         row = self.table.rows.get(number)
         return self.ended.get(number) if row is None else self.table.view(row)
+
+    def issued_s(self, number: int) -> float | None:
+        """When it was issued, of a ticket that `row_of` knows."""
+        row = self.table.rows.get(number)
+        if row is not None:
+            return self.table.issued_s[row]
+        ended = self.ended.get(number)
+        return None if ended is None else ended.issued_s
 
     def queue(self, start: int = 0) -> Iterator[TicketRow]:
         """All waiting and ready tickets in the order of turn, without the first `start`."""

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 from policies.contract import Job
 from protocol.ticket import KeyRing, Ticket
-from server.admission.client_keys import find_pass, find_ticket
+from server.admission.client_keys import client_key, find_pass, find_ticket
 from server.admission.passes import Grant, PassBook
 from server.http.proxies import block_of
 from server.http.request import Request
@@ -63,6 +63,21 @@ def read_proof(
 
 def write_proof(keys: KeyRing, number: int, job: Job, proof: Proof, issued_s: float) -> str:
     """The token of a ticket, for somebody who came with this proof."""
+    shown = proof.ticket
+    if (
+        shown is not None
+        and shown.number == number
+        and shown.remaining_bytes == job.remaining_bytes
+        and shown.size_bytes == job.size_bytes
+        and shown.weight == job.weight
+        and shown.issued_s == issued_s
+        and shown.priority_class == proof.priority_class
+        and shown.file == job.file
+        and client_key(shown.address, shown.name) == job.client
+        and keys.is_newest(proof.token)
+    ):
+        # Signed anew it would be the same text.
+        return proof.token
     address, _, name = job.client.rpartition("#")
     ticket = Ticket(
         number=number,
@@ -75,7 +90,4 @@ def write_proof(keys: KeyRing, number: int, job: Job, proof: Proof, issued_s: fl
         issued_s=issued_s,
         priority_class=proof.priority_class,
     )
-    if ticket == proof.ticket and keys.is_newest(proof.token):
-        # Signed anew it would be the same text.
-        return proof.token
     return keys.write_ticket(ticket)

@@ -349,7 +349,7 @@ class Gate:
     def _decide(self, visit: AdmissionRequest, ticket: Ticket | None) -> Decision:
         if ticket is None:
             return self.leases.offer(visit.job)
-        if self.policy.ticket(ticket.number) is None:
+        if self.policy.issued_s(ticket.number) is None:
             if self.parts.numbers.is_over(ticket.number):
                 # A place that it has from elsewhere may have taken this one's room.
                 if self.policy.holds(visit.job.client, visit.job.file):
@@ -678,8 +678,9 @@ class Gate:
         return row is not None and row.state in _QUEUED
 
     def _token(self, number: int, visit: AdmissionRequest) -> tuple[str, float]:
-        row = self.policy.ticket(number)
-        issued_s = row.issued_s if row is not None else self.now()
+        issued_s = self.policy.issued_s(number)
+        if issued_s is None:
+            issued_s = self.now()
         issued_s += self.parts.wall_ahead_s()
         text = write_proof(self.parts.keys, number, visit.job, visit.proof, issued_s)
         return text, issued_s

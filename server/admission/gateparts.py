@@ -38,7 +38,7 @@ class TicketJournal(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AdmissionRequest:
     """One request with all that is known of it when it is offered to the policy.
 

@@ -24,8 +24,9 @@ from server.admission.gateparts import GateParts
 from server.http.clock import cancel
 
 TICK_S = 0.25
-#: How long a decision may take that nobody waits for.
-_MOMENT_S = 0.01
+#: How long a decision may take that nobody waits for; and what follows from visits that were told
+#: to come back, while nobody is here who could be called.
+_MOMENT_S, _CALM_S = 0.01, 0.1
 #: So many downloads are measured in one go (a quarter of a millisecond), so that requests are
 #: answered in between.
 _AT_ONCE = 25
@@ -270,14 +271,17 @@ class LeaseManager:
         if self._settling:
             return
         # What comes and goes while nobody waits for it is dealt with together a moment later.
-        delay_s = 0.0 if hurry and self._somebody_waits() else _MOMENT_S
+        if hurry:
+            delay_s = 0.0 if self._somebody_waits() else _MOMENT_S
+        else:
+            delay_s = _MOMENT_S if self._paused or self._parked.anybody() else _CALM_S
         call = self._soon_call
         if call is None:
             self._soon_call = self._parts.reactor.callLater(delay_s, self._pass_time)
             self._soon_s = delay_s
         elif delay_s < self._soon_s:
-            call.reset(0.0)
-            self._soon_s = 0.0
+            call.reset(delay_s)
+            self._soon_s = delay_s
 
     def _somebody_waits(self) -> bool:
         if self._paused or self._parked.anybody():

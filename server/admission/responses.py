@@ -37,7 +37,7 @@ _COMMON: tuple[Header, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Notice:
     """Everything an answer says to a waiting client. Times in seconds."""
 
@@ -124,7 +124,7 @@ class WaitingRoom:
             )
         else:
             headers.append((b"Content-Type", PROBLEM_JSON))
-            request.respond(503, headers, _document(notice))
+            request.respond(503, headers, document_of(notice))
 
     def refuse(
         self,
@@ -387,8 +387,21 @@ def sentence(notice: Notice) -> str:
     )
 
 
-def _document(notice: Notice) -> bytes:
+def document_of(notice: Notice) -> bytes:
+    """The problem document of a waiting answer (PROTOCOL.md, "Waiting")."""
     wait = notice.wait
+    estimate, opens = wait.estimate, notice.opens_s is not None or notice.entry
+    if notice.token and wait.place is not None and estimate and not (notice.closed or opens):
+        text = _WAITING % {
+            "detail": sentence(notice),
+            "place": wait.place,
+            "expected": round(estimate.expected_s, 1),
+            "p90": round(estimate.p90_s, 1),
+            "again": notice.retry_after_s,
+            "ticket": notice.token,
+            "status": notice.status,
+        }
+        return text.encode("ascii")
     members = {
         "place": wait.place,
         "expected_wait_s": round(wait.estimate.expected_s, 1) if wait.estimate else None,
@@ -403,6 +416,28 @@ def _document(notice: Notice) -> bytes:
     return problems.document(
         503, "closed" if notice.closed else "waiting", sentence(notice), **present
     )
+
+
+def _waiting_form() -> str:
+    """The document of nearly all who wait, with blanks for what differs from poll to poll.
+
+    Nothing that fills them has to be escaped in JSON.
+    """
+    whole = problems.document(
+        503,
+        "waiting",
+        "%(detail)s",
+        place="%(place)d",
+        expected_wait_s="%(expected)r",
+        p90_wait_s="%(p90)r",
+        retry_after_s="%(again)d",
+        ticket="%(ticket)s",
+        queue_status="%(status)s",
+    )
+    return re.sub(r'"(%\(\w+\)[dr])"', r"\1", whole.decode("ascii"))
+
+
+_WAITING = _waiting_form()
 
 
 def _state(notice: Notice) -> str:
