@@ -14,16 +14,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from client.fetch.events import Event, SessionJoined, SessionLeft
+from client.fetch.events import SessionJoined, SessionLeft
 from client.fetch.options import SourceReport
-from client.fetch.receiver import Intake
-from client.fetch.state import Mirror, MirrorState, Serves, State
-from client.fetch.workers import AnswerTaker, FileBytes, Worker
+from client.fetch.state import Mirror, MirrorState, Serves
+from client.fetch.workers import AnswerTaker, Driver, FileBytes, Worker
 from client.net import answers as session
 from client.net.answers import Body, Fields
 from client.net.errors import DownloadFailed, LocalProblem
-from client.net.network import Network
-from client.net.request_builder import Asking
 from client.schedule.meter import Meter
 from client.schedule.segments import UNKNOWN_SIZE
 from protocol.errors import ProtocolError
@@ -48,23 +45,13 @@ _GONE = "datagrams stopped"
 _FAREWELL_S = 1.0
 
 
-class Host(Protocol):
-    """What a session, or an exchange with peers, needs of its download."""
+class Host(Driver, Protocol):
+    """What a session, or an exchange with peers, needs of its download besides."""
 
-    @property
-    def network(self) -> Network: ...
-    @property
-    def asking(self) -> Asking: ...
-    @property
-    def state(self) -> State: ...
-    @property
-    def intake(self) -> Intake | None: ...
     def emit(self, event: str, data: Mapping[str, object], /) -> None: ...
-    def hear(self, event: Event) -> bool: ...
     def set_up(self, size_bytes: int) -> None: ...
     def wake(self) -> None: ...
     def fail(self, problem: DownloadFailed) -> None: ...
-    def break_off(self, worker: Worker) -> None: ...
     def break_stopped(self) -> None: ...
 
 

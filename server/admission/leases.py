@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Protocol
+from typing import Protocol
 
 from twisted.logger import Logger
 
@@ -21,7 +21,7 @@ from policies.registry import make_policy
 from policies.settings import PolicySettings
 from server.admission.downloads import Delivery, LeasedDownload, Rounds
 from server.admission.gateparts import GateParts
-from server.http.clock import cancel
+from server.http.clock import DelayedCall, cancel
 
 TICK_S = 0.25
 #: How long a decision may take that nobody waits for; and what follows from visits that were told
@@ -95,13 +95,13 @@ class LeaseManager:
         #: Downloads with a connection less than at the last settling.
         self._ended: set[tuple[str, str]] = set()
         self._settling = False
-        self._soon_call: Any = None
+        self._soon_call: DelayedCall | None = None
         self._soon_s = 0.0
-        self._wake_call: Any = None
-        self._tick_call: Any = None
+        self._wake_call: DelayedCall | None = None
+        self._tick_call: DelayedCall | None = None
         #: What is still to be measured before the next tick.
         self._to_measure: Iterator[int] = iter(())
-        self._measure_call: Any = None
+        self._measure_call: DelayedCall | None = None
 
     @property
     def policy(self) -> PolicyView:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from twisted.logger import Logger
 
@@ -20,7 +20,7 @@ from policies.contract import Wait
 from protocol.units import format_duration
 from server.admission.client_programs import ToolRule
 from server.admission.gateparts import AdmissionRequest, StatusRequest
-from server.http.clock import Clock, cancel
+from server.http.clock import Clock, DelayedCall, cancel
 from server.http.prefix_shares import PrefixShares
 
 _log = Logger()
@@ -83,8 +83,8 @@ class ParkedRequest:
         self.waits_for = ParkedFor.SLOT
         self.over = False
         self._trickled = 0
-        self._trickle_call: Any = parked.call_later(rule.silent_s, self._trickle)
-        self._look_call: Any = None
+        self._trickle_call: DelayedCall = parked.call_later(rule.silent_s, self._trickle)
+        self._look_call: DelayedCall | None = None
 
     @property
     def committed(self) -> bool:
@@ -99,12 +99,11 @@ class ParkedRequest:
     @property
     def looks(self) -> bool:
         """Whether it will look for a slot by itself."""
-        return self._look_call is not None and bool(self._look_call.active())
+        return self._look_call is not None and self._look_call.active()
 
     def look_in(self, delay_s: float) -> None:
         """Offer the job again after a while; for policies that do not call."""
-        if self.looks:
-            self._look_call.cancel()
+        cancel(self._look_call)
         self._look_call = self._parked.call_later(delay_s, self._look)
 
     def end(self) -> None:
@@ -148,7 +147,7 @@ class ParkedRequests:
         most_per_client: int,
     ) -> None:
         self.host = host
-        self.call_later: Callable[..., Any] = reactor.callLater
+        self.call_later: Callable[..., DelayedCall] = reactor.callLater
         self.estimate = estimate
         self.most = most
         self.most_per_client = most_per_client

@@ -23,6 +23,9 @@ class DelayedCall(Protocol):
     def cancel(self) -> None:
         """Do not call."""
 
+    def reset(self, secondsFromNow: float) -> None:
+        """Call then instead, in seconds from now."""
+
 
 class Clock(Protocol):
     """Tells the time and calls later (`IReactorTime`)."""
