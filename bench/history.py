@@ -14,6 +14,7 @@ import hashlib
 import random
 import re
 import ssl
+import struct
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -106,6 +107,8 @@ class CrowdHistory:
     told: dict[int, str] = field(default_factory=dict)
     two_owners: int = 0
     changed: int = 0
+    #: Tickets whose clients have an older place instead.
+    exchanged: int = 0
     #: By how much a place grew, and between which times.
     grew: list[tuple[int, float, float]] = field(default_factory=list)
     longest_s: float = 0.0
@@ -134,8 +137,18 @@ class CrowdHistory:
 
 def number_of(token: str) -> int:
     """The number of a ticket, from its token."""
-    payload = token.split(".")[2]
-    return int.from_bytes(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))[:8], "big")
+    return int.from_bytes(_payload(token)[:8], "big")
+
+
+def issued_s_of(token: str) -> float:
+    """When a ticket was issued, in Unix time, from its token."""
+    found: float = struct.unpack_from(">d", _payload(token), 32)[0]
+    return found
+
+
+def _payload(token: str) -> bytes:
+    text = token.split(".")[2]
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 class TicketClient:
@@ -240,8 +253,14 @@ class TicketClient:
                 if fresh:
                     unheard = False
                     if token and not begun and number_of(fresh) != number_of(token):
-                        history.changed += 1
-                        history.say(f"{client}: {number_of(token)} became {number_of(fresh)}")
+                        # An older place that was given elsewhere, unheard, is the better one.
+                        older_s = issued_s_of(token) - issued_s_of(fresh)
+                        history.changed += older_s < 0.0
+                        history.exchanged += older_s >= 0.0
+                        history.say(
+                            f"{client}: {number_of(token)} became {number_of(fresh)}, which is "
+                            f"{older_s:.1f} s older"
+                        )
                     token = fresh
                     owner = history.owners.setdefault(number_of(token), client)
                     took_s = answer.began_s - asked_s

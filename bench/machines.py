@@ -80,6 +80,7 @@ ENVIRON = {
     "TIDEGATE_LEASE_IDLE_S": f"{LEASE_IDLE_S}",
     "TIDEGATE_TICKET_TTL_S": "60",
     "TIDEGATE_EARLY_PENALTY_S": "0",
+    "TIDEGATE_KEYS_ROTATE_S": "3600",
 }
 _START_S = 60.0
 _LEASE_S = 1.5
@@ -976,7 +977,8 @@ def faults(
         f"tickets {len(history.owners)}, not in the journal "
         f"{len(_lost(history, written))}, given by nodes without a leader "
         f"{sum(n >= ELSEWHERE for n in history.owners)}, with two owners {history.two_owners}, "
-        f"changed {history.changed}; places that grew {len(history.grew)}, at most by "
+        f"changed {history.changed}, exchanged for an older one {history.exchanged}; places that "
+        f"grew {len(history.grew)}, at most by "
         f"{max((one for one, _, _ in history.grew), default=0)}"
     )
     click.echo(

@@ -373,9 +373,9 @@ class HookedAdmission:
         if network:
             self.queue.table.network[row] = network = sys.intern(network)
             slots, shares = self.policy.large_slots(), self._room.network_shares
-            number = self.queue.table.number[row]
-            back = self.crowds.is_behind(number, network, slots, shares, now)
-            self.crowds.add(number, network, back=back)
+            number, turn = self.queue.table.number[row], self.queue.turn(row)
+            back = self.crowds.is_behind(turn, network, slots, shares, now)
+            self.crowds.add(number, turn, network, back=back)
             if back:
                 self.queue.stand_back(row)
 
@@ -976,6 +976,8 @@ class HookedAdmission:
     def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
         """See `AdmissionPolicy.restore`."""
         queue, rows = self.queue, sorted(rows, key=itemgetter(0))
+        # What comes to a queue that decides already was issued elsewhere meanwhile.
+        late = bool(len(queue) or self.pool.large_active)
         if not self._room.network_shares:
             rows = [row._replace(stands_back=False) if row.stands_back else row for row in rows]
         for row in rows:
@@ -984,21 +986,32 @@ class HookedAdmission:
         for one in rows:
             at = queue.table.rows.get(one.number)
             if at is not None:
-                back = queue.stands_back(at)
-                self.crowds.restore(one.number, queue.table.network[at], back=back)
+                self._restore_crowd(at, now, decide=late and one.number >= ELSEWHERE)
         queue.next_number = max(queue.next_number, next_number)
 
-    def _make_room(self, ticket: TicketRow, now: float) -> None:
-        """A node without a leader gave its client this place before we gave it a younger one.
+    def _restore_crowd(self, row: int, now: float, *, decide: bool) -> None:
+        """Count a ticket with its crowd as it stood, or (`decide`) as it would stand here."""
+        queue, table = self.queue, self.queue.table
+        number, network, turn = table.number[row], table.network[row], queue.turn(row)
+        back = queue.stands_back(row)
+        if decide and network and not back and table.state[row] == WAITING:
+            slots, shares = self.policy.large_slots(), self._room.network_shares
+            back = self.crowds.joins_late(number, turn, network, slots, shares, now)
+            if back:
+                queue.stand_back(row)
+        self.crowds.restore(number, turn, network, back=back)
 
-        So it goes where a request reached us whose answer did not reach the node any more.
+    def _make_room(self, ticket: TicketRow, now: float) -> None:
+        """Another leader or node gave its client this place before a younger one was given here.
+
+        So it goes where a request was heard here whose answer its client never had.
         """
-        if ticket.number < ELSEWHERE or ticket.number in self.queue.table.rows:
+        if ticket.number in self.queue.table.rows:
             return
         row, table = self.queue.find(ticket.client, ticket.file), self.queue.table
         if row is None or table.polls[row]:
             return
-        if table.number[row] < ELSEWHERE and table.issued_s[row] >= ticket.issued_s:
+        if table.issued_s[row] >= ticket.issued_s:
             self._end_ticket(row, TicketState.WITHDRAWN, now)
 
     def snapshot(self, now: float) -> Snapshot:

@@ -46,6 +46,7 @@ class Crowds:
         "_of",
         "_owing",
         "_tickets",
+        "_turns",
         "_wasted",
         "_without_slot",
         "unknown",
@@ -63,8 +64,10 @@ class Crowds:
         self._owing: set[str] = set()
         #: Slots that ran out unused, decaying, and when that was counted.
         self._wasted: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        #: Numbers of tickets that stand back, in order, by network.
-        self._back: dict[str, list[int]] = {}
+        #: Tickets that stand back, in order, by network: turn and number.
+        self._back: dict[str, list[tuple[float, int]]] = {}
+        #: The turns of those whose number is none, as it was given elsewhere (`queue.turns`).
+        self._turns: dict[int, float] = {}
         #: The network of each stranger's ticket.
         self._of: dict[int, str] = {}
 
@@ -92,26 +95,38 @@ class Crowds:
         most = self.most_in_front(slots, shares) - self._unused(network, now)
         return self._in_front[network] >= max(1, most)
 
-    def is_behind(self, number: int, network: str, slots: int, shares: int, now: float) -> bool:
+    def is_behind(self, turn: float, network: str, slots: int, shares: int, now: float) -> bool:
         """Whether a ticket that joins a crowd stands back, so that its order stays strict.
 
         A place in front that has just become free belongs to the first of those that stand back,
         not to a newcomer who asks before it is given away.
         """
         back = self._back.get(network)
-        return number > back[0] if back else self.is_full(network, slots, shares, now)
+        return turn > back[0][0] if back else self.is_full(network, slots, shares, now)
+
+    def joins_late(
+        self, number: int, turn: float, network: str, slots: int, shares: int, now: float
+    ) -> bool:
+        """Whether a ticket that was issued elsewhere a while ago stands back: never behind one of
+        its crowd that came after it."""
+        back, place = self._back.get(network), (turn, number)
+        if not (place > back[0] if back else self.is_full(network, slots, shares, now)):
+            return False
+        return all(self._turn_of(one) < place for one in self._tickets.get(network, ()))
 
     # -- tickets ---------------------------------------------------------------------------------
 
-    def add(self, number: int, network: str, *, back: bool) -> None:
+    def add(self, number: int, turn: float, network: str, *, back: bool) -> None:
         """A stranger of this network has a new ticket, in front or not."""
         self._of[number] = network
+        if turn != number:
+            self._turns[number] = turn
         if back:
-            insort(self._back.setdefault(network, []), number)
+            insort(self._back.setdefault(network, []), (turn, number))
         else:
             self._front(number, network)
 
-    def restore(self, number: int, network: str, *, back: bool) -> None:
+    def restore(self, number: int, turn: float, network: str, *, back: bool) -> None:
         """A ticket of an earlier run stands as it stood, so that nobody's place grows by it.
 
         Of one without a network nobody knows whose it is.
@@ -119,7 +134,7 @@ class Crowds:
         if number in self._of:
             return
         if network:
-            self.add(number, network, back=back)
+            self.add(number, turn, network, back=back)
         else:
             self.unknown.add(number)
 
@@ -129,6 +144,10 @@ class Crowds:
         network = self._of.pop(number, None)
         if network is not None and not self._drop_back(number, network):
             self._leave_front(number, network)
+        self._turns.pop(number, None)
+
+    def _turn_of(self, number: int) -> tuple[float, int]:
+        return self._turns.get(number, number), number
 
     def in_front(self, network: str) -> int:
         """Tickets in front and slots of one crowd."""
@@ -149,14 +168,15 @@ class Crowds:
     def before(self, number: int) -> tuple[int, int]:
         """Of the crowd of a ticket that stands back: what is in front, and who stands before it."""
         network = self._of[number]
-        return self._in_front[network], bisect_left(self._back.get(network, ()), number)
+        back = self._back.get(network, ())
+        return self._in_front[network], bisect_left(back, self._turn_of(number))
 
     def to_come_forward(self, slots: int, shares: int, now: float) -> list[int]:
         """Tickets that need not stand back any more, each crowd's lowest numbers first."""
         out: list[int] = []
         for network in list(islice(self._back, _LOOKED_AT)):
             while network in self._back and not self.is_full(network, slots, shares, now):
-                number = self._back[network][0]
+                number = self._back[network][0][1]
                 self._drop_back(number, network)
                 self._front(number, network)
                 out.append(number)
@@ -167,19 +187,19 @@ class Crowds:
 
     def all_forward(self) -> None:
         """Another order was made, in which nobody stands back."""
-        for network, numbers in self._back.items():
-            for number in numbers:
+        for network, back in self._back.items():
+            for _, number in back:
                 self._front(number, network)
         self._back.clear()
         self._owing.clear()
 
     def _drop_back(self, number: int, network: str) -> bool:
-        numbers = self._back.get(network, [])
-        at = bisect_left(numbers, number)
-        if at == len(numbers) or numbers[at] != number:
+        back, turn = self._back.get(network, []), self._turn_of(number)
+        at = bisect_left(back, turn)
+        if at == len(back) or back[at] != turn:
             return False
-        del numbers[at]
-        if not numbers:
+        del back[at]
+        if not back:
             del self._back[network]
         return True
 
@@ -246,7 +266,8 @@ class Crowds:
         for number in numbers:
             self._leave_front(number, network)
         if numbers:
-            self._back[network] = sorted([*self._back.get(network, ()), *numbers])
+            turns = map(self._turn_of, numbers)
+            self._back[network] = sorted([*self._back.get(network, ()), *turns])
         return numbers
 
     def repay(self, network: str) -> None:

@@ -93,6 +93,8 @@ class WireTicket(msgspec.Struct, frozen=True, array_like=True):
     weight: float
     issued_s: float
     priority_class: str = ""
+    #: The crowd that it counts with; whether it stands back there the leader decides.
+    network: str = ""
 
 
 # -- what a node says ---------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import time
@@ -12,12 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import event, text
 
 from policies.contract import TicketRow, TicketState
 from server.store import history
 from server.store import queries as ledger
-from server.store.database import Database
+from server.store.database import MIGRATIONS, Database
 from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
 from server.store.records import EventRecord, PassRecord, RevisionRecord, SampleRecord, UsageRecord
 from server.store.usage import add_usage, read_usage
@@ -74,6 +77,60 @@ def test_the_store_says_the_same_in_postgresql(url: str) -> None:
         assert ledger.add_revision(session, RevisionRecord(1.0, "ann", "fcfs", {})).number > 0
         ledger.write_events(session, [EventRecord(1.0, "a", "b")])
         assert ledger.read_events(session, 1, text="b")[0].kind == "a"
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+        connection.exec_driver_sql("CREATE SCHEMA public")
+    database.close()
+
+
+def _downgrade(url: str, revision: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    database = Database(url)
+    with database.engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, revision)
+    database.close()
+
+
+def _migrate_and_die(url: str, last: int) -> None:
+    """Migrate in another process that is killed instead of its next statement after so many."""
+    child = os.fork()
+    if not child:
+        try:
+            database = Database(url)
+            counted = itertools.count(1)
+
+            def count(*_: object) -> None:
+                if next(counted) > last:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            event.listen(database.engine, "before_cursor_execute", count)
+            database.migrate()
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL, "it had no more statements"
+
+
+def test_a_server_killed_while_it_changes_its_database_in_postgresql_starts_again(url: str) -> None:
+    """After any number of statements: all are there or none, and nobody is kept out."""
+    database = Database(url)
+    database.migrate()
+    row = TicketRow(7, "c", "/f", 9, 9, 1.0, 1e9, TicketState.WAITING, 1e9)
+    with database.begin() as session:
+        write_tickets(session, [row])
+    for last in (4, 8, 15, 22):
+        _downgrade(url, "0001")
+        _migrate_and_die(url, last)
+        with database.engine.connect() as connection:
+            found = connection.scalars(text("SELECT version_num FROM alembic_version")).all()
+        assert found == ["0001"]
+        again = Database(url)
+        again.claim()
+        again.migrate()
+        with again.begin() as session:
+            assert [one.number for one in read_journal(session).live] == [7]
+        again.close()
     with database.engine.begin() as connection:
         connection.exec_driver_sql("DROP SCHEMA public CASCADE")
         connection.exec_driver_sql("CREATE SCHEMA public")

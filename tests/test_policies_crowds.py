@@ -206,6 +206,26 @@ def test_places_told_before_a_restart_grow_by_the_downloads_that_broke_off_at_mo
     assert (honest.place or 0) < len(list(after.tickets())) - 5
 
 
+def test_a_ticket_that_a_node_gave_stands_in_its_crowd_by_its_time() -> None:
+    policy = server()
+    fill(policy, 8, 0.0, crowd=True)
+    for number in range(8, 48):
+        policy.offer(job(number, crowd=bool(number % 2)), float(number))
+    mine = next(row for row in policy.tickets() if row.client == "a41")
+    assert mine.stands_back
+    theirs = mine._replace(number=ELSEWHERE + 5, client="a100", issued_s=40.9, stands_back=False)
+    policy.restore([theirs], 50.0, 1)
+    assert isinstance(policy.offer(job(100, crowd=True), 50.0, theirs.number), Wait)
+    assert policy.crowds.of(theirs.number) == CROWD[-1]
+    crowd = [row.client for row in policy.tickets() if row.client[0] == "a"]
+    assert crowd.index("a100") == crowd.index("a41") - 1 == crowd.index("a39") + 1
+    # It comes forward in that order, too, and is forgotten with its turn.
+    started = run(policy, len(list(policy.tickets())), 60.0)
+    crowd = [client for client in started if client[0] == "a"]
+    assert crowd.index("a100") == crowd.index("a41") - 1 == crowd.index("a39") + 1
+    assert policy.crowds.of(theirs.number) is None
+
+
 def test_the_older_of_two_places_that_leader_and_node_gave_one_client_stays() -> None:
     policy = server()
     fill(policy, 40, 0.0, crowd=False)
@@ -229,7 +249,7 @@ def test_the_older_of_two_places_that_leader_and_node_gave_one_client_stays() ->
 def test_ten_crowds_share_the_part_of_one() -> None:
     crowds = Crowds()
     for network in "abcdefghij":
-        crowds.add(ord(network), network, back=True)
+        crowds.add(ord(network), ord(network), network, back=True)
     assert crowds.most_in_front(40, 16) == 2
     assert not crowds.is_full("a", 40, 16, 0.0)
     crowds.takes_slot("a")

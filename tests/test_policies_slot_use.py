@@ -71,7 +71,7 @@ class Slots:
     def is_held_against(self, network: str) -> bool:
         """Whether a ticket of this network waits longer for slots that it lost."""
         crowds, number = self.state.crowds, 10**9
-        crowds.add(number, network, back=True)
+        crowds.add(number, number, network, back=True)
         try:
             return crowds.wastes(number, self.now + 10_000.0)
         finally:

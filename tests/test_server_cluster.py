@@ -279,46 +279,64 @@ def test_more_downloads_than_a_nodes_share_go_on_without_a_leader_and_nobody_fol
 
 def test_tickets_of_a_node_without_a_leader_have_a_place_by_their_time_at_the_next() -> None:
     house = FleetHouse(slots=2)
-    running = [house.ask_at(n, f"192.0.2.{n}") for n in (0, 1)]
-    first = house.ask_at(0, "192.0.2.3")
+    running = [house.ask_at(n, f"192.{n}.2.1") for n in (0, 1)]
+    first = house.ask_at(0, "192.3.2.1")
     _led_by_nobody(house)
     newcomers = []
     for n in (4, 5):
-        newcomers.append(house.ask_at(n % 2, f"192.0.2.{n}"))
+        newcomers.append(house.ask_at(n % 2, f"192.{n}.2.1"))
         house.wait(0.5)
-    parked = house.ask_at(0, "192.0.2.6", agent=CURL)
+    parked = house.ask_at(0, "192.6.2.1", agent=CURL)
     # The ticket that the lost leader gave stays what it is at a node, too.
     house.wait(1)
-    again = house.ask_at(0, "192.0.2.3", token=first.token)
+    again = house.ask_at(0, "192.3.2.1", token=first.token)
     assert (again.connection.status, again.token) == (503, first.token)
     house.wait(1)
-    last = house.ask_at(1, "192.0.2.7")
+    last = house.ask_at(1, "192.7.2.1")
     _new_leader(house, slots=2)
     house.wait(0.5)
     assert not any(one.transfer.over for one in running)
     assert not parked.connection.status, "it waits on inside its request"
     # All were handed over, so nobody's place grows when their clients ask again.
     told = [row.client.partition("#")[0] for row in house.gate.policy.tickets()]
-    assert [one for one in told if one not in ("192.0.2.0", "192.0.2.1")] == [
-        f"192.0.2.{n}" for n in range(3, 8)
+    assert [one for one in told if one not in ("192.0.2.1", "192.1.2.1")] == [
+        f"192.{n}.2.1" for n in range(3, 8)
     ]
-    youngest = house.ask_at(1, "192.0.2.8")
+    youngest = house.ask_at(1, "192.8.2.1")
     back = [
         house.ask_at(n % 2, address, token=one.token)
         for n, (address, one) in enumerate(
-            [("192.0.2.7", last), ("192.0.2.5", newcomers[1]), ("192.0.2.4", newcomers[0])]
+            [("192.7.2.1", last), ("192.5.2.1", newcomers[1]), ("192.4.2.1", newcomers[0])]
         )
     ]
-    again = house.ask_at(0, "192.0.2.8", token=youngest.token)
+    again = house.ask_at(0, "192.8.2.1", token=youngest.token)
     assert (again.connection.status, back[0].connection.status) == (503, 503)
     order = [row.client.partition("#")[0] for row in house.gate.policy.tickets()]
-    waits = [address for address in order if address not in ("192.0.2.0", "192.0.2.1")]
-    assert waits == [f"192.0.2.{n}" for n in range(3, 9)]
+    waits = [address for address in order if address not in ("192.0.2.1", "192.1.2.1")]
+    assert waits == [f"192.{n}.2.1" for n in range(3, 9)]
     numbers = [row.number for row in house.gate.policy.tickets()]
     assert len(set(numbers)) == len(numbers)
     # Those numbers are none of a leader's: it goes on with its own.
     assert house.gate.parts.numbers.highest < ELSEWHERE
     assert numbers[-1] < ELSEWHERE
+
+
+def test_tickets_of_a_node_without_a_leader_count_with_their_crowds_at_the_next() -> None:
+    house = FleetHouse(slots=2)
+    for n in (0, 1):
+        house.ask_at(n, f"192.0.2.{n}")
+    _led_by_nobody(house)
+    alone = [house.ask_at(0, f"198.51.100.{n}") for n in range(4)]
+    _new_leader(house, slots=2)
+    house.wait(0.5)
+    rows = {row.number: row for row in house.gate.policy.tickets()}
+    taken_up = [row for row in rows.values() if row.number >= ELSEWHERE]
+    assert len(taken_up) == sum(not one.started for one in alone) >= 3
+    assert {row.network for row in taken_up} == {"198.51.100.0/24"}
+    # One network may not have all that comes next: some of it stands back behind others.
+    house.ask_at(1, "203.0.113.1")
+    order = [row.client.partition("#")[0] for row in house.gate.policy.tickets()]
+    assert order.index("203.0.113.1") < order.index("198.51.100.3")
 
 
 def test_who_has_an_older_place_from_a_node_is_not_sent_away_with_the_leaders() -> None:

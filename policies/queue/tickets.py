@@ -106,11 +106,15 @@ class TicketQueue:
         self.here = sorted((table.key[rows[number]], number) for number in present)
         return True
 
+    def turn(self, row: int) -> float:
+        """Where this ticket stands among the numbers: its own, if a leader gave it."""
+        return self._times_of_issue.turn_of(self.table.number[row])
+
     def ranked(self, row: int) -> Ranked:
         """What the order of turn of this ticket is made from."""
         table = self.table
         return Ranked(
-            self._times_of_issue.turn_of(table.number[row]),
+            self.turn(row),
             table.size[row],
             table.remaining[row],
             table.weight[row],

@@ -100,6 +100,7 @@ def wire_ticket(row: TicketRow) -> WireTicket:
         row.weight,
         row.issued_s,
         row.priority_class,
+        row.network,
     )
 
 
@@ -116,4 +117,5 @@ def ticket_row(ticket: WireTicket, now: float) -> TicketRow:
         state=TicketState.WAITING,
         changed_s=now,
         priority_class=ticket.priority_class,
+        network=ticket.network,
     )
