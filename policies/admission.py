@@ -54,7 +54,6 @@ from policies.queue.table import MOST_POLLS
 from policies.queue.tickets import READY, WAITING
 from policies.room import DUE_S, Room
 from policies.settings import PolicySettings
-from policies.sharing import stranger_network
 from policies.slot_use import USE_S, SlotUse, was_used
 from policies.state import AdmissionState
 
@@ -226,7 +225,7 @@ class HookedAdmission:
         if self._room.is_small(row):
             self._make_ready(row, now, first=True)
         else:
-            self._join_crowd(row, stranger_network(job), now)
+            self._join_crowd(row, job.stranger_network, now)
             table = queue.table
             self.state.newcomers.note(now, job.size_bytes, table.remaining[row], table.weight[row])
             self._fill_ready(now)
@@ -322,7 +321,7 @@ class HookedAdmission:
         lease = self.pool.open(job, now, number, large)
         if large:
             self._tally.admitted_large += 1
-            lease.network = stranger_network(job)
+            lease.network = job.stranger_network
             self._use.starts(lease, now)
             lease.believed_bytes = self._believed_bytes(job)
             if row is not None:
@@ -433,7 +432,7 @@ class HookedAdmission:
 
     def _gives_way(self, job: Job, now: float) -> bool:
         """Without tickets: whether a full crowd would take a slot that others have asked for."""
-        network = stranger_network(job)
+        network = job.stranger_network
         if not network:
             return False
         slots, shares = self.policy.large_slots(), self._room.network_shares
@@ -443,7 +442,7 @@ class HookedAdmission:
         return any(other != network and at_s > since_s for other, at_s in self._sent_away)
 
     def _send_away(self, job: Job, now: float) -> Wait:
-        network = stranger_network(job)
+        network = job.stranger_network
         others = [other for other in self._sent_away if other[0] != network]
         self._sent_away = [*others[-1:], (network, now)]
         return Wait(self.policy.retry_s())

@@ -54,6 +54,11 @@ class Job:
     #: The name of the priority class that the weight is of, for who reads a ticket; empty: none.
     priority_class: str = ""
 
+    @property
+    def stranger_network(self) -> str:
+        """The network that it counts with while nothing is known of it; empty: with none."""
+        return "" if self.known or not self.network else self.network[-1]
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:

@@ -17,11 +17,6 @@ from policies.contract import Job
 _REMEMBERED = 100_000
 
 
-def stranger_network(job: Job) -> str:
-    """The network that this client counts with while nothing is known of it; empty: with none."""
-    return "" if job.known or not job.network else job.network[-1]
-
-
 class Strangers:
     """Remembers the network of each client that asked as a stranger."""
 
@@ -32,7 +27,7 @@ class Strangers:
 
     def note(self, job: Job) -> None:
         """This client asks."""
-        network = stranger_network(job)
+        network = job.stranger_network
         if not network:
             self._networks.pop(job.client, None)
             return

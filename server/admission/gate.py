@@ -31,7 +31,6 @@ from policies.contract import (
     Wait,
 )
 from policies.settings import PolicySettings
-from policies.sharing import stranger_network
 from protocol.ticket import Ticket
 from server.admission.client_keys import TICKET_FIELD, visitor_cookie
 from server.admission.client_programs import ToolRule
@@ -369,7 +368,7 @@ class Gate:
                     state=TicketState.WAITING,
                     changed_s=self.parts.wall(),
                     priority_class=ticket.priority_class,
-                    network=stranger_network(visit.job),
+                    network=visit.job.stranger_network,
                 )
             )
         return self.leases.offer(visit.job, ticket.number)
