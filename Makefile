@@ -28,11 +28,19 @@ $(VENV)/.test: requirements/test.txt setup.cfg | $(VENV)/bin/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@ $(VENV)/.run
 
+# Where compiled files are forbidden, each of the suite's processes would compile everything anew.
+test unit compiled: export PYTHONDONTWRITEBYTECODE =
+
 # pytest comes last, so that its summary is the last thing on the screen.
 test: $(VENV)/.test
 	tools/need-debian
-	$(MAKE) --no-print-directory lint types layers
+	$(MAKE) --no-print-directory -j 2 --output-sync=target lint types layers compiled
 	$(MAKE) --no-print-directory unit
+
+# Each of pytest's processes reads all tests: they are rewritten and compiled once, beside mypy.
+.PHONY: compiled
+compiled: $(VENV)/.test
+	$(BIN)/python -m pytest --collect-only -qq > /dev/null
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

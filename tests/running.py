@@ -2,21 +2,99 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
+import json
 import os
 import random
+import select
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
+
+
+class ForkServer:
+    """The other end of `tests.fork_server`: processes that need not load anything."""
+
+    def __init__(self) -> None:
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                cwd=ROOT,
+                pass_fds=[theirs.fileno()],
+            )
+        atexit.register(self._close)
+
+    def start(
+        self, arguments: Sequence[str], folder: Path, environ: Mapping[str, str]
+    ) -> ForkedProcess:
+        """A process of `tidegate` with these arguments."""
+        order = {"arguments": arguments, "folder": str(folder), "environ": dict(environ)}
+        ours, theirs = zip(*(os.pipe() for _ in range(3)), strict=True)
+        socket.send_fds(self._link, [json.dumps(order).encode()], theirs)
+        for descriptor in theirs:
+            os.close(descriptor)
+        return ForkedProcess(*ours)
+
+    def _close(self) -> None:
+        self._link.close()
+        self._process.wait()
+
+
+class ForkedProcess:
+    """What `subprocess.Popen` is, for a process that another one made."""
+
+    def __init__(self, output: int, errors: int, status: int) -> None:
+        self.stdout = open(output)  # noqa: SIM115 - closed by whom it is for, as a Popen's
+        self.stderr = open(errors)  # noqa: SIM115
+        self._status = open(status)  # noqa: SIM115
+        self.pid = int(self._status.readline())
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit status if it has ended."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, negative for a signal; raises `subprocess.TimeoutExpired`."""
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("tidegate", timeout or 0)
+            self.returncode = int(self._status.readline())
+            self._status.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
+
+
+#: How names begin that the interpreter or the linker reads: they must be there when it starts.
+BEFORE_MAIN = ("LD_", "PYTHON", "TZ")
+
+#: Started when the first server is wanted, for this process of pytest.
+fork_server = functools.cache(ForkServer)
 
 
 class RunningServer:
@@ -28,18 +106,23 @@ class RunningServer:
     def __init__(
         self, directory: Path, state: Path, *args: str, ready: bool = True, **environ: str
     ) -> None:
-        command = [sys.executable, "-m", "tidegate", "serve", str(directory)]
-        command += ["--listen", "127.0.0.1:0", "--admin", "off", "--state", str(state), *args]
+        words = ["serve", str(directory), "--listen", "127.0.0.1:0", "--admin", "off"]
+        words += ["--state", str(state), *args]
         self.lines: list[str] = []
         self.errors: list[str] = []
         self.urls: list[str] = []
-        self.process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=state.parent,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), **environ}
+        self.process: subprocess.Popen[str] | ForkedProcess = (
+            subprocess.Popen(
+                [sys.executable, "-m", "tidegate", *words],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=state.parent,
+                env=environment,
+            )
+            if any(name.startswith(BEFORE_MAIN) for name in environ)
+            else fork_server().start(words, state.parent, environment)
         )
         self._readers = [
             threading.Thread(target=self._read, args=(stream, lines), daemon=True)
@@ -84,7 +167,7 @@ class RunningServer:
         except subprocess.TimeoutExpired:
             self.process.kill()
         self._ended()
-        return self.process.returncode
+        return self.process.wait()
 
     def _ended(self) -> None:
         self.process.wait()

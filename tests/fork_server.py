@@ -1,0 +1,78 @@
+"""Loads what `tidegate serve` loads, once, and forks a process for each server that a test wants.
+
+Loading is most of a server's start, and the suite starts more than a hundred. After that each
+process runs `tidegate.main()`, as the workers of `server.app.run` go on from a fork.
+Runs as `python -m tests.fork_server DESCRIPTOR`; `tests.running` holds the other end.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+
+import tidegate
+
+#: What every `tidegate serve` has loaded before it reads its settings or builds its service.
+LOADED = ("server.app.cli.serve", "server.app.run", "server.app.service")
+#: Longest order: its words and its environment.
+ORDER_BYTES = 1 << 18
+
+
+def fork_servers(link: socket.socket) -> None:
+    """Make one process for each order; come back in each of them, and at the end of orders.
+
+    An order has three descriptors: for output, for errors, and one that is told the process
+    number and at the end the exit status, a line each.
+    """
+    while True:
+        order, descriptors, _, _ = socket.recv_fds(link, ORDER_BYTES, 3)
+        if not order:
+            sys.exit()
+        if os.fork() == 0:
+            link.close()
+            _watch(*descriptors)
+            words = json.loads(order)
+            os.chdir(words["folder"])
+            os.environ.clear()
+            os.environ.update(words["environ"])
+            sys.path[0] = words["folder"]
+            sys.argv[:] = ["tidegate", *words["arguments"]]
+            return
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _watch(output: int, errors: int, status: int) -> None:
+    """Go on as a child whose parent tells `status` of its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for descriptor, number in ((output, 1), (errors, 2)):
+            os.dup2(descriptor, number)
+        for descriptor in (output, errors, status):
+            os.close(descriptor)
+        return
+    os.close(output)
+    os.close(errors)
+    os.write(status, f"{child}\n".encode())
+    _, ended = os.waitpid(child, 0)
+    os.write(status, f"{os.waitstatus_to_exitcode(ended)}\n".encode())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    for module in LOADED:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Nobody waits for those who watch.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    fork_servers(socket.socket(fileno=int(sys.argv[1])))
+    tidegate.main()
