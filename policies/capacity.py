@@ -151,7 +151,11 @@ class Capacity:
                     lease.cap_bytes_s = max(lease.cap_bytes_s, rate_bytes_s)
                     return
                 lease.cap_is_floor = True
-            floor = lease.cap_bytes_s if known else self.typical_client_bytes_s
+            typical = self.typical_client_bytes_s
+            if held_back is None and not known and _PROBE * rate_bytes_s < typical:
+                # It may be slow by itself, which is seen at a later look: its probe goes on.
+                return
+            floor = lease.cap_bytes_s if known else typical
             lease.cap_bytes_s = max(floor, _PROBE * self._overbook * rate_bytes_s)
             lease.cap_is_floor = True
             return

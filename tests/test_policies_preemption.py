@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.capacity import Capacity
+from policies.contract import Job
 from policies.leases import Lease
 from policies.preemption import PROBE_S, Preemption
 
@@ -31,3 +34,32 @@ def test_the_next_probe_to_end_is_the_soonest_of_all(
     ends = [since_s + PROBE_S for since_s in began.values()]
     expected = min((end if end > now else now + PROBE_S for end in ends), default=None)
     assert preemption.next_s(now) == expected
+
+
+@given(st.integers(1, 7), st.booleans())
+def test_a_probe_lasts_until_it_is_known_whether_the_server_held_its_client_back(
+    unknown: int, held_back: bool
+) -> None:
+    """By its first look a slow one was taken for a typical one, and paused for too long."""
+    capacity, preemption = Capacity(), Preemption()
+    capacity.observe(1e5, link_busy=True, more_wanted=True, line_bytes_s=1e5, downloads=30)
+    lease = Lease(1, Job("slow", "/f", 10**6, 10**6), 0.0, None, True)
+    preemption.probe(lease, 0.0)
+    for look in range(1, unknown + 1):
+        capacity.measured(lease, 2_000.0, None)
+        assert lease.cap_bytes_s == math.inf
+        paused, _ = preemption.choose((lease,), 0.0, 18_000.0, 1e5, 0.25 * look)
+        assert not paused
+    capacity.measured(lease, 2_000.0, held_back)
+    # One that the server let have no more is known to be no slower; the other is as slow as seen.
+    assert lease.cap_is_floor == held_back
+    assert capacity.speed(lease) == (1e5 if held_back else 2_000.0)
+    assert preemption.choose((lease,), 0.0, 18_000.0, 1e5, 2.0) == ((lease.id,), ())
+
+
+def test_a_client_that_is_seen_to_be_fast_needs_no_second_look() -> None:
+    capacity = Capacity()
+    capacity.observe(1e7, link_busy=True, more_wanted=True, line_bytes_s=1e7, downloads=30)
+    lease = Lease(1, Job("fast", "/f", 10**9, 10**9), 0.0, None, True)
+    capacity.measured(lease, 4e6, None)
+    assert capacity.speed(lease) == 5e6
