@@ -26,7 +26,7 @@ from client.net.errors import UsageProblem
 from client.net.network import Network
 from client.net.sockets import AsyncioNetwork, CertificateTrust, run_blocking
 from client.net.urls import BadUrl, Url, parse
-from client.storage.output import FileTarget, MemoryTarget, StreamTarget, Target
+from client.storage.output import FileOutput, MemoryOutput, Output, StreamOutput
 
 __all__ = [
     "Metalink",
@@ -79,16 +79,16 @@ def build(
     """
     if not urls:
         raise UsageProblem("nothing to fetch: name at least one URL")
-    target: Target
+    target: Output
     if isinstance(output, int):
         window = options.window_bytes
         if metalink is not None and metalink.pieces is not None:
             window = max(window, 4 * metalink.pieces.length)
         holder: list[Download] = []
-        target = StreamTarget(output, network, window, lambda problem: holder[0].fail(problem))
+        target = StreamOutput(output, network, window, lambda problem: holder[0].fail(problem))
         holder.append(Download(network, urls, target, options, emit, metalink))
         return holder[0]
-    target = FileTarget(output, chosen=chosen)
+    target = FileOutput(output, chosen=chosen)
     return Download(network, urls, target, options, emit, metalink)
 
 
@@ -139,7 +139,7 @@ def fetch_bytes(url: str, options: Options | None = None, limit_bytes: int = LIM
     chosen = replace(options or Options(), mirrors=False, checksum=None, strategy="single")
 
     async def run() -> bytes:
-        target = MemoryTarget(limit_bytes)
+        target = MemoryOutput(limit_bytes)
         network = open_network(chosen)
         try:
             await finish(Download(network, read_urls([url]), target, chosen, _silent))

@@ -12,7 +12,7 @@ import gevent.event
 from gevent.pool import Group
 
 from client.net.answers import Body, Fields, read
-from client.net.retry import Action, FailureReason, GiveUp, SendNow, Visit, WaitUntil
+from client.net.retry import Action, FailureReason, GiveUp, RetryState, SendNow, WaitUntil
 from client.storage.piece_writer import Pieces
 from loadtest import options
 from loadtest.body import NarrowPool, PieceCheck, receive
@@ -39,7 +39,7 @@ class Ranged(Downloader):
         entry = CATALOGUE.find(self.host, file)
         edges, pieces = self._cut(file, entry.path)
         began_s = time.monotonic()
-        visit = Visit(self.manners(visitor), random.Random(self.number), began_s)
+        visit = RetryState(self.manners(visitor), random.Random(self.number), began_s)
         group = Group()
         started = gevent.event.Event()
         wish = _Wish(visitor, entry, visit, pieces, len(edges) == 2)
@@ -133,7 +133,7 @@ class _Wish:
 
     visitor: Visitor
     entry: CatalogueFile
-    visit: Visit
+    visit: RetryState
     pieces: Pieces | None
     whole: bool
     admitted: bool = False

@@ -18,15 +18,15 @@ from client.net.answers import Body, Fields, Redirect, read
 from client.net.retry import (
     POLITE,
     Action,
-    ComeBack,
     Failed,
     FailureReason,
     GiveUp,
     HoldOn,
-    Manners,
     Refused,
+    RetryAfter,
+    RetryPolicy,
+    RetryState,
     SendNow,
-    Visit,
     WaitUntil,
 )
 from loadtest.body import NarrowPool, receive
@@ -76,7 +76,7 @@ class Downloader(FastHttpUser):
             self._narrow.close()
             tally().count("visitors_done")
 
-    def manners(self, visitor: Visitor) -> Manners:
+    def manners(self, visitor: Visitor) -> RetryPolicy:
         """How this visitor behaves; rude ones ask every second (of scaled time)."""
         if self._options.manner == "held":
             return replace(POLITE, tickets=False, max_wait_s=visitor.patience_s)
@@ -104,7 +104,7 @@ class Downloader(FastHttpUser):
         """One download: ask, wait as told, take the body, check it, count it."""
         entry = CATALOGUE.find(self.host, file)
         began_s = time.monotonic()
-        visit = Visit(self.manners(visitor), random.Random(self.number), began_s)
+        visit = RetryState(self.manners(visitor), random.Random(self.number), began_s)
         manner = ""
         if self._options.rude_fraction:
             manner = "_rude" if visitor.rude else "_polite"
@@ -178,7 +178,7 @@ class Downloader(FastHttpUser):
 class _Download:
     """What is counted about one download while its visit goes on."""
 
-    def __init__(self, visit: Visit, kind: str, manner: str, began_s: float) -> None:
+    def __init__(self, visit: RetryState, kind: str, manner: str, began_s: float) -> None:
         self.visit = visit
         self.kind = kind
         self._manner = manner
@@ -193,7 +193,7 @@ class _Download:
 
     def note_answer(self, now: float, answer: Any) -> bool:
         """Count an answer without a body; whether it was a told wait."""
-        if isinstance(answer, ComeBack):
+        if isinstance(answer, RetryAfter):
             tally().count("queued")
             if answer.retry_after_s is not None:
                 self._told_until_s = now + answer.retry_after_s

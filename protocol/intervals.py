@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 Span = tuple[int, int]
 
 
-class Spans:
+class IntervalSet:
     """A set of bytes; adjacent spans are always merged. Costs O(log n) plus the spans touched."""
 
     __slots__ = ("_ends", "_starts", "total")
@@ -27,7 +27,7 @@ class Spans:
         return len(self._starts)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Spans) and list(self) == list(other)
+        return isinstance(other, IntervalSet) and list(self) == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -26,7 +26,7 @@ from server.admission.gate import Gate, QueueTerms, SmallTerms
 from server.admission.line import Line
 from server.admission.number_allocator import Numbers
 from server.admission.passes import PassBook
-from server.admission.responses import WaitingRoom
+from server.admission.responses import RetryResponder
 from server.app.fleet import encode_rules
 from server.cluster.alone import NoJournal
 from server.cluster.leader import Leader, Nodes, machine_of
@@ -260,7 +260,7 @@ class FleetHouse(House):
             journal=NoJournal(),
             numbers=Numbers(first, (), lambda below: None),
             passes=PassBook(keys, lambda record: None, judges=False),
-            waiting=WaitingRoom(Pages(), tells_places=False),
+            waiting=RetryResponder(Pages(), tells_places=False),
             line=line,
         )
         return Gate(parts, policy, settings)

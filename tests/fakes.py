@@ -19,7 +19,7 @@ from server.admission.gateparts import GateParts
 from server.admission.line import LineKeeper
 from server.admission.number_allocator import Numbers
 from server.admission.passes import PassBook
-from server.admission.responses import STATUS_PREFIX, WaitingRoom
+from server.admission.responses import STATUS_PREFIX, RetryResponder
 from server.admission.rules import Rule, RuleBook
 from server.admission.wait_status import WaitStatus
 from server.files.pages import Pages
@@ -263,7 +263,7 @@ class House:
             journal=self.journal,
             numbers=Numbers(next_number, over, self.promises.append),
             passes=self.passes,
-            waiting=WaitingRoom(Pages()),
+            waiting=RetryResponder(Pages()),
             line=LineKeeper(FakeLink(), None),
             clients=Clients(1000, self.clock.seconds),
             rules=RuleBook(rules),

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 
 from twisted.internet.task import Clock
 
-from server.files.digests import Catalog
+from server.files.digests import DigestService
 from server.files.pacer import Pacer
 from server.files.pages import Pages
 from server.files.site import Site
@@ -252,7 +252,7 @@ class Bench:
         reactor: Any = self.clock
         self.tree = Tree(str(root), show_hidden=options.get("show_hidden", False))
         self.cache = MemoryDigestCache()
-        self.catalog = Catalog(reactor, self.cache, threads=0)
+        self.catalog = DigestService(reactor, self.cache, threads=0)
         self.pacer = Pacer(self.clock, options.get("bandwidth_bytes_s"))
         admission: Admission = options.get("admission", AdmitAll())
         self.visible = Visible()

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from client.schedule.segments import Block, Board
+from client.schedule.segments import Segment, SegmentMap
 
 STEP_S = 0.002
 
@@ -23,8 +23,8 @@ class Mirror:
     rate: Callable[[float], float | None]
     rtt_s: float = 0.0
     busy_until_s: float = 0.0
-    queue: deque[tuple[float, Block, int, int]] = field(default_factory=deque)
-    line: deque[tuple[float, Block, int]] = field(default_factory=deque)
+    queue: deque[tuple[float, Segment, int, int]] = field(default_factory=deque)
+    line: deque[tuple[float, Segment, int]] = field(default_factory=deque)
     connected_s: float = 0.0
     joined: bool = False
     dead: bool = False
@@ -61,7 +61,7 @@ class Line:
 
     rate: float
     queue_bytes: int = 14_000
-    queue: deque[tuple[Mirror, int, Block, int]] = field(default_factory=deque)
+    queue: deque[tuple[Mirror, int, Segment, int]] = field(default_factory=deque)
     queued_bytes: int = 0
     passed_bytes: int = 0
     credit: float = 0.0
@@ -70,7 +70,7 @@ class Line:
         """So many of `count` bytes may be sent now: a packet at a time, so that all get some."""
         return max(0, min(count, 1448, self.queue_bytes - self.queued_bytes))
 
-    def send(self, mirror: Mirror, block: Block, count: int) -> None:
+    def send(self, mirror: Mirror, block: Segment, count: int) -> None:
         self.queue.append((mirror, mirror.epoch, block, count))
         self.queued_bytes += count
 
@@ -91,7 +91,7 @@ def steady(rate: float) -> Callable[[float], float | None]:
 
 
 def run(
-    board: Board,
+    board: SegmentMap,
     mirrors: Sequence[Mirror],
     limit_s: float = 120.0,
     stall_s: float = 1.0,
@@ -127,7 +127,7 @@ def _break(mirror: Mirror, now: float) -> None:
 
 
 def _step(
-    board: Board, lane: int, mirror: Mirror, now: float, stall_s: float, shared: Line | None
+    board: SegmentMap, lane: int, mirror: Mirror, now: float, stall_s: float, shared: Line | None
 ) -> None:
     rate = mirror.rate(now)
     if mirror.dead or now < mirror.busy_until_s:

@@ -53,7 +53,7 @@ def main() -> None:
     """Serve until terminated."""
     from twisted.internet import reactor as reactor_module
 
-    from server.files.digests import Catalog
+    from server.files.digests import DigestService
     from server.files.pacer import Pacer
     from server.files.pages import Pages
     from server.files.site import Site
@@ -66,7 +66,7 @@ def main() -> None:
 
     reactor: Any = reactor_module
     options: dict[str, Any] = json.loads(sys.argv[2]) if len(sys.argv) > 2 else {}
-    catalog = Catalog(reactor, MemoryDigestCache())
+    catalog = DigestService(reactor, MemoryDigestCache())
     pacer = Pacer(reactor, options.get("bandwidth_bytes_s"))
     site = Site(Tree(sys.argv[1]), catalog, AdmitAll(), Visible(), pacer, Pages(), reactor)
     site.add_route("/-/long", lambda request: request.respond(200, (), LONG))

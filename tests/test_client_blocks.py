@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_mirrors import Line, Mirror, run, steady
 
-from client.schedule.segments import Block, Board
+from client.schedule.segments import Segment, SegmentMap
 from client.schedule.strategies import AdaptiveBlocks, DynamicBlocks, HistoryBlocks, SingleBlocks
 
 MBIT = 1e6 / 8
 SIZE = 24 << 20
-STRATEGIES: dict[str, Callable[[int], Board]] = {
+STRATEGIES: dict[str, Callable[[int], SegmentMap]] = {
     "adaptive": lambda size: AdaptiveBlocks([(0, size)], first_bytes=64),
     "aligned": lambda size: AdaptiveBlocks([(0, size)], first_bytes=64, align=100),
     "fixed": lambda size: AdaptiveBlocks([(0, size)], fixed_bytes=50),
@@ -43,13 +43,13 @@ def test_any_interleaving_ends_with_every_byte(
     got = [0] * size
     now = 0.0
 
-    def arrive(block: Block, count: int) -> None:
+    def arrive(block: Segment, count: int) -> None:
         count = min(count, block.end - block.position)
         for at in range(block.position, block.position + count):
             got[at] += 1
         board.received(block, count, now)
 
-    def live(lane: int) -> list[Block]:
+    def live(lane: int) -> list[Segment]:
         return board.lanes[lane].blocks if lane in board.lanes else []
 
     for what, lane, amount in turns:
@@ -107,7 +107,7 @@ def mirrors(*mbits: float, rtt_s: float = 0.0) -> list[Mirror]:
     return [Mirror(steady(rate * MBIT), rtt_s) for rate in mbits]
 
 
-def ratio(board: Board, them: list[Mirror], optimum_s: float) -> float:
+def ratio(board: SegmentMap, them: list[Mirror], optimum_s: float) -> float:
     took = run(board, them)
     waste = sum(m.sent_bytes for m in them) - SIZE
     assert waste <= 0.02 * SIZE

@@ -13,7 +13,7 @@ from test_client_download import DATA, RATE, SHA, WRONG, Run, one
 from client.api import Options, build, fetch_blocking, finish, open_network, read_urls
 from client.fetch.breaks import Again, Break, Fault, judge
 from client.net.errors import LocalProblem
-from client.net.retry import Failed, GiveUp, Granted, Manners, Visit, WaitUntil
+from client.net.retry import Failed, GiveUp, Granted, RetryPolicy, RetryState, WaitUntil
 
 __all__ = ["one"]
 LARGE = DATA * 4
@@ -166,7 +166,7 @@ def test_a_mirror_that_cuts_every_answer_at_one_place_is_asked_less_and_less(
         with pytest.raises(TimeoutError):
             asyncio.run(bring(mirror.url))
         assert len(mirror.requests) <= 8
-    visit = Visit(Manners(jitter=0.0, max_failures=5), Random(1), 0.0)
+    visit = RetryState(RetryPolicy(jitter=0.0, max_failures=5), Random(1), 0.0)
     pauses = []
     for times in range(1, 5):
         visit.answered(0.0, Granted(None, None))

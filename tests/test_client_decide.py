@@ -56,7 +56,7 @@ from client.fetch.findings import Findings
 from client.fetch.options import Options
 from client.fetch.state import DownloadPhase, Mirror, MirrorState, Serves, State
 from client.net.answers import Body
-from client.net.retry import ComeBack, Failed, FailureReason, Granted, Refused
+from client.net.retry import Failed, FailureReason, Granted, Refused, RetryAfter
 from client.net.urls import parse
 from client.schedule.model import Path
 from client.schedule.segments import UNKNOWN_SIZE
@@ -207,16 +207,16 @@ class Downloads(RuleBasedStateMachine):
         data=st.data(),
         answer=st.sampled_from(
             [
-                ComeBack(3.0, "ticket", 4, 5.0),
-                ComeBack(0.0),
-                ComeBack(None),
+                RetryAfter(3.0, "ticket", 4, 5.0),
+                RetryAfter(0.0),
+                RetryAfter(None),
                 Failed("broke"),
                 Refused(FailureReason.NOT_FOUND, "gone"),
                 Refused(FailureReason.REFUSED, "ticket", ticket_fault=True),
             ]
         ),
     )
-    def refuses(self, data: st.DataObject, answer: ComeBack | Failed | Refused) -> None:
+    def refuses(self, data: st.DataObject, answer: RetryAfter | Failed | Refused) -> None:
         self.hear(Said(self.pick(data), answer, self.now))
 
     @precondition(lambda self: self.open and not self.over)

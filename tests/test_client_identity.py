@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from client.net.identity import client_name, client_secret, forget
-from client.net.request_builder import Asking
+from client.net.request_builder import RequestBuilder
 from client.net.urls import Url, parse
 
 
-def heard(asking: Asking, url: Url, origin: Url) -> str | None:
+def heard(asking: RequestBuilder, url: Url, origin: Url) -> str | None:
     lines = asking.request(url, origin).decode().split("\r\n")
     found = [line.partition(": ")[2] for line in lines if line.startswith("Tidegate-Client")]
     return found[0] if found else None
@@ -17,7 +17,7 @@ def heard(asking: Asking, url: Url, origin: Url) -> str | None:
 
 def test_each_origin_hears_a_name_of_its_own(tmp_path: Path) -> None:
     secret = client_secret(tmp_path / "data")
-    asking = Asking({}, secret=secret)
+    asking = RequestBuilder({}, secret=secret)
     urls = [
         parse(text)
         for text in (
@@ -33,7 +33,7 @@ def test_each_origin_hears_a_name_of_its_own(tmp_path: Path) -> None:
     assert secret not in names
     # The same place again, and on another path of it: the same client.
     other = parse("http://a.example/y?z")
-    assert heard(Asking({}, secret=client_secret(tmp_path / "data")), other, other) in names
+    assert heard(RequestBuilder({}, secret=client_secret(tmp_path / "data")), other, other) in names
     # Where a redirect leads, nobody is told who comes.
     assert heard(asking, urls[3], urls[0]) is None
 

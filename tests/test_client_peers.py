@@ -12,7 +12,7 @@ import libtorrent
 import pytest
 
 from client.peers.exchange import BadTorrent, Exchange
-from protocol.intervals import Spans
+from protocol.intervals import IntervalSet
 from server.torrent.making import make
 
 SIZE = 3_000_001
@@ -37,7 +37,7 @@ class Party:
 
     def __init__(self, folder: Path, torrent: bytes, content: bytes = b"") -> None:
         self.data = bytearray(content or bytes(SIZE))
-        self.have = Spans([(0, SIZE)] if content else [])
+        self.have = IntervalSet([(0, SIZE)] if content else [])
         self.exchange = Exchange(
             torrent,
             folder,
@@ -88,19 +88,19 @@ def test_the_server_is_asked_for_what_no_peer_has(tmp_path: Path, file: Path) ->
     try:
         # The first has all but the third piece.
         first.data[:] = content
-        first.have = Spans([(0, 2 * piece), (3 * piece, SIZE)])
+        first.have = IntervalSet([(0, 2 * piece), (3 * piece, SIZE)])
         first.turn()
         second.exchange.meet("127.0.0.1", first.exchange.port)
         now = iter(range(10_000))
-        free = Spans([(0, SIZE)])
+        free = IntervalSet([(0, SIZE)])
         until(
             lambda: second.exchange.from_origin(free, float(next(now))) == (2 * piece, 3 * piece),
             first,
         )
         # What was begun is ended before anything else.
-        begun = Spans([(0, 100), (2 * piece, SIZE)])
+        begun = IntervalSet([(0, 100), (2 * piece, SIZE)])
         assert second.exchange.from_origin(begun, float(next(now))) == (0, 100)
-        assert second.exchange.from_origin(Spans(), float(next(now))) is None
+        assert second.exchange.from_origin(IntervalSet(), float(next(now))) is None
     finally:
         first.exchange.stop()
         second.exchange.stop()

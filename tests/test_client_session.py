@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.net.answers import Body, Fields, OutOfRange, Redirect, read
-from client.net.retry import ComeBack, Failed, FailureReason, Granted, Refused
+from client.net.retry import Failed, FailureReason, Granted, Refused, RetryAfter
 
 WAITING = {
     "Retry-After": "12",
@@ -45,7 +45,7 @@ def test_an_impossible_part_is_a_failure(value: str) -> None:
 
 def test_a_wait_carries_everything_the_server_told() -> None:
     meaning = read(503, Fields.of(WAITING), problem("waiting", "You are number 3."))
-    assert meaning == ComeBack(12, "tok", 3, 11.5, 20, False, "You are number 3")
+    assert meaning == RetryAfter(12, "tok", 3, 11.5, 20, False, "You are number 3")
 
 
 @pytest.mark.parametrize("kind", ["ticket-forged", "ticket-expired", "ticket-used"])
@@ -62,7 +62,7 @@ def test_plain_refusals() -> None:
     assert isinstance(denied := read(403, none), Refused)
     assert denied.reason is FailureReason.REFUSED
     assert isinstance(read(500, none), Failed)
-    assert isinstance(read(429, none), ComeBack)
+    assert isinstance(read(429, none), RetryAfter)
 
 
 def test_redirects_and_ranges_past_the_end() -> None:
@@ -78,7 +78,7 @@ def test_redirects_and_ranges_past_the_end() -> None:
 )
 def test_retry_after_is_seconds_or_a_date(told: str, wait_s: float | None) -> None:
     meaning = read(503, Fields.of({"Retry-After": told}), b"", 30.0)
-    assert isinstance(meaning, ComeBack)
+    assert isinstance(meaning, RetryAfter)
     assert meaning.retry_after_s == wait_s
 
 
@@ -113,5 +113,5 @@ def test_the_exact_time_counts_where_it_agrees_with_the_header(
     if header is not None:
         fields["Retry-After"] = header
     meaning = read(503, Fields.of(fields), json.dumps({"retry_after_s": exact}).encode())
-    assert isinstance(meaning, ComeBack)
+    assert isinstance(meaning, RetryAfter)
     assert meaning.retry_after_s == wait_s

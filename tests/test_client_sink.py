@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from client.net.errors import LocalProblem
 from client.storage.journal import Identity, Journal, boot_id
-from client.storage.output import FileTarget
-from client.storage.piece_writer import Pieces, Sink
-from client.storage.storage import FileBacking, RingBacking
-from protocol.intervals import Spans
+from client.storage.output import FileOutput
+from client.storage.piece_writer import Pieces, PieceWriter
+from client.storage.storage import FileStorage, RingStorage
+from protocol.intervals import IntervalSet
 
 DATA = Random(5).randbytes(1000)
 
@@ -41,9 +41,9 @@ def pieces(length: int) -> Pieces:
     return Pieces(length, "sha256", tuple(hashlib.sha256(part).digest() for part in parts))
 
 
-def sink(length: int = 100) -> Sink:
+def sink(length: int = 100) -> PieceWriter:
     digest = ("sha256", hashlib.sha256(DATA).digest())
-    return Sink(Memory(), len(DATA), pieces=pieces(length), digest=digest)
+    return PieceWriter(Memory(), len(DATA), pieces=pieces(length), digest=digest)
 
 
 writes = st.lists(
@@ -92,7 +92,7 @@ def test_bytes_outside_the_file_are_refused() -> None:
 
 
 def test_a_digest_learnt_late_is_checked_too() -> None:
-    one = Sink(Memory(), len(DATA))
+    one = PieceWriter(Memory(), len(DATA))
     one.write_at(0, DATA)
     assert one.right()
     one.use_digest(("sha256", hashlib.sha256(b"other").digest()))
@@ -100,7 +100,7 @@ def test_a_digest_learnt_late_is_checked_too() -> None:
 
 
 def test_a_ring_moves_over_the_file() -> None:
-    ring = RingBacking(100)
+    ring = RingStorage(100)
     ring.write(50, DATA[50:100])
     ring.write(0, DATA[:50])
     assert ring.read(0, 100) == DATA[:100]
@@ -115,9 +115,9 @@ def test_a_journal_remembers_what_arrived(tmp_path: Path) -> None:
     path = tmp_path / "f.tidegate-part.journal"
     journal = Journal(path)
     assert journal.identity is None
-    journal.start(Identity(1000, {"http://a/": '"x"'}, "sha256:00"), Spans(), set())
-    journal.note(Spans([(0, 300), (400, 500)]), {0})
-    journal.note(Spans([(0, 200), (400, 600)]), {0, 1})
+    journal.start(Identity(1000, {"http://a/": '"x"'}, "sha256:00"), IntervalSet(), set())
+    journal.note(IntervalSet([(0, 300), (400, 500)]), {0})
+    journal.note(IntervalSet([(0, 200), (400, 600)]), {0, 1})
     with pytest.raises(LocalProblem, match="another download"):
         Journal(path)
     journal.close()
@@ -143,22 +143,22 @@ def test_a_spoilt_journal_is_no_journal(tmp_path: Path, junk: bytes) -> None:
 
 def test_a_folder_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
     with pytest.raises(LocalProblem, match="the folder does not exist"):
-        FileBacking(tmp_path / "no" / "file")
+        FileStorage(tmp_path / "no" / "file")
 
 
 def test_a_part_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "x").symlink_to("/etc/passwd")
     with pytest.raises(LocalProblem, match="symbolic link"):
-        FileBacking(tmp_path / "x")
+        FileStorage(tmp_path / "x")
 
 
-def left_behind(folder: Path, boot: str, digest: str | None) -> FileTarget:
+def left_behind(folder: Path, boot: str, digest: str | None) -> FileOutput:
     """A part file of an earlier download, with a journal that says when it was written."""
     (folder / "f.tidegate-part").write_bytes(DATA)
     head = {"size": 1000, "validators": {"u": '"v"'}, "digest": digest, "pieces": None}
     journal = json.dumps({**head, "boot": boot}) + "\n+ 0 500\n"
     (folder / "f.tidegate-part.journal").write_text(journal)
-    return FileTarget(folder / "f")
+    return FileOutput(folder / "f")
 
 
 @pytest.mark.parametrize("digest", [None, "sha256:00"])
@@ -178,8 +178,8 @@ def test_after_a_reboot_only_a_digest_vouches_for_a_part_file(
     theirs.close(discard=True)
 
 
-def finished(path: Path, chosen: bool, name: str | None = None) -> tuple[FileTarget, str | None]:
-    target = FileTarget(path, chosen=chosen)
+def finished(path: Path, chosen: bool, name: str | None = None) -> tuple[FileOutput, str | None]:
+    target = FileOutput(path, chosen=chosen)
     target.open(Identity(3)).write_at(0, b"new")
     return target, target.finish(name)
 

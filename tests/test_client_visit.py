@@ -8,22 +8,22 @@ from hypothesis import strategies as st
 from client.net.retry import (
     POLITE,
     Answer,
-    ComeBack,
     Failed,
     FailureReason,
     GiveUp,
     Granted,
     HoldOn,
-    Manners,
     Refused,
+    RetryAfter,
+    RetryPolicy,
+    RetryState,
     SendNow,
-    Visit,
     WaitUntil,
 )
 
 
-def visit(manners: Manners = POLITE) -> Visit:
-    found = Visit(manners, Random(1), 0.0)
+def visit(manners: RetryPolicy = POLITE) -> RetryState:
+    found = RetryState(manners, Random(1), 0.0)
     assert found.begin(0.0) == SendNow()
     return found
 
@@ -31,7 +31,7 @@ def visit(manners: Manners = POLITE) -> Visit:
 def test_a_ticket_is_shown_at_every_later_attempt() -> None:
     one = visit()
     assert one.headers() == [("Tidegate-Wait", "ticket")]
-    one.answered(0.0, ComeBack(10, ticket="abc", place=3))
+    one.answered(0.0, RetryAfter(10, ticket="abc", place=3))
     assert one.headers() == [("Tidegate-Wait", "ticket"), ("Tidegate-Ticket", "abc")]
     assert one.place == 3
     one.answered(12.0, Granted("lease", 4))
@@ -40,14 +40,14 @@ def test_a_ticket_is_shown_at_every_later_attempt() -> None:
 
 
 def test_a_client_without_tickets_sends_and_keeps_none() -> None:
-    one = visit(Manners(tickets=False))
-    one.answered(0.0, ComeBack(1, ticket="abc"))
+    one = visit(RetryPolicy(tickets=False))
+    one.answered(0.0, RetryAfter(1, ticket="abc"))
     assert one.headers() == []
 
 
 def test_a_refused_ticket_is_dropped_and_asked_for_afresh_once() -> None:
     one = visit()
-    one.answered(0.0, ComeBack(1, ticket="old"))
+    one.answered(0.0, RetryAfter(1, ticket="old"))
     bad = Refused(FailureReason.REFUSED, "the ticket has expired", ticket_fault=True)
     assert one.answered(1.0, bad) == SendNow()
     assert one.ticket is None
@@ -58,7 +58,7 @@ def test_a_new_ticket_may_be_lost_as_well() -> None:
     one = visit()
     bad = Refused(FailureReason.REFUSED, "the ticket is of no use", ticket_fault=True)
     for number in range(5):
-        one.answered(float(number), ComeBack(1, ticket=f"ticket {number}"))
+        one.answered(float(number), RetryAfter(1, ticket=f"ticket {number}"))
         assert one.answered(number + 0.5, bad) == SendNow()
 
 
@@ -67,7 +67,7 @@ def test_admitted_clients_hold_on_within_the_lease() -> None:
 
 
 def test_failures_back_off_and_end() -> None:
-    one = visit(Manners(jitter=0.0, max_failures=4))
+    one = visit(RetryPolicy(jitter=0.0, max_failures=4))
     waits = []
     now = 0.0
     for _ in range(3):
@@ -80,14 +80,14 @@ def test_failures_back_off_and_end() -> None:
 
 
 def test_busy_without_a_time_never_ends_the_visit() -> None:
-    one = visit(Manners(max_failures=3))
+    one = visit(RetryPolicy(max_failures=3))
     for turn in range(20):
-        assert isinstance(one.answered(turn * 100.0, ComeBack()), WaitUntil)
+        assert isinstance(one.answered(turn * 100.0, RetryAfter()), WaitUntil)
 
 
 def test_a_server_that_has_answered_may_be_away_for_longer() -> None:
     """It may be starting again: pauses grow to a minute, and that for several minutes."""
-    one = visit(Manners(jitter=0.0, max_failures=3, max_failures_heard=9))
+    one = visit(RetryPolicy(jitter=0.0, max_failures=3, max_failures_heard=9))
     one.answered(0.0, Granted())
     now = 0.0
     for _ in range(8):
@@ -99,10 +99,10 @@ def test_a_server_that_has_answered_may_be_away_for_longer() -> None:
 
 
 def test_at_once_again_and_again_is_not_a_loop() -> None:
-    one = visit(Manners(jitter=0.0))
+    one = visit(RetryPolicy(jitter=0.0))
     now, waits = 0.0, []
     for told in [0.0, 0.0, 0.0, 0.1, None, 5.0, 0.0, None, None]:
-        action = one.answered(now, ComeBack(told))
+        action = one.answered(now, RetryAfter(told))
         assert isinstance(action, WaitUntil)
         waits.append(action.at - now)
         now = action.at
@@ -110,19 +110,21 @@ def test_at_once_again_and_again_is_not_a_loop() -> None:
 
 
 def test_a_client_that_will_not_wait_says_so_at_once() -> None:
-    action = visit(Manners(max_wait_s=20, jitter=0)).answered(0.0, ComeBack(30))
+    action = visit(RetryPolicy(max_wait_s=20, jitter=0)).answered(0.0, RetryAfter(30))
     assert isinstance(action, GiveUp)
     assert action.reason is FailureReason.WAITED_TOO_LONG
 
 
 def test_the_impolite_come_back_when_they_please() -> None:
-    one = visit(Manners(obeys_retry_after=False, own_retry_s=15.0, jitter=0.0))
-    assert one.answered(0.0, ComeBack(60)) == WaitUntil(15.0, "the server is busy", ComeBack(60))
+    one = visit(RetryPolicy(obeys_retry_after=False, own_retry_s=15.0, jitter=0.0))
+    assert one.answered(0.0, RetryAfter(60)) == WaitUntil(
+        15.0, "the server is busy", RetryAfter(60)
+    )
 
 
 answers: st.SearchStrategy[Answer] = st.one_of(
     st.builds(Granted, st.none() | st.text(max_size=3), st.none() | st.integers(1, 9)),
-    st.builds(ComeBack, st.none() | st.floats(0, 1e4), st.none() | st.text(max_size=3)),
+    st.builds(RetryAfter, st.none() | st.floats(0, 1e4), st.none() | st.text(max_size=3)),
     st.builds(Failed, st.just("x")),
     st.builds(Refused, st.sampled_from(FailureReason), st.just("no"), st.booleans()),
 )
@@ -131,13 +133,13 @@ answers: st.SearchStrategy[Answer] = st.one_of(
 @settings(max_examples=100)
 @given(st.lists(answers, max_size=30), st.integers())
 def test_nobody_comes_back_before_they_were_told_to(turns: list[Answer], seed: int) -> None:
-    one = Visit(POLITE, Random(seed), 0.0)
+    one = RetryState(POLITE, Random(seed), 0.0)
     one.begin(0.0)
     now = 0.0
     for answer in turns:
         action = one.answered(now, answer)
         if isinstance(action, WaitUntil):
-            if isinstance(answer, ComeBack) and answer.retry_after_s is not None:
+            if isinstance(answer, RetryAfter) and answer.retry_after_s is not None:
                 assert action.at >= now + answer.retry_after_s
             assert action.at >= now
             now = action.at

@@ -23,7 +23,7 @@ from faulty_mirrors import Behaviour, Mirror, running, wait_for
 from running import RunningServer
 
 from client.net.errors import LocalProblem
-from client.storage.output import FileTarget, is_outlet
+from client.storage.output import FileOutput, is_outlet
 
 ROOT = Path(__file__).parent.parent
 DATA = Random(9).randbytes(3_000_000)
@@ -137,7 +137,7 @@ def test_a_device_or_a_pipe_is_written_into_and_never_replaced(tmp_path: Path) -
     assert (code, full.is_symlink()) == (8, True)
     assert "cannot write /dev/full: the disk is full" in err
     with pytest.raises(LocalProblem, match="no ordinary file"):
-        FileTarget(full).resumable()
+        FileOutput(full).resumable()
     assert is_outlet(Path("/proc/self/status"))
     assert not is_outlet(tmp_path / "x")
 

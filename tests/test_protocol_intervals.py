@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.intervals import Spans
+from protocol.intervals import IntervalSet
 
 pairs = st.tuples(st.integers(0, 40), st.integers(0, 40))
 moves = st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(0, 40)), max_size=30)
@@ -14,7 +14,7 @@ moves = st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(0, 40)
 def test_spans_behave_like_a_set_of_numbers(
     turns: list[tuple[bool, int, int]], start: int, end: int, more: list[tuple[int, int]]
 ) -> None:
-    spans = Spans()
+    spans = IntervalSet()
     model: set[int] = set()
     for add, low, high in turns:
         before = set(model)

@@ -17,8 +17,8 @@ from twisted.logger import capturedLogs, formatEvent
 from bench import http_peers
 from protocol.manifest import FileDigests
 from server.files import digests as module
-from server.files.digest_warmup import Survey
-from server.files.digests import Catalog, FileChanged, Stopped, digest_file
+from server.files.digest_warmup import DigestWarmup
+from server.files.digests import DigestService, FileChanged, Stopped, digest_file
 from server.files.openfile import OpenFile
 from server.files.touched import Touched
 from server.files.tree import Tree
@@ -56,7 +56,7 @@ def test_long_files_leave_one_thread_to_short_ones(
     tmp_path: Path, at_work: dict[str, defer.Deferred[Any]]
 ) -> None:
     files = opened(tmp_path, long1=1 << 30, long2=1 << 30, short=1000)
-    catalog = Catalog(Clock(), MemoryDigestCache(), threads=2)
+    catalog = DigestService(Clock(), MemoryDigestCache(), threads=2)
     catalog.ask(files["long1"])
     catalog.ask(files["long2"])
     assert list(at_work) == ["long1"]
@@ -70,7 +70,7 @@ def test_a_flood_of_files_keeps_few_of_them_open(
     tmp_path: Path, at_work: dict[str, defer.Deferred[Any]]
 ) -> None:
     files = opened(tmp_path, **{f"f{n}": 10 + n for n in range(module._MOST_ASKED + 20)})
-    catalog = Catalog(Clock(), MemoryDigestCache(), threads=2)
+    catalog = DigestService(Clock(), MemoryDigestCache(), threads=2)
     for file in files.values():
         catalog.ask(file)
     assert catalog.pending == module._MOST_ASKED + 2
@@ -83,7 +83,7 @@ def test_a_file_touched_again_while_it_is_read_is_read_again(
     tmp_path: Path, at_work: dict[str, defer.Deferred[Any]]
 ) -> None:
     file = opened(tmp_path, big=1 << 24)["big"]
-    catalog = Catalog(Clock(), MemoryDigestCache(), threads=2)
+    catalog = DigestService(Clock(), MemoryDigestCache(), threads=2)
     catalog.want(file)
     digests = FileDigests(1 << 24, b"d" * 32, 1 << 24, (b"d" * 32,))
     at_work.pop("big").callback(digests)
@@ -105,7 +105,7 @@ def test_a_file_touched_again_while_it_is_read_is_read_again(
 def test_what_is_cheap_to_hash_is_not_kept(tmp_path: Path) -> None:
     files = opened(tmp_path, small=1000, large=1_000_000)
     cache = MemoryDigestCache()
-    catalog = Catalog(Clock(), cache, threads=0)
+    catalog = DigestService(Clock(), cache, threads=0)
     for file in files.values():
         catalog.ask(file)
         known = catalog.known(file.rep.key)
@@ -148,7 +148,7 @@ def test_the_walk_over_a_tree_goes_in_pieces_and_leaves_nothing_out(
     (root / "deep" / "round").symlink_to(root)
     (root / "linked.txt").symlink_to("deep/er/0.bin")
     os.mkfifo(root / "pipe")
-    survey = Survey(bench.clock, bench.tree, bench.catalog)
+    survey = DigestWarmup(bench.clock, bench.tree, bench.catalog)
     pauses = [0]
 
     def counted(reactor: Any, delay_s: float) -> defer.Deferred[None]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from server.files import listing
-from server.files.directory_cache import REUSE_FACTOR, Folders
+from server.files.directory_cache import REUSE_FACTOR, DirectoryCache
 from server.files.tree import Tree
 from tests.http_bench import Bench
 from tests.open_files import Visible
@@ -82,7 +82,7 @@ def test_what_was_dear_to_read_is_used_again(
         return real(parts)
 
     monkeypatch.setattr(tree, "entries", slow)
-    folders = Folders(tree, Visible(), clock)
+    folders = DirectoryCache(tree, Visible(), clock)
     for _ in range(5):
         assert [entry.name for entry in folders.entries([])] == [b"file"]
     assert len(reads) == 1

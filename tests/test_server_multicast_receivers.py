@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.session_report import ReceiverReport
-from server.multicast.receivers import Members
+from server.multicast.receivers import Receivers
 from server.multicast.schedule_steps import CarouselSettings
 
 #: Datagrams a second of a 19 Mb/s session, and how often receivers report.
@@ -14,7 +14,7 @@ class Receiver:
     """One member that reports what came of a steady stream."""
 
     def __init__(self, settings: CarouselSettings | None = None, rate: int = RATE) -> None:
-        self.members = Members(settings or CarouselSettings(), 0.0)
+        self.members = Receivers(settings or CarouselSettings(), 0.0)
         self.members.join("m", 0.0, float("inf"))
         self.rate = rate
         self.now = self.expected = self.received = 0.0
@@ -65,11 +65,11 @@ def test_a_few_datagrams_are_not_enough_however_long_they_take() -> None:
 # --- who is waited for, and who has a word -------------------------------------------------------
 
 
-def cohort(**more: float) -> Members:
-    return Members(CarouselSettings(lead_s=1.0, settle_s=0.01, most_settle_s=0.1, **more), 0.0)
+def cohort(**more: float) -> Receivers:
+    return Receivers(CarouselSettings(lead_s=1.0, settle_s=0.01, most_settle_s=0.1, **more), 0.0)
 
 
-def joined(members: Members, name: str, now: float) -> None:
+def joined(members: Receivers, name: str, now: float) -> None:
     assert members.report(ReceiverReport(name, "joined"), now) == "continue"
 
 
@@ -118,7 +118,7 @@ def test_requests_that_follow_each_other_closely_are_waited_for_and_rare_ones_ar
 
 
 def test_a_session_by_the_clock_waits_for_its_hour() -> None:
-    members = Members(CarouselSettings(settle_s=float("inf")), 0.0)
+    members = Receivers(CarouselSettings(settle_s=float("inf")), 0.0)
     members.join("a", 0.0, float("inf"))
     joined(members, "a", 0.1)
     assert members.ready_at(600.0) == 600.0

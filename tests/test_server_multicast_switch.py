@@ -34,7 +34,7 @@ from server.files.tree import Tree
 from server.http.request import Request
 from server.multicast import sessions as sessions_module
 from server.multicast.blocks import hash_blocks
-from server.multicast.demand import Hot, HotSettings
+from server.multicast.demand import DemandDetector, DemandSettings
 from server.multicast.routes import MulticastRoutes
 from server.multicast.schedule import FOLDER, ScheduledSend, ScheduleWatch, write_entry
 from server.multicast.sessions import Sessions
@@ -117,8 +117,8 @@ class House:
         (self.release / "obj.bin").write_bytes(self.body)
         self.tree = Tree(self.release)
         self.settings = MulticastSettings(enabled=True, **settings)
-        self.hot = Hot(
-            HotSettings(
+        self.hot = DemandDetector(
+            DemandSettings(
                 self.settings.threshold,
                 self.settings.window_s,
                 least_bytes=1000,

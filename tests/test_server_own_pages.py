@@ -8,7 +8,7 @@ import pytest
 
 from policies.contract import Estimate, Wait
 from server.admission.own_pages import SAMPLE, STATES, BadTemplate, OwnPages
-from server.admission.responses import Notice, WaitingRoom
+from server.admission.responses import Notice, RetryResponder
 from server.files.pages import Pages
 from server.http.phrases import Phrases
 from tests.running import RunningServer, make_release, serving, wait_for
@@ -18,7 +18,7 @@ PAGE = "<!doctype html><title>{{ title }}</title><p>Mine: {{ file }}, {{ place }
 
 
 def shown(own: OwnPages, notice: Notice) -> str:
-    return WaitingRoom(Pages(), own=own).page(notice, Phrases("de")).decode()
+    return RetryResponder(Pages(), own=own).page(notice, Phrases("de")).decode()
 
 
 def test_a_template_has_the_words_and_figures_escaped(tmp_path: Path) -> None:

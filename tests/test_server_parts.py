@@ -24,7 +24,7 @@ from protocol.ticket import KeyRing, Ticket
 from server.admission.client_keys import find_pass, find_remaining, find_ticket
 from server.admission.client_programs import ToolRule, ToolTable
 from server.admission.number_allocator import BLOCK, Numbers
-from server.admission.responses import Notice, WaitingRoom, document_of, sentence
+from server.admission.responses import Notice, RetryResponder, document_of, sentence
 from server.admission.rules import NOTHING, Rule, RuleBook, Verdict
 from server.app.config import CannotStart
 from server.app.keys import OVERLAP_S, KeyKeeper, load_keys
@@ -226,7 +226,7 @@ def test_durations_in_both_languages() -> None:
     ],
 )
 def test_the_page_says_where_one_stands(wait: Wait, title: str) -> None:
-    room = WaitingRoom(Pages())
+    room = RetryResponder(Pages())
     page = room.page(Notice("/a%20b.iso", 5, wait, None), phrases_for(None)).decode()
     assert f'<h1 data-live="title">{title}</h1>' in page
     assert "a b.iso" in page
@@ -234,7 +234,9 @@ def test_the_page_says_where_one_stands(wait: Wait, title: str) -> None:
 
 def test_the_page_says_when_it_starts_at_the_latest() -> None:
     wait = Wait(30, 1, 5, estimate=Estimate(300.0, 400.0))
-    page = WaitingRoom(Pages()).page(Notice("/a", 5, wait, "t", 100.0), phrases_for(None)).decode()
+    page = (
+        RetryResponder(Pages()).page(Notice("/a", 5, wait, "t", 100.0), phrases_for(None)).decode()
+    )
     assert "about 5\N{NO-BREAK SPACE}min" in page
     assert "very likely within 7\N{NO-BREAK SPACE}min" in page
 
@@ -265,7 +267,7 @@ def test_a_filled_document_is_the_one_that_would_be_written(
 
 
 def test_the_page_names_other_ways_and_how_to_check_who_signed() -> None:
-    room = WaitingRoom(
+    room = RetryResponder(
         Pages(),
         lambda path: [Source("https://mirror.example/a", 1)],
         has_torrent=lambda path, size: True,
@@ -282,7 +284,9 @@ def test_the_page_names_other_ways_and_how_to_check_who_signed() -> None:
     assert "curl -fO https://origin.example/a%20b.iso.asc\ngpg --verify" in text
     assert "minisign -V -p minisign.pub -x 'a b.iso.minisig' -m 'a b.iso'" in text
     assert "cosign verify-blob --bundle 'a b.iso.sigstore.json'" in text
-    bare = WaitingRoom(Pages()).page(notice, phrases_for(None), "https://origin.example").decode()
+    bare = (
+        RetryResponder(Pages()).page(notice, phrases_for(None), "https://origin.example").decode()
+    )
     assert "meta4" not in bare
     assert "magnet" not in bare
     assert "Then check who signed it" not in bare
@@ -348,7 +352,7 @@ def test_a_page_by_its_pieces_is_the_page_that_the_template_makes(
     asked: list[tuple[Notice, str, str, bool, bool]], text: str
 ) -> None:
     rooms = [
-        WaitingRoom(
+        RetryResponder(
             pages,
             has_torrent=lambda path, size: size % 2 == 0,
             has_mirrors=lambda path: len(path) % 2 == 0,

@@ -21,7 +21,7 @@ from statistics import fmean
 from bench.shared import markdown
 from protocol.fec import BlockLayout
 from protocol.paper_mode import DEFAULT_K, HEADER_BYTES, PaperOrder
-from server.multicast.demand import Hold, Hot, HotSettings, Join, StartSession
+from server.multicast.demand import DemandDetector, DemandSettings, Hold, Join, StartSession
 
 WINDOW_S, CHECK_S, PATIENCE_S, REQUESTS = 15.0, 3.0, 20.0, 200
 LINE_BYTES_S = 10e6 / 8
@@ -55,7 +55,9 @@ def replay(
 ) -> Measured:
     """One cell of the figures."""
     rng = random.Random(seed)
-    hot = Hot(HotSettings(threshold, WINDOW_S, CHECK_S if paper else 0.0, least_bytes=0))
+    hot = DemandDetector(
+        DemandSettings(threshold, WINDOW_S, CHECK_S if paper else 0.0, least_bytes=0)
+    )
     counter = itertools.count()
     events: list[tuple[float, int, str, int]] = []
     waiting: dict[str, tuple[int, int, float]] = {}

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 from client.net import answers as net
 from client.net.client import HttpClient
 from client.net.errors import NetworkProblem, UsageProblem
-from client.net.retry import Manners
+from client.net.retry import RetryPolicy
 from client.net.sockets import CertificateTrust
 
 _ROOT = "/api/v1"
@@ -48,7 +48,10 @@ class AdminApi:
         # The administration is never behind the proxy that the environment may name, and a redirect
         # would take the token somewhere else.
         self._client = HttpClient(
-            trust=CertificateTrust(ca), environ={}, manners=Manners(max_wait_s=0.0), redirects=False
+            trust=CertificateTrust(ca),
+            environ={},
+            manners=RetryPolicy(max_wait_s=0.0),
+            redirects=False,
         )
 
     def call(

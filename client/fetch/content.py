@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from client.fetch.metalink import Metalink
-from client.fetch.receiver import Intake
+from client.fetch.receiver import BodyReceiver
 from client.fetch.repair import CulpritSearch
 from client.fetch.state import State
 from client.storage.journal import Identity
-from client.storage.output import Target
-from client.storage.piece_writer import Pieces, Sink
+from client.storage.output import Output
+from client.storage.piece_writer import Pieces, PieceWriter
 
 _STRONG = ("sha256", "sha384", "sha512")
 
@@ -23,7 +23,7 @@ class DownloadedFile:
     def __init__(
         self,
         state: State,
-        target: Target,
+        target: Output,
         checksum: tuple[str, bytes] | None,
         metalink: Metalink | None,
     ) -> None:
@@ -37,7 +37,7 @@ class DownloadedFile:
         self.resumed_bytes = 0
 
     @property
-    def target(self) -> Target:
+    def target(self) -> Output:
         """Where the file goes."""
         return self._target
 
@@ -57,7 +57,7 @@ class DownloadedFile:
                 return left.size_bytes
         return self._metalink.size_bytes if self._metalink is not None else None
 
-    def open(self, size_bytes: int) -> Sink:
+    def open(self, size_bytes: int) -> PieceWriter:
         """A sink for a file of that size; raises DownloadFailed when there is no place for it."""
         pieces = self._metalink.pieces if self._metalink is not None else None
         if pieces is not None and not pieces.fits(size_bytes):
@@ -89,14 +89,14 @@ class DownloadedFile:
         strong = pieces is not None and pieces.algorithm in _STRONG
         return strong and self._checksum is None
 
-    def use_told_digest(self, sink: Sink, digest: tuple[str, bytes]) -> None:
+    def use_told_digest(self, sink: PieceWriter, digest: tuple[str, bytes]) -> None:
         """The first mirror told a digest: it is checked from the first byte on."""
         if sink.digest is None and not self._pieces_vouch(sink.pieces):
             sink.use_digest(digest)
             self.digest_from = "digest"
             self._state.vouched = True
 
-    def use_pieces(self, sink: Sink, metalink: Metalink) -> bool:
+    def use_pieces(self, sink: PieceWriter, metalink: Metalink) -> bool:
         """Piece digests learnt while the download runs; False if it is another file's Metalink."""
         if metalink.size_bytes != sink.size_bytes:
             return False
@@ -109,7 +109,7 @@ class DownloadedFile:
 
     # -- wrong bytes ---------------------------------------------------------------------------
 
-    def distrust(self, intake: Intake, number: int) -> None:
+    def distrust(self, intake: BodyReceiver, number: int) -> None:
         """What that mirror gave and nobody vouched for is missing again."""
         sink, board = intake.sink, intake.board
         pieces = sink.pieces
@@ -129,14 +129,14 @@ class DownloadedFile:
                 board.want(a, b)
         sink.culprits.add(number)
 
-    def begin_repair(self, sink: Sink) -> bool:
+    def begin_repair(self, sink: PieceWriter) -> bool:
         """Look for the culprit; False if that is being done."""
         if self._repair is not None:
             return False
         self._repair = CulpritSearch(self._state.mirrors, sink)
         return True
 
-    def next_doubt(self, intake: Intake) -> int | None:
+    def next_doubt(self, intake: BodyReceiver) -> int | None:
         """Whose bytes are to be replaced now; None when nothing is left to try."""
         assert self._repair is not None
         return self._repair.next(intake.board)

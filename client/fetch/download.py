@@ -56,7 +56,7 @@ from client.fetch.findings import Findings
 from client.fetch.metalink import LIMIT_BYTES, Metalink, read_metalink
 from client.fetch.options import Emit, Options, Result
 from client.fetch.rates import Rates
-from client.fetch.receiver import Intake
+from client.fetch.receiver import BodyReceiver
 from client.fetch.report import make_result, remember
 from client.fetch.sharing import make_board
 from client.fetch.state import DownloadPhase, State
@@ -65,11 +65,11 @@ from client.net.errors import Corrupt, DownloadFailed, Interrupted, LocalProblem
 from client.net.guarded import GuardedNetwork
 from client.net.identity import client_secret, data_folder
 from client.net.network import Network
-from client.net.request_builder import Asking
+from client.net.request_builder import RequestBuilder
 from client.net.urls import Url
-from client.schedule.segments import UNKNOWN_SIZE, Block, Board
-from client.storage.output import MemoryTarget, Target
-from client.storage.piece_writer import Sink
+from client.schedule.segments import UNKNOWN_SIZE, Segment, SegmentMap
+from client.storage.output import MemoryOutput, Output
+from client.storage.piece_writer import PieceWriter
 
 if TYPE_CHECKING:
     from client.fetch.multicast_join import MulticastJoin
@@ -88,7 +88,7 @@ class Download:
         self,
         network: Network,
         urls: Sequence[Url],
-        target: Target,
+        target: Output,
         options: Options,
         emit: Emit,
         metalink: Metalink | None = None,
@@ -99,7 +99,7 @@ class Download:
         self.emit = emit
         folder = options.data_folder or data_folder(options.environ)
         self._rates = Rates(folder)
-        self.asking = Asking(
+        self.asking = RequestBuilder(
             options.environ,
             options.headers,
             options.client_id,
@@ -109,7 +109,7 @@ class Download:
         self.state = State(options, Random(options.seed), network.now(), self._rates.path)
         self.state.in_order = target.path is None
         self.content = DownloadedFile(self.state, target, options.checksum, metalink)
-        self.intake: Intake | None = None
+        self.intake: BodyReceiver | None = None
         self.over = False
         self.result: Result | None = None
         self.failure: DownloadFailed | None = None
@@ -141,12 +141,12 @@ class Download:
             self.peering = PeerJoin(self, self.state.mirrors[0], folder, name)
 
     @property
-    def board(self) -> Board | None:
+    def board(self) -> SegmentMap | None:
         """Which bytes are wanted and under way; None until the size is known."""
         return self.state.board
 
     @property
-    def sink(self) -> Sink | None:
+    def sink(self) -> PieceWriter | None:
         """Where the bytes go; None until the size is known."""
         return self.intake.sink if self.intake is not None else None
 
@@ -300,7 +300,7 @@ class Download:
         }
         board = state.board = make_board(sink, state.options, hosts)
         board.limit = self.target.window_end()
-        self.intake = Intake(state, sink, board, self)
+        self.intake = BodyReceiver(state, sink, board, self)
         told = None if size_bytes == UNKNOWN_SIZE else size_bytes
         self.emit("start", {"size": told, "have": sink.have.total})
         vouched = sink.digest is not None or sink.pieces is not None
@@ -421,7 +421,7 @@ class Download:
             for block in self.state.board.stopped():
                 self.break_off(self._worker(block.lane))
 
-    def took(self, lane: int, block: Block, count: int, now: float) -> None:
+    def took(self, lane: int, block: Segment, count: int, now: float) -> None:
         """So many bytes were read: keep within the user's limit and the reader's window."""
         self._limit.spend(count, now)
         board = self.state.board
@@ -539,7 +539,7 @@ class Download:
         """Fetch something small; `then` gets it, or None."""
         if self.state.ended:
             return
-        target = MemoryTarget(limit_bytes)
+        target = MemoryOutput(limit_bytes)
         options = replace(
             self.state.options,
             mirrors=False,

@@ -25,7 +25,7 @@ from client.schedule.meter import Meter
 from client.schedule.segments import UNKNOWN_SIZE
 from protocol.errors import ProtocolError
 from protocol.fec import available_schemes
-from protocol.intervals import Span, Spans
+from protocol.intervals import IntervalSet, Span
 from protocol.session import HEADER_NAME, Capability, Offer, decode_offer, format_capability
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class MulticastJoin:
         self._gathering = False
         self._again = 0
         self._reception: Reception | None = None
-        self._choice: Callable[[Spans], Span | None] | None = None
+        self._choice: Callable[[IntervalSet], Span | None] | None = None
         self._meter = Meter()
         self._seconds = 0.0
         self._began_s = 0.0
@@ -205,7 +205,7 @@ class MulticastJoin:
             return
         step = max(_FAR_BYTES, int(size * _FAR_SHARE))
 
-        def last(free: Spans) -> Span | None:
+        def last(free: IntervalSet) -> Span | None:
             start, end = max(free, default=(0, 0))
             return (max(start, end - step), end) if end else None
 

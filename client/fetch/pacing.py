@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from client.net.network import Network
-from client.schedule.segments import Block, Board
+from client.schedule.segments import Segment, SegmentMap
 
 #: An answer that runs past the reader's window is held back this far before its edge.
 _MARGIN_BYTES = 1 << 20
@@ -43,7 +43,7 @@ class RateLimit:
         self._hold(False)
 
 
-def runs_over(board: Board, block: Block) -> bool:
+def runs_over(board: SegmentMap, block: Segment) -> bool:
     """Whether a block comes so near the edge of the reader's window that it should be held."""
     limit = board.limit
     if limit is None:
@@ -51,7 +51,7 @@ def runs_over(board: Board, block: Block) -> bool:
     return block.live and block.position + _MARGIN_BYTES > limit and block.end > limit
 
 
-def may_go_on(board: Board, lane: int) -> bool:
+def may_go_on(board: SegmentMap, lane: int) -> bool:
     """Whether a lane that was held has room again before the edge of the reader's window."""
     limit = board.limit
     if limit is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from client.fetch.multicast_join import Host
 from client.fetch.options import SourceReport
-from client.fetch.receiver import Intake
+from client.fetch.receiver import BodyReceiver
 from client.fetch.state import Mirror
 from client.net.errors import LocalProblem
 from client.peers.exchange import BadTorrent, Exchange
@@ -131,7 +131,7 @@ class PeerJoin:
         if board.done:
             self._host.wake()
 
-    def _begin(self, exchange: Exchange, intake: Intake, now: float) -> bool:
+    def _begin(self, exchange: Exchange, intake: BodyReceiver, now: float) -> bool:
         try:
             exchange.start()
         except (LocalProblem, RuntimeError) as problem:

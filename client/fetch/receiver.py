@@ -6,8 +6,8 @@ from typing import Protocol
 
 from client.fetch.state import State
 from client.net.errors import LocalProblem
-from client.schedule.segments import Block, Board
-from client.storage.piece_writer import Sink
+from client.schedule.segments import Segment, SegmentMap
+from client.storage.piece_writer import PieceWriter
 
 #: The first pieces are checked the moment they are there, later ones a few times a second.
 _NEW_PIECES = 64
@@ -28,20 +28,20 @@ class Upkeep(Protocol):
     def break_stopped(self) -> None:
         """Transfers may have become pointless."""
 
-    def took(self, lane: int, block: Block, count: int, now: float) -> None:
+    def took(self, lane: int, block: Segment, count: int, now: float) -> None:
         """So many bytes were read."""
 
 
-class Intake:
+class BodyReceiver:
     """One sink, one board, until the download is over or starts over."""
 
-    def __init__(self, state: State, sink: Sink, board: Board, upkeep: Upkeep) -> None:
+    def __init__(self, state: State, sink: PieceWriter, board: SegmentMap, upkeep: Upkeep) -> None:
         self.sink = sink
         self.board = board
         self._state = state
         self._upkeep = upkeep
 
-    def arrived(self, lane: int, block: Block, data: memoryview, now: float) -> bool:
+    def arrived(self, lane: int, block: Segment, data: memoryview, now: float) -> bool:
         """Bytes at the block's position; False when the download is over because of them."""
         sink, board, upkeep = self.sink, self.board, self._upkeep
         if not self._write(lane, block.position, data, now):

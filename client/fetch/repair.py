@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import deque
 
 from client.fetch.state import Mirror
-from client.schedule.segments import Board
-from client.storage.piece_writer import Sink
+from client.schedule.segments import SegmentMap
+from client.storage.piece_writer import PieceWriter
 
 _SAMPLES = 4
 _SAMPLE_BYTES = 16 << 10
@@ -22,7 +22,7 @@ Span = tuple[int, int]
 class CulpritSearch:
     """Call `next` whenever the digest turned out wrong; it says whose bytes to read again."""
 
-    def __init__(self, mirrors: list[Mirror], sink: Sink) -> None:
+    def __init__(self, mirrors: list[Mirror], sink: PieceWriter) -> None:
         self._mirrors = mirrors
         self._sink = sink
         self._suspect: int | None = None
@@ -39,7 +39,7 @@ class CulpritSearch:
                 found.setdefault(number, []).append((start, end))
         return found
 
-    def next(self, board: Board) -> int | None:
+    def next(self, board: SegmentMap) -> int | None:
         """Prepare the next step: some bytes of one mirror are wanted again, from others; its
         number is returned. None when nothing is left to try."""
         self._suspect = None
@@ -93,7 +93,7 @@ class CulpritSearch:
             found.append((start, start + cut))
         return [span for span in found if span[1] > span[0]]
 
-    def _doubt(self, board: Board, number: int, spans: list[Span]) -> bool:
+    def _doubt(self, board: SegmentMap, number: int, spans: list[Span]) -> bool:
         others = any(mirror.alive and mirror.number != number for mirror in self._mirrors)
         if not spans or not others or not self._mirrors[number].alive:
             return False

@@ -8,7 +8,7 @@ from client.fetch.content import DownloadedFile
 from client.fetch.options import Result, SourceReport
 from client.fetch.rates import Rates
 from client.fetch.state import State
-from client.storage.piece_writer import Sink
+from client.storage.piece_writer import PieceWriter
 
 if TYPE_CHECKING:
     from client.fetch.multicast_join import MulticastJoin
@@ -36,7 +36,7 @@ def remember(state: State, rates: Rates) -> None:
 def make_result(
     state: State,
     content: DownloadedFile,
-    sink: Sink,
+    sink: PieceWriter,
     joining: MulticastJoin | None,
     peering: PeerJoin | None,
     now: float,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from client.fetch.options import Options
-from client.schedule.segments import Board
+from client.schedule.segments import SegmentMap
 from client.schedule.strategies import AdaptiveBlocks, DynamicBlocks, HistoryBlocks, SingleBlocks
-from client.storage.piece_writer import Sink
+from client.storage.piece_writer import PieceWriter
 
 #: What a mirror about which nothing is known is handed first.
 _FIRST_BYTES = 64 << 10
@@ -16,7 +16,9 @@ _LONGEST_ALIGN = 1 << 20
 _LONGEST_FIRST = 512 << 10
 
 
-def make_board(sink: Sink, options: Options, rates: Mapping[int, float | None]) -> Board:
+def make_board(
+    sink: PieceWriter, options: Options, rates: Mapping[int, float | None]
+) -> SegmentMap:
     """A board for what `sink` misses; `rates` by mirror, None for strangers."""
     missing = sink.missing()
     left = sum(end - start for start, end in missing)

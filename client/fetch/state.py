@@ -13,11 +13,11 @@ from random import Random
 from typing import NamedTuple
 
 from client.fetch.options import Options
-from client.net.retry import FailureReason, Manners, Visit
+from client.net.retry import FailureReason, RetryPolicy, RetryState
 from client.net.urls import Url
 from client.schedule.model import Path
-from client.schedule.sample_vote import Jury
-from client.schedule.segments import UNKNOWN_SIZE, Board
+from client.schedule.sample_vote import SampleVote
+from client.schedule.segments import UNKNOWN_SIZE, SegmentMap
 from client.schedule.trials import Trials
 
 #: A mirror that has answered is left so many times more failures than one that never did: it may
@@ -98,7 +98,7 @@ class Mirror:
 
     number: int
     url: Url
-    visit: Visit
+    visit: RetryState
     at: Url
     listed: bool = True
     remembered: Path | None = None
@@ -185,7 +185,7 @@ class Round:
 
     start: int
     end: int
-    jury: Jury = field(default_factory=Jury)
+    jury: SampleVote = field(default_factory=SampleVote)
 
 
 @dataclass(slots=True)
@@ -243,7 +243,7 @@ class State:
     phase: DownloadPhase = DownloadPhase.OPENING
     mirrors: list[Mirror] = field(default_factory=list)
     lane_mirrors: list[int] = field(default_factory=list)
-    board: Board | None = None
+    board: SegmentMap | None = None
     size_bytes: int = UNKNOWN_SIZE
     #: A digest or pieces will tell whether the bytes are right.
     vouched: bool = False
@@ -288,10 +288,10 @@ class State:
         options = self.options
         failures = max(1, options.max_failures)
         heard = failures if failures == 1 else _MORE_PATIENCE * failures
-        manners = Manners(
+        manners = RetryPolicy(
             max_wait_s=options.max_wait_s, max_failures=failures, max_failures_heard=heard
         )
-        visit = Visit(manners, self.random, self.began_s)
+        visit = RetryState(manners, self.random, self.began_s)
         visit.begin(self.began_s)
         mirror = Mirror(len(self.mirrors), url, visit, url, listed)
         mirror.remembered = self.remembered(mirror.host)

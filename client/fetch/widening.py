@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from client.fetch.actions import Action, Connect, LetGo
 from client.fetch.state import Mirror, Serves, State
-from client.schedule.segments import UNKNOWN_SIZE, Board
+from client.schedule.segments import UNKNOWN_SIZE, SegmentMap
 from client.schedule.trials import Add, Reading
 
 #: More than this to one server is not polite, whatever it brings.
@@ -60,7 +60,7 @@ def _most(mirror: Mirror) -> int:
     return _MOST_LANES if told is None else min(_MOST_LANES, told)
 
 
-def _retire(state: State, board: Board) -> list[Action]:
+def _retire(state: State, board: SegmentMap) -> list[Action]:
     actions: list[Action] = []
     for lane in sorted(state.widened.retiring):
         known = board.lanes.get(lane)

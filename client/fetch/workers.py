@@ -26,14 +26,14 @@ from client.fetch.events import (
     WholeEnded,
 )
 from client.fetch.findings import NOTHING_FOUND, read_findings
-from client.fetch.receiver import Intake
+from client.fetch.receiver import BodyReceiver
 from client.fetch.state import Depth, Mirror, Serves, State, WholeAnswer
 from client.net import answers as session
 from client.net.answers import Body, Fields, Meaning, OutOfRange, Redirect
 from client.net.http import Connection, Taker
 from client.net.network import Network
-from client.net.request_builder import Asking
-from client.schedule.segments import UNKNOWN_SIZE, Block
+from client.net.request_builder import RequestBuilder
+from client.schedule.segments import UNKNOWN_SIZE, Segment
 from protocol.ranges import format_range
 
 _PROBLEM_BYTES = 64 << 10
@@ -47,11 +47,11 @@ class Driver(Protocol):
     @property
     def network(self) -> Network: ...
     @property
-    def asking(self) -> Asking: ...
+    def asking(self) -> RequestBuilder: ...
     @property
     def state(self) -> State: ...
     @property
-    def intake(self) -> Intake | None: ...
+    def intake(self) -> BodyReceiver | None: ...
 
     def hear(self, event: Event) -> bool:
         """Decide and act; True if an answer's bytes were accepted."""
@@ -360,7 +360,7 @@ class FileBytes:
     def __init__(
         self,
         worker: Worker,
-        block: Block | None,
+        block: Segment | None,
         start: int | None = None,
         stop: int | None = None,
     ) -> None:

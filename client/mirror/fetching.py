@@ -14,7 +14,7 @@ from client.mirror.transport import TooSlow
 from client.net import errors as failures
 from client.net.answers import Reply
 from client.net.client import HttpClient
-from client.net.retry import Manners
+from client.net.retry import RetryPolicy
 from client.net.sockets import run_blocking
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class HttpTransport:
         self._client = HttpClient(
             agent="tidegate-mirror",
             pass_token=pass_token,
-            manners=Manners(max_wait_s=_LONGEST_WAIT_S),
+            manners=RetryPolicy(max_wait_s=_LONGEST_WAIT_S),
             sleep=sleep,
             clock=clock,
         )

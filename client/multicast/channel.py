@@ -9,7 +9,7 @@ from typing import Protocol
 from client.net.answers import Reply
 from client.net.courier import Courier
 from client.net.network import Network
-from client.net.request_builder import Asking
+from client.net.request_builder import RequestBuilder
 from client.net.urls import Url
 
 _TIMEOUT_S = 10.0
@@ -46,7 +46,7 @@ class Channel(Protocol):
 class HttpChannel:
     """Implements `Channel` for the origin of `base`, with the manners of `asking`."""
 
-    def __init__(self, network: Network, asking: Asking, base: Url) -> None:
+    def __init__(self, network: Network, asking: RequestBuilder, base: Url) -> None:
         self._asking = asking
         self._base = base
         self._courier = Courier(network, *asking.route(base))

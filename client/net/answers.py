@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from client.net.retry import Answer, ComeBack, Failed, FailureReason, Granted, Refused
+from client.net.retry import Answer, Failed, FailureReason, Granted, Refused, RetryAfter
 from protocol.ranges import parse_content_range
 from protocol.units import whole_number
 
@@ -164,7 +164,7 @@ def _no(status: int, fields: Fields, problem: dict[str, object], unix_s: float) 
         ):
             # The header knows whole seconds only; the body says when exactly.
             retry_after_s = float(exact_s)
-        return ComeBack(
+        return RetryAfter(
             retry_after_s,
             fields.get("tidegate-ticket"),
             _whole(fields.get("tidegate-place")),

@@ -14,8 +14,8 @@ from random import Random
 from client.net.answers import Fields, Redirect, Reply, read
 from client.net.courier import Courier
 from client.net.errors import NetworkProblem, UsageProblem
-from client.net.request_builder import Asking
-from client.net.retry import ComeBack, Manners, Visit, WaitUntil
+from client.net.request_builder import RequestBuilder
+from client.net.retry import RetryAfter, RetryPolicy, RetryState, WaitUntil
 from client.net.sockets import AsyncioNetwork, CertificateTrust, run_blocking
 from client.net.urls import BadUrl, Url, parse
 
@@ -40,15 +40,15 @@ class HttpClient:
         environ: Mapping[str, str] | None = None,
         agent: str | None = None,
         pass_token: str | None = None,
-        manners: Manners | None = None,
+        manners: RetryPolicy | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         redirects: bool = True,
     ) -> None:
         fields = (("User-Agent", agent),) if agent is not None else ()
-        self._asking = Asking(environ, fields, pass_token=pass_token)
+        self._asking = RequestBuilder(environ, fields, pass_token=pass_token)
         self._trust = trust
-        self._manners = manners or Manners()
+        self._manners = manners or RetryPolicy()
         self._sleep = sleep
         self._clock = clock
         self._redirects = redirects
@@ -73,7 +73,7 @@ class HttpClient:
             origin = at = parse(url)
         except BadUrl as error:
             raise UsageProblem(str(error)) from None
-        visit = Visit(self._manners, self._random, self._clock())
+        visit = RetryState(self._manners, self._random, self._clock())
         redirects = 0
         while True:
             fields = [*visit.headers(), *(headers or {}).items()]
@@ -83,7 +83,7 @@ class HttpClient:
                 redirects += 1
                 at = self._follow(method, at, meaning.location, redirects)
                 continue
-            if not isinstance(meaning, ComeBack) or meaning.retry_after_s is None:
+            if not isinstance(meaning, RetryAfter) or meaning.retry_after_s is None:
                 return reply
             now = self._clock()
             action = visit.answered(now, meaning)

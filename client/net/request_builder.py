@@ -14,7 +14,7 @@ from client.net.urls import BadUrl, Url, parse
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")
 
 
-class Asking:
+class RequestBuilder:
     """What is the same for all requests of one download: environment, extra fields, our name."""
 
     def __init__(

@@ -1,6 +1,6 @@
 """What a polite client does next: a pure state machine from answers to actions.
 
-One `Visit` is one client's wish for one file at one server, from the first attempt until the
+One `RetryState` is one client's wish for one file at one server, from the first attempt until the
 body flows or the client gives up. The downloader, the simulator and the load test all use this
 module, so the manners that were simulated are the manners that were shipped.
 
@@ -31,7 +31,7 @@ _HASTE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Manners:
+class RetryPolicy:
     """How a kind of client behaves; `jitter` is a fraction of the wait, added and never taken off.
 
     `obeys_retry_after`: whether it waits as told, else `own_retry_s` is used for every answer.
@@ -55,9 +55,9 @@ class Manners:
 
 
 #: `tidegate get`.
-POLITE = Manners()
+POLITE = RetryPolicy()
 #: `curl --retry`, pip, urllib3: wait as told, know no tickets.
-RETRYING = Manners(tickets=False, jitter=0.0)
+RETRYING = RetryPolicy(tickets=False, jitter=0.0)
 
 
 class Granted(NamedTuple):
@@ -67,7 +67,7 @@ class Granted(NamedTuple):
     connections: int | None = None
 
 
-class ComeBack(NamedTuple):
+class RetryAfter(NamedTuple):
     """Not now; `retry_after_s` is None where the server named no time.
 
     `ticket`, `place` (1 = next), `expected_s`, `p90_s` and `ready` where it keeps a queue.
@@ -100,7 +100,7 @@ class Refused(NamedTuple):
     ticket_fault: bool = False
 
 
-Answer = Granted | ComeBack | Failed | Refused
+Answer = Granted | RetryAfter | Failed | Refused
 
 
 class FailureReason(enum.StrEnum):
@@ -122,7 +122,7 @@ class WaitUntil(NamedTuple):
 
     at: float
     text: str
-    told: ComeBack | None = None
+    told: RetryAfter | None = None
 
 
 class HoldOn(NamedTuple):
@@ -141,10 +141,10 @@ class GiveUp(NamedTuple):
 Action = SendNow | WaitUntil | HoldOn | GiveUp
 
 
-class Visit:
+class RetryState:
     """The state machine. Counters are public for statistics and read-only by convention."""
 
-    def __init__(self, manners: Manners, random: Random, now: float) -> None:
+    def __init__(self, manners: RetryPolicy, random: Random, now: float) -> None:
         self.manners = manners
         self.ticket: str | None = None
         self.place: int | None = None
@@ -189,7 +189,7 @@ class Visit:
                     self.waited_s += now - self._first_wait_s
                     self._first_wait_s = None
                 return HoldOn(connections)
-            case ComeBack():
+            case RetryAfter():
                 self._failures = 0
                 self._heard = True
                 if answer.ticket is not None:
@@ -221,7 +221,7 @@ class Visit:
         if ticket is not None and self.manners.tickets:
             self.ticket = ticket
 
-    def _told_s(self, answer: ComeBack) -> float:
+    def _told_s(self, answer: RetryAfter) -> float:
         manners = self.manners
         if manners.own_retry_s is not None and not manners.obeys_retry_after:
             return manners.own_retry_s
@@ -246,7 +246,7 @@ class Visit:
         exponent = min(max(times - 1, 0), 30)
         return min(float(manners.backoff_s * 2**exponent), manners.backoff_cap_s)
 
-    def _wait(self, now: float, wait_s: float, text: str, told: ComeBack | None) -> Action:
+    def _wait(self, now: float, wait_s: float, text: str, told: RetryAfter | None) -> Action:
         manners = self.manners
         if self._first_wait_s is None:
             self._first_wait_s = now

@@ -18,7 +18,7 @@ from typing import Any
 
 from client.net.errors import LocalProblem
 from protocol.errors import ProtocolError
-from protocol.intervals import Span, Spans
+from protocol.intervals import IntervalSet, Span
 
 #: One request to the origin asks for so many pieces that nobody has, at most.
 _MOST_RUN_BYTES = 4 << 20
@@ -175,7 +175,7 @@ class Exchange:
                 self._known.add(alert.piece)
                 yield self.span(alert.piece)[0], bytes(alert.buffer)
 
-    def share(self, have: Spans, read: Callable[[int, int], bytes]) -> None:
+    def share(self, have: IntervalSet, read: Callable[[int, int], bytes]) -> None:
         """Give the peers what came from elsewhere: every piece that is whole by now.
 
         `read(start, end)` gives the bytes of the file.
@@ -186,7 +186,7 @@ class Exchange:
             self._known.add(piece)
             self._handle.add_piece(piece, read(*self.span(piece)), 0)
 
-    def from_origin(self, free: Spans, now: float) -> Span | None:
+    def from_origin(self, free: IntervalSet, now: float) -> Span | None:
         """Which of the free bytes the server should be asked for: what fewest peers have.
 
         A piece that was begun comes first: it helps nobody before it is whole.
@@ -214,7 +214,7 @@ class Exchange:
             return chosen
         return chosen[0], self._run_end(chosen, best[2], rarity, free)
 
-    def _run_end(self, span: Span, rarity: int, rarities: list[int], free: Spans) -> int:
+    def _run_end(self, span: Span, rarity: int, rarities: list[int], free: IntervalSet) -> int:
         """The pieces that follow belong to it as long as they are as rare and wholly free."""
         end = span[1]
         while end < self.size_bytes and end - span[0] < _MOST_RUN_BYTES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 
-class Jury:
+class SampleVote:
     """`testify` for each mirror; `liars` once more than half of at least three agree.
 
     `heard` are those that have been asked.

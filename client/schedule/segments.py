@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from client.schedule.meter import Meter
-from protocol.intervals import Span, Spans
+from protocol.intervals import IntervalSet, Span
 
 #: Stands for the size of a file that no mirror tells.
 UNKNOWN_SIZE = 1 << 62
@@ -26,7 +26,7 @@ _USUAL_S = 0.3
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class Segment:
     """[position, end) is still to come on `lane`; ask for more work when past `ask_at`. The answer
     that brings it runs on to `stop`, which is past `end` where another lane took the tail."""
 
@@ -49,7 +49,7 @@ class Lane:
     rtt_s: float
     mirror: int
     meter: Meter = field(default_factory=Meter)
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[Segment] = field(default_factory=list)
     last_size: int = 0
     last_rate: float | None = None
     #: No block is longer than this: the mirror would cut the answer off.
@@ -73,25 +73,25 @@ class Lane:
         return sum(block.end - block.position for block in self.blocks)
 
 
-class Board(ABC):
+class SegmentMap(ABC):
     """Bookkeeping shared by the strategies, which add `ask` and may override `_finished`."""
 
     def __init__(self, missing: list[Span]) -> None:
-        self.wanted = Spans(missing)
-        self.free = Spans(missing)
+        self.wanted = IntervalSet(missing)
+        self.free = IntervalSet(missing)
         self.lanes: dict[int, Lane] = {}
         #: The in-order reader's window: nothing at or past it is handed out.
         self.limit: int | None = None
         #: What lies below will probably come by multicast: it is handed out last.
         self.floor = 0
         #: Picks what is handed out next from what is free; None: the lowest bytes first.
-        self.choose: Callable[[Spans], Span | None] | None = None
+        self.choose: Callable[[IntervalSet], Span | None] | None = None
         #: How many lanes there are or will be in a moment; one alone may take everything.
         self.expected = 1
         #: When the first byte came, and how many have since, on all lanes.
         self._first_s: float | None = None
         self._arrived_bytes = 0
-        self._stopped: list[Block] = []
+        self._stopped: list[Segment] = []
 
     # -- lanes ---------------------------------------------------------------------------------
 
@@ -144,10 +144,10 @@ class Board(ABC):
         return self.wanted.total == 0
 
     @abstractmethod
-    def ask(self, lane: int, now: float) -> Block | None:
+    def ask(self, lane: int, now: float) -> Segment | None:
         """The next work for a lane, or None when there is none for it now."""
 
-    def received(self, block: Block, count: int, now: float) -> None:
+    def received(self, block: Segment, count: int, now: float) -> None:
         """`count` bytes at the block's position have arrived (no more than up to its end)."""
         lane = self.lanes[block.lane]
         if self._first_s is None:
@@ -161,18 +161,18 @@ class Board(ABC):
             self._close(block)
             self._finished(block, now)
 
-    def ended(self, block: Block, now: float) -> None:
+    def ended(self, block: Segment, now: float) -> None:
         """The answer is over; what it did not bring is free again."""
         if block.live:
             self._close(block)
 
-    def claim(self, lane: int, start: int, end: int, now: float) -> Block:
+    def claim(self, lane: int, start: int, end: int, now: float) -> Segment:
         """The lane is already being sent [start, end): make that its block."""
         block = self._hand(self.lanes[lane], start, end, now)
         block.ask_at = start + (end - start) // 4
         return block
 
-    def carry_on(self, block: Block, now: float) -> bool:
+    def carry_on(self, block: Segment, now: float) -> bool:
         """If what follows the block in its answer is free, the block grows. False: it ends where
         it does, and its answer should be broken off there."""
         if self.choose is not None:
@@ -230,7 +230,7 @@ class Board(ABC):
                     for start, stop in self.wanted.within(cut, end):
                         self.free.add(start, stop)
 
-    def stopped(self) -> list[Block]:
+    def stopped(self) -> list[Segment]:
         """Blocks taken away since the last call: break off their transfers."""
         found, self._stopped = self._stopped, []
         return found
@@ -244,9 +244,9 @@ class Board(ABC):
             return sum(lane.rate(now) or 0.0 for lane in self.lanes.values() if lane.blocks)
         return self._arrived_bytes / (now - self._first_s)
 
-    def _hand(self, lane: Lane, start: int, end: int, now: float) -> Block:
+    def _hand(self, lane: Lane, start: int, end: int, now: float) -> Segment:
         self.free.remove(start, end)
-        block = Block(lane.number, start, end, start, end, now, end)
+        block = Segment(lane.number, start, end, start, end, now, end)
         lane.blocks.append(block)
         lane.last_size = end - start
         lane.meter.start(now)
@@ -266,17 +266,17 @@ class Board(ABC):
             return span
         return None if span[0] >= self.limit else (span[0], min(span[1], self.limit))
 
-    def _cut(self, block: Block, end: int) -> None:
+    def _cut(self, block: Segment, end: int) -> None:
         """Take [end, block.end) away from a block and hand it to nobody yet."""
         block.end = end
         if block.position >= end:
             self._stop(block)
 
-    def _stop(self, block: Block) -> None:
+    def _stop(self, block: Segment) -> None:
         self._close(block)
         self._stopped.append(block)
 
-    def _close(self, block: Block) -> None:
+    def _close(self, block: Segment) -> None:
         if not block.live:
             return
         block.live = False
@@ -289,11 +289,11 @@ class Board(ABC):
                 self.free.add(a, b)
 
     def _unattended(self, start: int, end: int) -> list[Span]:
-        rest = Spans([(start, end)])
+        rest = IntervalSet([(start, end)])
         for lane in self.lanes.values():
             for block in lane.blocks:
                 rest.remove(block.position, block.end)
         return list(rest)
 
-    def _finished(self, block: Block, now: float) -> None:  # noqa: B027 - most do not care
+    def _finished(self, block: Segment, now: float) -> None:  # noqa: B027 - most do not care
         """A block came in whole."""

@@ -7,11 +7,11 @@ II and III); `AdaptiveBlocks` is ours and the default; `SingleBlocks` uses one m
 from __future__ import annotations
 
 from client.schedule.model import Path, least_block
-from client.schedule.segments import Block, Board, Lane
+from client.schedule.segments import Lane, Segment, SegmentMap
 from protocol.intervals import Span
 
 
-class HistoryBlocks(Board):
+class HistoryBlocks(SegmentMap):
     """One part per lane, its size in proportion to the rate last seen from that mirror.
 
     `shares` are the rates by lane number, in the order of the file. A lane that ends early gets
@@ -37,7 +37,7 @@ class HistoryBlocks(Board):
                 if left[0][0] == left[0][1]:
                     left.pop(0)
 
-    def ask(self, lane: int, now: float) -> Block | None:
+    def ask(self, lane: int, now: float) -> Segment | None:
         """The lane's own part first, then what lost lanes left behind."""
         own = self.lanes[lane]
         if own.blocks:
@@ -61,7 +61,7 @@ class HistoryBlocks(Board):
         self._parts.pop(lane, None)
 
 
-class DynamicBlocks(Board):
+class DynamicBlocks(SegmentMap):
     """`count` equal blocks, one at a time to an idle mirror; at the end at most two on one block.
 
     An idle lane that finds nothing unassigned helps with a block that just one other lane has: it
@@ -75,7 +75,7 @@ class DynamicBlocks(Board):
         self._size = max(1, -(-self.wanted.total // max(1, count)))
         self._early = early
 
-    def ask(self, lane: int, now: float) -> Block | None:
+    def ask(self, lane: int, now: float) -> Segment | None:
         own = self.lanes[lane]
         if own.blocks and not (self._early and len(own.blocks) == 1):
             return None
@@ -91,7 +91,7 @@ class DynamicBlocks(Board):
             return block
         return None if own.blocks else self._help(own, now)
 
-    def _help(self, own: Lane, now: float) -> Block | None:
+    def _help(self, own: Lane, now: float) -> Segment | None:
         if self.limit is not None and self.free.first() is not None:
             return None
         everyone = [block for lane in self.lanes.values() for block in lane.blocks]
@@ -107,17 +107,17 @@ class DynamicBlocks(Board):
         block = max(alone, key=lambda b: b.end - b.position)
         return self._hand(own, block.position, block.end, now)
 
-    def _finished(self, block: Block, now: float) -> None:
+    def _finished(self, block: Segment, now: float) -> None:
         for lane in self.lanes.values():
             for other in list(lane.blocks):
                 if not self.wanted.overlaps(other.position, other.end):
                     self._stop(other)
 
 
-class SingleBlocks(Board):
+class SingleBlocks(SegmentMap):
     """All of it from one lane; the others stand by until it leaves."""
 
-    def ask(self, lane: int, now: float) -> Block | None:
+    def ask(self, lane: int, now: float) -> Segment | None:
         own = self.lanes[lane]
         if any(other.blocks for other in self.lanes.values()):
             return None
@@ -125,7 +125,7 @@ class SingleBlocks(Board):
         return None if span is None else self._hand(own, *span, now)
 
 
-class AdaptiveBlocks(Board):
+class AdaptiveBlocks(SegmentMap):
     """Blocks as long as a lane's last half second, ever shorter towards the end.
 
     - A lane's block is its measured rate times `stretch_s` (or `round_trips`, or what
@@ -176,7 +176,7 @@ class AdaptiveBlocks(Board):
         self._first = first_bytes
         self._fixed = fixed_bytes
 
-    def ask(self, lane: int, now: float) -> Block | None:
+    def ask(self, lane: int, now: float) -> Segment | None:
         own = self.lanes[lane]
         if len(own.blocks) >= 2 or own.retired:
             return None
@@ -202,7 +202,7 @@ class AdaptiveBlocks(Board):
         self._look_ahead(own, block, now)
         return block
 
-    def received(self, block: Block, count: int, now: float) -> None:
+    def received(self, block: Segment, count: int, now: float) -> None:
         super().received(block, count, now)
         own = self.lanes[block.lane]
         if own.rtt_s > self.near_s and len(own.blocks) == 1:
@@ -211,7 +211,7 @@ class AdaptiveBlocks(Board):
     def _growth(self, lane: Lane, now: float) -> int:
         return 0 if lane.retired else self._size(lane, now)
 
-    def _look_ahead(self, own: Lane, block: Block, now: float) -> None:
+    def _look_ahead(self, own: Lane, block: Segment, now: float) -> None:
         """Ask for the next block one round trip before this one ends, at the rate it will have."""
         rate = own.rate(now)
         if rate is None:
@@ -280,7 +280,7 @@ class AdaptiveBlocks(Board):
         rate = own.rate(now)
         if rate is None:
             rate = max((x.rate(now) or 0.0 for x in self.lanes.values()), default=0.0) or 1e5
-        worst: Block | None = None
+        worst: Segment | None = None
         worst_s = 0.0
         ahead = 0
         for lane in self.lanes.values():
@@ -322,7 +322,7 @@ class AdaptiveBlocks(Board):
             self.free.add(start, stop)
         return True
 
-    def _better_left(self, own: Lane, block: Block, now: float) -> bool:
+    def _better_left(self, own: Lane, block: Segment, now: float) -> bool:
         """Whether an answer should be left to run: the line is narrow, or may be, as the lane has
         had no time to show its rate."""
         lane = self.lanes[block.lane]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from client.net.errors import LocalProblem
-from protocol.intervals import Spans
+from protocol.intervals import IntervalSet
 
 PART_SUFFIX = ".tidegate-part"
 JOURNAL_SUFFIX = ".tidegate-part.journal"
@@ -59,9 +59,9 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.identity: Identity | None = None
-        self.have = Spans()
+        self.have = IntervalSet()
         self.checked: set[int] = set()
-        self._written = Spans()
+        self._written = IntervalSet()
         self._written_checked: set[int] = set()
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -106,7 +106,7 @@ class Journal:
                 continue
         self.identity = identity
 
-    def start(self, identity: Identity, have: Spans, checked: set[int]) -> None:
+    def start(self, identity: Identity, have: IntervalSet, checked: set[int]) -> None:
         """Begin again with this; older lines are gone."""
         identity.boot = boot_id()
         self.identity = identity
@@ -121,12 +121,12 @@ class Journal:
             os.ftruncate(self._fd, 0)
         except OSError as error:
             raise LocalProblem.of(error, self.path) from None
-        self._written = Spans()
+        self._written = IntervalSet()
         self._written_checked = set()
         self._append([json.dumps(head)])
         self.note(have, checked)
 
-    def note(self, have: Spans, checked: set[int]) -> None:
+    def note(self, have: IntervalSet, checked: set[int]) -> None:
         """Append what changed since the last note; the bytes must be written already."""
         lines = []
         old = self._written
@@ -137,7 +137,7 @@ class Journal:
         lines += [f"= {index}" for index in sorted(checked - self._written_checked)]
         if lines:
             self._append(lines)
-            self._written = Spans(have)
+            self._written = IntervalSet(have)
             self._written_checked = set(checked)
 
     def _append(self, lines: list[str]) -> None:

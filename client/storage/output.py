@@ -14,18 +14,18 @@ from client.net.errors import LocalProblem
 from client.net.network import Network
 from client.schedule.segments import UNKNOWN_SIZE
 from client.storage.journal import JOURNAL_SUFFIX, PART_SUFFIX, Identity, Journal, boot_id
-from client.storage.piece_writer import Sink
-from client.storage.storage import FileBacking, RingBacking
-from protocol.intervals import Spans
+from client.storage.piece_writer import PieceWriter
+from client.storage.storage import FileStorage, RingStorage
+from protocol.intervals import IntervalSet
 
 
-class Target(Protocol):
+class Output(Protocol):
     """The life of an output: `open`, then `checkpoint` now and then, then one of the rest."""
 
     path: Path | None
 
     def resumable(self) -> Identity | None: ...
-    def open(self, identity: Identity) -> Sink: ...
+    def open(self, identity: Identity) -> PieceWriter: ...
     def checkpoint(self) -> None: ...
     def window_end(self) -> int | None: ...
     def drained(self) -> bool: ...
@@ -56,7 +56,7 @@ def is_outlet(path: Path) -> bool:
 _MOST_NAMESAKES = 10_000
 
 
-class FileTarget:
+class FileOutput:
     """`FILE`, written as `FILE.tidegate-part` with a journal beside it.
 
     `chosen`: the user named the file, so an older one of that name is replaced. Any other name
@@ -69,8 +69,8 @@ class FileTarget:
         self._final = path
         self._part = path.with_name(path.name + PART_SUFFIX)
         self._journal: Journal | None = None
-        self._backing: FileBacking | None = None
-        self._sink: Sink | None = None
+        self._backing: FileStorage | None = None
+        self._sink: PieceWriter | None = None
 
     def resumable(self) -> Identity | None:
         """What an earlier, broken-off download left, if its bytes can be trusted."""
@@ -96,13 +96,13 @@ class FileTarget:
             return None
         return found
 
-    def open(self, identity: Identity) -> Sink:
+    def open(self, identity: Identity) -> PieceWriter:
         """Take up what is left if it is the same file, else begin afresh."""
         old = self.resumable()
         if self._journal is None:
             self._journal = Journal(self._final.with_name(self._final.name + JOURNAL_SUFFIX))
         same = old is not None and old.vouched_by(identity)
-        have = self._journal.have if same else Spans()
+        have = self._journal.have if same else IntervalSet()
         checked = set(self._journal.checked) if same and old is not None else set()
         if old is not None and old.pieces != identity.pieces and identity.pieces is not None:
             checked = set()
@@ -115,7 +115,7 @@ class FileTarget:
         if not same:
             with contextlib.suppress(OSError):
                 os.unlink(self._part)
-        self._backing = FileBacking(self._part)
+        self._backing = FileStorage(self._part)
         missing = identity.size_bytes - have.total
         if identity.size_bytes != UNKNOWN_SIZE and missing > self._backing.room_bytes():
             room = self._backing.room_bytes()
@@ -124,7 +124,7 @@ class FileTarget:
             ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._final))
         if identity.size_bytes != UNKNOWN_SIZE:
             self._journal.start(identity, have, checked)
-        self._sink = Sink(self._backing, identity.size_bytes, have=have)
+        self._sink = PieceWriter(self._backing, identity.size_bytes, have=have)
         self._sink.checked = checked
         return self._sink
 
@@ -217,7 +217,7 @@ def _place_beside(part: Path, wanted: Path) -> Path:
     raise FileExistsError(errno.EEXIST, "too many files have that name")
 
 
-class StreamTarget:
+class StreamOutput:
     """A file descriptor that gets the bytes in order, through a bounded window of memory.
 
     Pieces are checked before they leave; the digest of the whole can only be known at the end.
@@ -231,17 +231,17 @@ class StreamTarget:
         self._network = network
         self._window = window_bytes
         self._fail = fail
-        self._ring: RingBacking | None = None
-        self._sink: Sink | None = None
+        self._ring: RingStorage | None = None
+        self._sink: PieceWriter | None = None
         self._writing = False
         self._started = False
 
     def resumable(self) -> Identity | None:
         return None
 
-    def open(self, identity: Identity) -> Sink:
-        self._ring = RingBacking(self._window)
-        self._sink = Sink(self._ring, identity.size_bytes)
+    def open(self, identity: Identity) -> PieceWriter:
+        self._ring = RingStorage(self._window)
+        self._sink = PieceWriter(self._ring, identity.size_bytes)
         return self._sink
 
     def checkpoint(self) -> None:
@@ -329,7 +329,7 @@ class _Memory:
         """Nothing to close."""
 
 
-class MemoryTarget:
+class MemoryOutput:
     """For listings and Metalinks: at most `limit_bytes` of memory."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -345,11 +345,11 @@ class MemoryTarget:
     def resumable(self) -> Identity | None:
         return None
 
-    def open(self, identity: Identity) -> Sink:
+    def open(self, identity: Identity) -> PieceWriter:
         if self._limit < identity.size_bytes < UNKNOWN_SIZE:
             raise LocalProblem(f"the answer has {identity.size_bytes} bytes, which is too much")
         self._memory = _Memory()
-        return Sink(self._memory, identity.size_bytes)
+        return PieceWriter(self._memory, identity.size_bytes)
 
     def checkpoint(self) -> None:
         if len(self._memory.data) > self._limit:

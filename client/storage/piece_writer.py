@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from client.storage.storage import Backing, Buffer
-from protocol.intervals import Span, Spans
+from client.storage.storage import Buffer, Storage
+from protocol.intervals import IntervalSet, Span
 
 #: hashlib releases the interpreter lock per call; this keeps one call below about a millisecond.
 _HASH_STRIDE = 1 << 20
@@ -56,23 +56,23 @@ class _Suspect:
     runs: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-class Sink:
+class PieceWriter:
     """One file on its way. `have` may be filled by a journal before the first write."""
 
     def __init__(
         self,
-        backing: Backing,
+        backing: Storage,
         size_bytes: int,
         *,
         pieces: Pieces | None = None,
         digest: tuple[str, bytes] | None = None,
-        have: Spans | None = None,
+        have: IntervalSet | None = None,
         checked: Sequence[int] = (),
     ) -> None:
         self.backing = backing
         self.size_bytes = size_bytes
         self.pieces: Pieces | None = None
-        self.have = have if have is not None else Spans()
+        self.have = have if have is not None else IntervalSet()
         self.checked: set[int] = set()
         self.culprits: set[int] = set()
         self.received_bytes = 0

@@ -12,7 +12,7 @@ from client.net.errors import LocalProblem
 Buffer = bytes | bytearray | memoryview
 
 
-class Backing(Protocol):
+class Storage(Protocol):
     """Random access to the bytes of one download."""
 
     def write(self, offset: int, data: Buffer) -> None: ...
@@ -20,7 +20,7 @@ class Backing(Protocol):
     def close(self) -> None: ...
 
 
-class FileBacking:
+class FileStorage:
     """A file written in place with pwrite; opened without following a link at its name."""
 
     def __init__(self, path: Path) -> None:
@@ -66,7 +66,7 @@ class FileBacking:
         self._fd = -1
 
 
-class RingBacking:
+class RingStorage:
     """A window of memory that moves over the file; holds [passed, passed + window_bytes)."""
 
     def __init__(self, window_bytes: int) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client.net.retry import POLITE, Manners
+from client.net.retry import POLITE, RetryPolicy
 
 #: Asks again every second, whatever it was told.
-RUDE = Manners(obeys_retry_after=False, own_retry_s=1.0, jitter=0.0)
+RUDE = RetryPolicy(obeys_retry_after=False, own_retry_s=1.0, jitter=0.0)
 #: The paper's clients: they come back exactly when told.
-PUNCTUAL = Manners(jitter=0.0)
+PUNCTUAL = RetryPolicy(jitter=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Conditions:
     reader_bytes: int = 0
     paced: bool = True
     ceiling_bytes_s: float | None = None
-    manners: Manners = POLITE
-    rude_manners: Manners = RUDE
+    manners: RetryPolicy = POLITE
+    rude_manners: RetryPolicy = RUDE
     answer_bytes: int = 0
     limit_s: float = 10_000_000.0
     line: tuple[tuple[float, float], ...] = ()

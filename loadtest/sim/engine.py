@@ -15,13 +15,13 @@ from heapq import heappop, heappush
 from random import Random
 
 from client.net.retry import (
-    ComeBack,
     FailureReason,
     GiveUp,
     Granted,
     Refused,
+    RetryAfter,
+    RetryState,
     SendNow,
-    Visit,
     WaitUntil,
 )
 from loadtest.sim.chronicle import Chronicle
@@ -220,7 +220,7 @@ class Engine:
         visitor = client.visitor
         conditions = self.conditions
         manners = conditions.rude_manners if visitor.rude else conditions.manners
-        client.visit = Visit(manners, self._random, self.now)
+        client.visit = RetryState(manners, self._random, self.now)
         client.asked_s = self.now
         client.admitted_s = client.first_byte_s = math.nan
         client.promise = None
@@ -506,16 +506,16 @@ class Engine:
         client.held = None
 
 
-def heard(decision: Wait | Refuse) -> ComeBack | Refused:
+def heard(decision: Wait | Refuse) -> RetryAfter | Refused:
     """What a client hears of a decision: waits in whole seconds, as Retry-After has them."""
     if isinstance(decision, Wait):
-        return ComeBack(
+        return RetryAfter(
             float(math.ceil(decision.retry_after_s)),
             None if decision.ticket is None else str(decision.ticket),
             decision.place,
             ready=decision.ready,
         )
     if decision.retry_after_s is not None:
-        return ComeBack(float(math.ceil(decision.retry_after_s)))
+        return RetryAfter(float(math.ceil(decision.retry_after_s)))
     fault = decision.reason.value.startswith("ticket-")
     return Refused(FailureReason.REFUSED, decision.reason.value, ticket_fault=fault)

@@ -6,7 +6,7 @@ import math
 from array import array
 from dataclasses import dataclass, field
 
-from client.net.retry import Visit
+from client.net.retry import RetryState
 from loadtest.workloads import Visitor
 from policies.max_min import Flow
 
@@ -55,7 +55,7 @@ class SimClient:
         self.number = number
         self.visitor = visitor
         self.file_number = -1
-        self.visit: Visit | None = None
+        self.visit: RetryState | None = None
         self.attempts = 0
         self.asked_s = 0.0
         self.admitted_s = math.nan

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from client.net.retry import POLITE, RETRYING, Manners
+from client.net.retry import POLITE, RETRYING, RetryPolicy
 from loadtest.sim.chronicle import Chronicle
 from loadtest.sim.conditions import PUNCTUAL, Conditions
 from loadtest.sim.controls import ProcessorSharing
@@ -31,7 +31,7 @@ POLICIES: Mapping[str, str | None] = {
 HELD = frozenset(
     {"ticket-hold"} | {name for name, kind in registry.POLICIES.items() if kind.prefers_present}
 )
-MANNERS: Mapping[str, Manners] = {"polite": POLITE, "punctual": PUNCTUAL, "retrying": RETRYING}
+MANNERS: Mapping[str, RetryPolicy] = {"polite": POLITE, "punctual": PUNCTUAL, "retrying": RETRYING}
 
 
 @dataclass(frozen=True, slots=True)

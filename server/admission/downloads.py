@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from policies.contract import Admit, Job
 from policies.reading import ReadingPace
-from protocol.intervals import Span, Spans
+from protocol.intervals import IntervalSet, Span
 from server.admission.client_keys import address_of
 from server.files.pacer import Share
 from server.files.transfer import BodyPlan, Representation, Transfer
@@ -223,7 +223,7 @@ class LeasedDownload:
         self.flowed_bytes = 0
         #: What had not arrived yet at the last `look`.
         self.flying_bytes = 0
-        self.coverage = Spans()
+        self.coverage = IntervalSet()
         self.deliveries: set[Delivery] = set()
         #: What these bring in all, each counted by itself.
         self.planned_bytes = 0
@@ -247,7 +247,7 @@ class LeasedDownload:
         if rep.etag != self.etag:
             self.etag, self.size_bytes = rep.etag, rep.size_bytes
             self.wanted_bytes = wanted_bytes
-            self.coverage = Spans()
+            self.coverage = IntervalSet()
 
     def remaining_bytes(self) -> int:
         """What the client still wants, bytes on their way not counted."""

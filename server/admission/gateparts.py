@@ -18,7 +18,7 @@ from server.admission.line import Line
 from server.admission.number_allocator import Numbers
 from server.admission.passes import PassBook
 from server.admission.popularity import Popularity
-from server.admission.responses import WaitingRoom
+from server.admission.responses import RetryResponder
 from server.admission.rules import RuleBook
 from server.files.transfer import BodyPlan, Representation, StartBody
 from server.http.clock import Clock
@@ -87,7 +87,7 @@ class GateParts:
     journal: TicketJournal
     numbers: Numbers
     passes: PassBook
-    waiting: WaitingRoom
+    waiting: RetryResponder
     line: Line
     clients: Clients
     rules: RuleBook

@@ -64,7 +64,7 @@ class Notice:
         return "ready" if self.wait.ready else "waiting"
 
 
-class WaitingRoom:
+class RetryResponder:
     """Renders waiting pages and refusals. `heading` and `logo_url` are the operator's own.
 
     `resumes_s` is the wall time at which closed doors are expected to open.

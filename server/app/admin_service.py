@@ -31,7 +31,7 @@ from server.control.doors import Doors
 from server.control.events import EventLog, FaultCount
 from server.control.file_index import FileIndex
 from server.control.history import Arrivals, History
-from server.control.papers import Papers
+from server.control.key_values import KeyValues
 from server.control.revisions import Revisions
 from server.control.rule_keeper import RuleKeeper
 from server.control.server import Server
@@ -78,7 +78,7 @@ class AdminService:
         site: Site,
         store: Store,
         tables: OperatorTables,
-        papers: Papers,
+        papers: KeyValues,
         revision: RevisionRecord,
         arrivals: Arrivals,
         totals: Callable[[], Totals],

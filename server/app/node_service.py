@@ -24,7 +24,7 @@ from server.admission.gateparts import GateParts
 from server.admission.line import Line
 from server.admission.number_allocator import Numbers
 from server.admission.passes import PassBook
-from server.admission.responses import WaitingRoom
+from server.admission.responses import RetryResponder
 from server.app.bootstrap import open_access_log, open_tree, open_waiting_pages, private_paths
 from server.app.config import LoadedConfig
 from server.app.descriptors import affordable, raise_limit
@@ -40,7 +40,7 @@ from server.cluster.alone import NoJournal
 from server.cluster.link import LinkFactory, Redial
 from server.cluster.node import RemoteAdmission, RemoteDigests
 from server.files.contact import security_txt
-from server.files.digests import Catalog
+from server.files.digests import DigestService
 from server.files.disk import DISK_THREADS, Disk
 from server.files.pacer import Pacer
 from server.files.pages import Pages
@@ -110,7 +110,7 @@ class NodeService:
             proxies=trusted_proxies(config),
         )
         self.pages = Pages()
-        self.catalog = Catalog(reactor, RemoteDigests(self.admission))
+        self.catalog = DigestService(reactor, RemoteDigests(self.admission))
         self.site = Site(
             self.tree,
             self.catalog,
@@ -124,7 +124,7 @@ class NodeService:
             disk=Disk(reactor, DISK_THREADS),
         )
         self.site.add_maker(security_txt(config.security_contact, time.time))
-        self._waiting = WaitingRoom(
+        self._waiting = RetryResponder(
             self.pages,
             own=open_waiting_pages(config),
             has_mirrors=lambda path: bool(self.site.said.sources_of(path)),

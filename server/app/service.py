@@ -24,7 +24,7 @@ from server.admission.gateparts import GateParts
 from server.admission.line import Line, LineKeeper
 from server.admission.number_allocator import Numbers
 from server.admission.passes import PassBook
-from server.admission.responses import STATUS_PREFIX, WaitingRoom
+from server.admission.responses import STATUS_PREFIX, RetryResponder
 from server.admission.rules import RuleBook
 from server.admission.wait_status import WaitStatus
 from server.app import health
@@ -59,11 +59,11 @@ from server.app.settings import FIXED, ServerConfig
 from server.app.state_lock import LockKeeper, lock_state
 from server.app.store_service import StoreService
 from server.control.history import Arrivals
-from server.control.papers import Papers
+from server.control.key_values import KeyValues
 from server.control.vitals import Totals
 from server.files.contact import security_txt
-from server.files.digest_warmup import Survey
-from server.files.digests import Catalog
+from server.files.digest_warmup import DigestWarmup
+from server.files.digests import DigestService
 from server.files.disk import DISK_THREADS, Disk
 from server.files.pacer import Pacer
 from server.files.pages import Pages
@@ -137,7 +137,7 @@ class Service:
         self._database = StoreService(reactor, memory.database, now, self._fenced, late_s)
         self.store = self._database.store
         tables = OperatorTables(memory.database, self.store)
-        papers = Papers(tables)
+        papers = KeyValues(tables)
         tls = tls_server(config)
 
         # The line, and who sends over it.
@@ -165,7 +165,7 @@ class Service:
         # The queue.
         pages = Pages()
         has_torrent = self._has_torrent if config.torrent.enabled else no_torrents
-        self.waiting = WaitingRoom(
+        self.waiting = RetryResponder(
             pages,
             lambda path: followers.urls_for(path, only_free=True) if followers else (),
             sender.hurry if sender is not None else lambda request: None,
@@ -223,8 +223,8 @@ class Service:
             self.multicast = MulticastRoom(
                 reactor, sender, self.tree, gate, config.state, self._database.read_pool
             )
-        self.catalog = Catalog(reactor, StoredDigests(self.store, now))
-        self.survey = Survey(reactor, self.tree, self.catalog)
+        self.catalog = DigestService(reactor, StoredDigests(self.store, now))
+        self.survey = DigestWarmup(reactor, self.tree, self.catalog)
         self.site = site = Site(
             self.tree,
             self.catalog,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from server.admission.actions import QueueActions
-from server.control.papers import Papers
+from server.control.key_values import KeyValues
 from server.control.problems import wrong
 
 _PAPER = "blocks"
@@ -27,7 +27,7 @@ class BlockedNetwork:
 class BlockedNetworks:
     """The blocks in force."""
 
-    def __init__(self, desk: QueueActions, papers: Papers, now: Callable[[], float]) -> None:
+    def __init__(self, desk: QueueActions, papers: KeyValues, now: Callable[[], float]) -> None:
         self._desk = desk
         self._papers = papers
         self._now = now

@@ -7,8 +7,8 @@ import hashlib
 from dataclasses import dataclass
 
 from policies.contract import Estimate, Wait
-from server.admission.responses import Notice, WaitingRoom
-from server.control.papers import Papers
+from server.admission.responses import Notice, RetryResponder
+from server.control.key_values import KeyValues
 from server.http.phrases import Phrases
 from server.http.request import Request
 
@@ -42,7 +42,7 @@ class Look:
 class Branding:
     """Keeps the look, and hands it to the waiting page."""
 
-    def __init__(self, waiting: WaitingRoom, papers: Papers) -> None:
+    def __init__(self, waiting: RetryResponder, papers: KeyValues) -> None:
         self._waiting = waiting
         self._papers = papers
         self._announcement = ""

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 from server.admission.gate import Gate
 from server.control.branding import Branding
-from server.control.papers import Papers
+from server.control.key_values import KeyValues
 
 TEXT_MAX = 500
 _PAPER = "doors"
@@ -30,7 +30,7 @@ class DoorState:
 class Doors:
     """Keeps the state of the doors and puts it in force."""
 
-    def __init__(self, gate: Gate, branding: Branding, papers: Papers) -> None:
+    def __init__(self, gate: Gate, branding: Branding, papers: KeyValues) -> None:
         self._gate = gate
         self._branding = branding
         self._papers = papers

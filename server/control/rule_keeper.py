@@ -9,7 +9,7 @@ from typing import Literal
 from server.admission.draw import Prequeue
 from server.admission.gate import Gate
 from server.admission.rules import Rule, RuleBook, openings
-from server.control.papers import Papers
+from server.control.key_values import KeyValues
 
 Source = Literal["configuration", "admin"]
 _PAPER = "rules"
@@ -30,7 +30,7 @@ class RuleKeeper:
         self,
         gate: Gate,
         prequeue: Prequeue,
-        papers: Papers,
+        papers: KeyValues,
         now: Callable[[], float],
         configured: Iterable[Rule],
         real_url: Callable[[str], str],

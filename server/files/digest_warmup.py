@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from protocol.manifest import FileDigests
-from server.files.digests import NOT_KEPT_BYTES, Catalog, FileChanged, Stopped, digest_open
+from server.files.digests import NOT_KEPT_BYTES, DigestService, FileChanged, Stopped, digest_open
 from server.files.openfile import key_of
 from server.files.transfer import FileKey
 from server.files.tree import Folder, IsDirectory, NotHere, Overloaded, Tree
@@ -96,13 +96,13 @@ def _hash(
         os.close(fd)
 
 
-class Survey:
+class DigestWarmup:
     """Walks `tree` and has every file digested, piece by piece, behind all other wishes.
 
     `start` may be called again at any time (for instance on SIGHUP); a walk that runs goes on.
     """
 
-    def __init__(self, reactor: Clock, tree: Tree, catalog: Catalog) -> None:
+    def __init__(self, reactor: Clock, tree: Tree, catalog: DigestService) -> None:
         self._reactor = reactor
         self._tree = tree
         self._catalog = catalog

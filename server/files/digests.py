@@ -129,7 +129,7 @@ class _DigestWish:
     waiting: list[defer.Deferred[FileDigests]] = field(default_factory=list)
 
 
-class Catalog:
+class DigestService:
     """Knows digests by content key. `threads` is the number of threads; 0 computes in line."""
 
     def __init__(

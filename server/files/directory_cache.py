@@ -23,7 +23,7 @@ class Coming:
     opens_in_s: float
 
 
-class Folders:
+class DirectoryCache:
     """Reads directories of `tree` as everybody may see them: what is hidden or secret is left out.
 
     `clock` measures what reading costs.

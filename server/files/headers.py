@@ -12,7 +12,7 @@ from protocol.headers import (
     parse_want_digest,
 )
 from protocol.manifest import FileDigests, Source
-from server.files.digests import Catalog
+from server.files.digests import DigestService
 from server.files.mediatypes import content_type_of
 from server.files.openfile import OpenFile
 from server.files.transfer import HasTorrent, Representation
@@ -20,7 +20,7 @@ from server.http.answers import Header
 from server.http.request import Request
 
 
-class Descriptions:
+class RepresentationHeaders:
     """Fields for files. `mirrors` hold the whole tree: their URLs are bases and end in a slash.
 
     `elsewhere` tells more places that have a file now, by its URL path.
@@ -28,7 +28,7 @@ class Descriptions:
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: DigestService,
         mirrors: Sequence[Source],
         elsewhere: Callable[[str], Sequence[Source]],
         has_torrent: HasTorrent,

@@ -14,8 +14,8 @@ from markupsafe import Markup
 
 from protocol.manifest import xml_legal
 from protocol.units import format_size, whole_number
-from server.files.digests import Catalog
-from server.files.directory_cache import REUSE_FACTOR, Coming, Folders
+from server.files.digests import DigestService
+from server.files.directory_cache import REUSE_FACTOR, Coming, DirectoryCache
 from server.files.openfile import OpenFile, Unreadable
 from server.files.pages import SECURITY_HEADERS, Pages
 from server.files.paths import COMPANIONS, SIGNATURES, url_of
@@ -122,8 +122,8 @@ class Listings:
     def __init__(
         self,
         tree: Tree,
-        catalog: Catalog,
-        folders: Folders,
+        catalog: DigestService,
+        folders: DirectoryCache,
         visibility: Visibility,
         pages: Pages,
         clock: Clock,

@@ -26,9 +26,9 @@ from protocol.manifest import (
     encode_sums,
 )
 from server.files.conditions import verdict
-from server.files.digests import Catalog, FileChanged
-from server.files.directory_cache import REUSE_FACTOR, Folders
-from server.files.headers import Descriptions
+from server.files.digests import DigestService, FileChanged
+from server.files.directory_cache import REUSE_FACTOR, DirectoryCache
+from server.files.headers import RepresentationHeaders
 from server.files.paths import MANIFEST, METALINK, SUMS, url_of
 from server.files.transfer import Visibility
 from server.files.tree import IsDirectory, NotHere, Tree
@@ -68,10 +68,10 @@ class GeneratedFiles:
     def __init__(
         self,
         tree: Tree,
-        catalog: Catalog,
-        folders: Folders,
+        catalog: DigestService,
+        folders: DirectoryCache,
         visibility: Visibility,
-        said: Descriptions,
+        said: RepresentationHeaders,
         reactor: Clock,
     ) -> None:
         self._tree = tree

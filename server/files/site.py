@@ -17,10 +17,10 @@ from protocol.ranges import ContentRange
 from server.files.body_start import BRIEF_BYTES, ON_NO_LEASE, FileStart, at_hand
 from server.files.cache import SmallFiles
 from server.files.conditions import verdict
-from server.files.digests import Catalog
-from server.files.directory_cache import Folders
+from server.files.digests import DigestService
+from server.files.directory_cache import DirectoryCache
 from server.files.disk import Disk
-from server.files.headers import Descriptions
+from server.files.headers import RepresentationHeaders
 from server.files.listing import Listings
 from server.files.manifests import GeneratedFiles
 from server.files.openfile import OpenFile
@@ -82,7 +82,7 @@ class Site:
     def __init__(
         self,
         tree: Tree,
-        catalog: Catalog,
+        catalog: DigestService,
         admission: Admission,
         visibility: Visibility,
         pacer: Pacer,
@@ -102,8 +102,8 @@ class Site:
         self.admission = admission
         self.visibility = visibility
         self.pacer = pacer
-        self.said = Descriptions(catalog, mirrors, elsewhere, has_torrent)
-        self.folders = Folders(tree, visibility, reactor)
+        self.said = RepresentationHeaders(catalog, mirrors, elsewhere, has_torrent)
+        self.folders = DirectoryCache(tree, visibility, reactor)
         self._listings = Listings(
             tree, catalog, self.folders, visibility, pages, reactor, greet, has_torrent
         )

@@ -15,7 +15,7 @@ from twisted.internet import defer
 
 from protocol.headers import parse_etag
 from protocol.manifest import FileDigests
-from server.files.digests import Catalog
+from server.files.digests import DigestService
 from server.files.openfile import OpenFile
 from server.files.transfer import Representation
 
@@ -28,7 +28,7 @@ _TRIES = 8
 class Touched:
     """Remembers what was served under a path, and compares it with what is there now."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: DigestService) -> None:
         self._catalog = catalog
         self._served: OrderedDict[bytes, list[Representation]] = OrderedDict()
 

@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterator, Sequence
 from protocol.fec import BlockLayout, Scheme
 from protocol.packet import PacketFlag
 from protocol.session_report import ReceiverReport
-from server.multicast.nack_aggregation import Repair, Wants, wants_source
+from server.multicast.nack_aggregation import NackAggregator, Repair, wants_source
 from server.multicast.proactive_repair import RECENT_S, EndedBlocks, at_least, surely_enough
-from server.multicast.receivers import Members
+from server.multicast.receivers import Receivers
 from server.multicast.schedule_steps import CarouselSettings, Mark, Phase, Run
 
 #: How closely the times of datagrams are kept, and how many: for some seconds.
@@ -56,7 +56,7 @@ class Carousel:
         self._scheme = scheme
         self._settings = settings
         self._ready = ready
-        self._members = Members(settings, now)
+        self._members = Receivers(settings, now)
         self.phase = Phase.GATHER
         self.pass_number = 0
         #: Not enough want the object yet: they fetch it by unicast meanwhile.
@@ -68,7 +68,7 @@ class Carousel:
         self._pending: tuple[int, int, int] | None = None
         #: Datagrams handed out so far; the framer counts alike.
         self._sequence = 0
-        self._wants, self._late_wants = Wants(), Wants()
+        self._wants, self._late_wants = NackAggregator(), NackAggregator()
         #: Which datagram was the next at a time, every few milliseconds.
         self._sent_at: deque[tuple[int, float]] = deque(maxlen=_MOST_SENT)
         self._foreseen = False
@@ -178,11 +178,11 @@ class Carousel:
     def _promote(self) -> None:
         """With nobody on time left, the late are next."""
         if self._members.promote():
-            self._wants, self._late_wants = self._late_wants, Wants()
+            self._wants, self._late_wants = self._late_wants, NackAggregator()
             self._sent_symbols += self._late_symbols
             self._late_symbols = 0
 
-    def _take_wants(self, report: ReceiverReport, wants: Wants) -> None:
+    def _take_wants(self, report: ReceiverReport, wants: NackAggregator) -> None:
         # The report has the low 32 bits of the last datagram it saw; it cannot be a future one.
         behind = (self._sequence - 1 - report.sequence) & 0xFFFFFFFF
         # Where somebody forged such a one, all that was sent counts as seen.
@@ -198,13 +198,15 @@ class Carousel:
                 if block < blocks:
                     self._want_symbols(wants, block, bits, seen)
 
-    def _want_count(self, wants: Wants, block: int, count: int, seen: int, loss: float) -> None:
+    def _want_count(
+        self, wants: NackAggregator, block: int, count: int, seen: int, loss: float
+    ) -> None:
         repair, k = self._repair(wants, block), self._layout.k(block)
         repair.want_count(count, seen, loss, k, hasty=self.phase is Phase.LISTEN)
         if repair.goal > repair.sent:
             wants.enqueue(block, later=repair.again is not None and self.pass_number == 0)
 
-    def _want_symbols(self, wants: Wants, block: int, bits: int, seen: int) -> None:
+    def _want_symbols(self, wants: NackAggregator, block: int, bits: int, seen: int) -> None:
         repair, k = self._repair(wants, block), self._layout.k(block)
         bits &= (1 << k) - 1
         repair.want_symbols(bits, seen)
@@ -212,7 +214,7 @@ class Carousel:
             later = wants_source(bits.bit_count(), k)
             wants.enqueue(block, later=later and self.pass_number == 0)
 
-    def _repair(self, wants: Wants, block: int) -> Repair:
+    def _repair(self, wants: NackAggregator, block: int) -> Repair:
         """What is known of a block; what was sent of it for the others counts from the start."""
         if block not in wants.repairs:
             other = self._late_wants if wants is self._wants else self._wants
@@ -304,7 +306,7 @@ class Carousel:
             if end > k:
                 yield block, k, end
 
-    def _next_repair(self, wants: Wants, limit: int) -> Run | None:
+    def _next_repair(self, wants: NackAggregator, limit: int) -> Run | None:
         for _ in range(len(wants.queue)):
             block = wants.queue[0]
             repair = wants.repairs[block]
@@ -440,7 +442,7 @@ class Carousel:
         self._mark_gap_s = min(self._mark_gap_s * 1.5, self._settings.slowest_mark_s)
         return Mark(self.pass_number % 256, PacketFlag.LAST_IN_PASS)
 
-    def _may_go_on(self, wants: Wants) -> bool:
+    def _may_go_on(self, wants: NackAggregator) -> bool:
         members, total = self._members, self._total_symbols
         if wants is self._late_wants:
             return self._late_symbols < total * (1 + len(members.late_addresses))

@@ -31,7 +31,7 @@ _HASHING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class HotSettings:
+class DemandSettings:
     """When to switch. Paper E: threshold 2 to 4, window 15 s, check every 3 s."""
 
     threshold: int = 3
@@ -104,13 +104,13 @@ class _Object:
     warm: bool = False
 
 
-class Hot:
+class DemandDetector:
     """All cohorts of a server. Waiters and objects are named by opaque strings.
 
     The caller's obligation: after each call, and when `wake_at` comes, ask `decide`.
     """
 
-    def __init__(self, settings: HotSettings) -> None:
+    def __init__(self, settings: DemandSettings) -> None:
         self.settings = settings
         self.wake_at = float("inf")
         self._patience = Patience(settings.window_s)

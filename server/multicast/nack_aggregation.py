@@ -162,7 +162,7 @@ class Repair:
                 self.goal = self.sent
 
 
-class Wants:
+class NackAggregator:
     """What one group of receivers lacks, block by block, in the order in which it is sent.
 
     `later` are the blocks that wait until the first pass is over.

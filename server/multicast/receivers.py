@@ -20,7 +20,7 @@ _GAPS = 8
 
 
 @dataclass(slots=True)
-class _Member:
+class _Receiver:
     address: str = ""
     late: bool = False
     offered_at: float = 0.0
@@ -33,12 +33,12 @@ class _Member:
     declared_bytes_s: float = float("inf")
 
 
-class Members:
+class Receivers:
     """Who is expected to report, what they said, and who is gone."""
 
     def __init__(self, settings: CarouselSettings, now: float) -> None:
         self._settings = settings
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, _Receiver] = {}
         self.done = 0
         #: The addresses of all who ever joined on time, and of those who came later.
         self.addresses: set[str] = set()
@@ -68,7 +68,7 @@ class Members:
         (self.late_addresses if late else self.addresses).add(address)
         if not late:
             self._offers = [*self._offers, now][-_GAPS:]
-        self._members[name] = _Member(
+        self._members[name] = _Receiver(
             address, late, now, heard_at=now, declared_bytes_s=declared_bytes_s
         )
 
@@ -82,7 +82,7 @@ class Members:
         """How many of those who joined on time are still expected to report."""
         return sum(1 for _ in self._punctual())
 
-    def _punctual(self) -> Iterator[_Member]:
+    def _punctual(self) -> Iterator[_Receiver]:
         return (member for member in self._members.values() if not member.late)
 
     def promote(self) -> bool:
@@ -153,7 +153,7 @@ class Members:
             return "unicast"
         return "continue"
 
-    def _too_lossy(self, member: _Member, report: ReceiverReport, now: float) -> bool:
+    def _too_lossy(self, member: _Receiver, report: ReceiverReport, now: float) -> bool:
         """Judge what was lost since the last time, once that is enough to go by.
 
         A download that starts on the same line takes most of it for half a second, so many

@@ -31,7 +31,7 @@ from server.files.paths import split_path
 from server.files.tree import IsDirectory, NotHere, Tree
 from server.http.clock import Clock, Repeat
 from server.multicast.blocks import BlockHashes
-from server.multicast.demand import Hot
+from server.multicast.demand import DemandDetector
 from server.multicast.live import LiveSession
 from server.multicast.sessions import Sessions
 from server.multicast.switch import object_key
@@ -99,7 +99,7 @@ class ScheduleWatch:
         reactor: Clock,
         state: Path,
         tree: Tree,
-        hot: Hot,
+        hot: DemandDetector,
         hashes: BlockHashes,
         sessions: Sessions,
         wall: Callable[[], float] = time.time,

@@ -17,7 +17,7 @@ from server.files.tree import Tree
 from server.http.clock import Reactor
 from server.http.request import Request
 from server.multicast.blocks import BlockHashes
-from server.multicast.demand import Hot, HotSettings
+from server.multicast.demand import DemandDetector, DemandSettings
 from server.multicast.repair_maker import RepairMaker
 from server.multicast.routes import METHODS, PREFIX, MulticastRoutes
 from server.multicast.schedule import ScheduleWatch
@@ -39,8 +39,8 @@ class MulticastSender:
         rng: random.Random,
         charge: Callable[[int], None],
     ) -> None:
-        self.hot = hot = Hot(
-            HotSettings(
+        self.hot = hot = DemandDetector(
+            DemandSettings(
                 settings.threshold,
                 settings.window_s,
                 settings.check_every_s,

@@ -26,7 +26,7 @@ from server.http.clock import Clock, cancel
 from server.http.proxies import block_of
 from server.http.request import Request
 from server.multicast.blocks import BlockHashes
-from server.multicast.demand import Gather, Hold, Hot, Join, Release, StartSession
+from server.multicast.demand import DemandDetector, Gather, Hold, Join, Release, StartSession
 from server.multicast.live import LiveSession
 from server.multicast.sessions import Sessions
 
@@ -55,7 +55,7 @@ class MulticastSwitch:
         reactor: Clock,
         inner: Admission,
         tree: Tree,
-        hot: Hot,
+        hot: DemandDetector,
         hashes: BlockHashes,
         sessions: Sessions,
         eligible: Callable[[Request, Representation], bool] = lambda request, rep: True,
@@ -230,7 +230,7 @@ class MulticastSwitch:
         return session
 
 
-def hurry(hot: Hot, sessions: Sessions, request: Request) -> float | None:
+def hurry(hot: DemandDetector, sessions: Sessions, request: Request) -> float | None:
     """How soon a client that is told to wait should ask again; None: as the queue says.
 
     It comes by unicast when its turn has come or by the next session, whichever is first.

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client.net.answers import Fields, read
-from client.net.retry import ComeBack, Failed, Refused
+from client.net.retry import Failed, Refused, RetryAfter
 from client.net.urls import BadUrl, disposition_name, parse
 from server.files.paths import split_path
 
@@ -28,12 +28,12 @@ PROBLEM = Fields([("Content-Type", "application/problem+json"), ("Retry-After", 
 def test_a_problem_document_that_nests_without_end_is_none(status: int, opening: bytes) -> None:
     """A thousand brackets used to end the download with a traceback."""
     meaning = read(status, PROBLEM, opening * 60_000)
-    assert isinstance(meaning, ComeBack | Failed | Refused)
+    assert isinstance(meaning, RetryAfter | Failed | Refused)
 
 
 def test_a_time_to_come_back_that_no_float_holds_is_not_believed() -> None:
     found = read(503, PROBLEM, b'{"retry_after_s": ' + b"9" * 4000 + b"}")
-    assert isinstance(found, ComeBack)
+    assert isinstance(found, RetryAfter)
     assert found.retry_after_s == 5.0
 
 

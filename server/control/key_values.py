@@ -12,7 +12,7 @@ from typing import Any
 from server.store.accounts import OperatorTables
 
 
-class Papers:
+class KeyValues:
     """Named documents."""
 
     def __init__(self, tables: OperatorTables) -> None:
