@@ -6,16 +6,17 @@ list. Reading trusts nothing: every fault is a BadManifest that says what is wro
 
 from __future__ import annotations
 
+import html
 import json
 import re
-import xml.parsers.expat
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
-from xml.etree.ElementTree import Element, TreeBuilder
-from xml.sax.saxutils import escape, quoteattr
+from typing import TYPE_CHECKING, Any
 
 from protocol.errors import BadManifest
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
 
 METALINK_TYPE = "application/metalink4+xml"
 _NAMESPACE = "urn:ietf:params:xml:ns:metalink"
@@ -148,6 +149,8 @@ def encode_metalink(files: Sequence[FileManifest], *, origin: str | None = None)
 
     Characters that XML cannot hold are replaced in names; such a file still has its URLs.
     """
+    from xml.sax.saxutils import quoteattr
+
     out = [
         '<?xml version="1.0" encoding="UTF-8"?>\n',
         f'<metalink xmlns="{_NAMESPACE}">\n',
@@ -179,7 +182,7 @@ def xml_legal(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(xml_legal(text))
+    return html.escape(xml_legal(text), quote=False)
 
 
 #: Digests that a Metalink may give (RFC 5854 names IANA's list), the strongest first.
@@ -208,6 +211,10 @@ def _tag(name: str) -> str:
 def _parse_xml(data: bytes) -> Element:
     if len(data) > _MOST_DOCUMENT_BYTES:
         raise BadManifest("The Metalink document is too large.")
+    # A server that reads no Metalink need not hold its parser.
+    import xml.parsers.expat
+    from xml.etree.ElementTree import TreeBuilder
+
     builder = TreeBuilder()
     parser = xml.parsers.expat.ParserCreate(namespace_separator="}")
     depth = 0

@@ -112,6 +112,52 @@ def test_the_command_line_loads_only_the_room_it_needs() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_a_server_loads_nothing_that_a_setting_or_a_request_switches_on() -> None:
+    """Each costs every server some of its start and its memory."""
+    probe = (
+        "import importlib, sys\n"
+        "from tests.fork_server import LOADED\n"
+        "for name in LOADED:\n"
+        "    importlib.import_module(name)\n"
+        "bad = set(sys.argv[1:]) & set(sys.modules)\n"
+        "assert not bad, bad\n"
+    )
+    switched_on = [
+        "OpenSSL",
+        "alembic",
+        "babel",
+        "backports.zstd",
+        "client",
+        "cryptography",
+        "difflib",
+        "loadtest",
+        "markdown_it",
+        "numpy",
+        "prometheus_client",
+        "psycopg",
+        "raptorq",
+        "rich",
+        "segno",
+        "server.app.machine",
+        "server.app.node_service",
+        "server.mirror.repository",
+        "server.multicast.service",
+        "server.torrent.room",
+        "sqlalchemy.dialects.postgresql",
+        "tuf",
+        "xml",
+        "zfec",
+    ]
+    result = subprocess.run(
+        [sys.executable, "-c", probe, *switched_on],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_every_command_of_the_table_can_be_loaded() -> None:
     """A name in the lazy table that leads nowhere would be found by a user first."""
     probe = (

@@ -8,7 +8,6 @@ names the setting, its origin and the remedy.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import tomllib
 import types
@@ -291,6 +290,8 @@ def _meant(name: str) -> str | None:
     for known in names:
         if known.rpartition(".")[2] == own:
             return known
+    import difflib
+
     return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=0.8)), None)
 
 
