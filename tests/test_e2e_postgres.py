@@ -20,7 +20,7 @@ from sqlalchemy import event, text
 from policies.contract import TicketRow, TicketState
 from server.store import history
 from server.store import queries as ledger
-from server.store.database import MIGRATIONS, Database
+from server.store.database import MIGRATIONS, Database, StoreUnavailable
 from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
 from server.store.records import EventRecord, PassRecord, RevisionRecord, SampleRecord, UsageRecord
 from server.store.usage import add_usage, read_usage
@@ -135,6 +135,27 @@ def test_a_server_killed_while_it_changes_its_database_in_postgresql_starts_agai
         connection.exec_driver_sql("DROP SCHEMA public CASCADE")
         connection.exec_driver_sql("CREATE SCHEMA public")
     database.close()
+
+
+def test_an_older_machine_uses_a_newer_database_only_if_that_says_so(url: str) -> None:
+    newer = Database(url)
+    newer.migrate()
+    with newer.begin() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    clustered, alone = Database(url, clustered=True), Database(url)
+    clustered.migrate()
+    with pytest.raises(StoreUnavailable, match="a newer version of Tidegate wrote it"):
+        alone.migrate()
+    with newer.begin() as session:
+        session.execute(text("UPDATE counters SET value = 9000 WHERE name = 'schema_fits'"))
+    with pytest.raises(StoreUnavailable, match="a newer version of Tidegate wrote it"):
+        clustered.migrate()
+    clustered.close()
+    alone.close()
+    with newer.engine.begin() as connection:
+        connection.exec_driver_sql("DROP SCHEMA public CASCADE")
+        connection.exec_driver_sql("CREATE SCHEMA public")
+    newer.close()
 
 
 def test_a_server_keeps_its_queue_in_postgresql(url: str, tmp_path: Path) -> None:

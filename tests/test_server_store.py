@@ -19,7 +19,7 @@ from alembic import command
 from alembic.config import Config
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event, select, text
+from sqlalchemy import event, inspect, select, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 from twisted.internet.defer import Deferred, succeed
@@ -29,7 +29,7 @@ from twisted.logger import capturedLogs
 from policies.contract import TicketRow, TicketState
 from server.store import history
 from server.store import queries as ledger
-from server.store.database import MIGRATIONS, Database, StoreUnavailable, sqlite_url
+from server.store.database import FITS, MIGRATIONS, Database, StoreUnavailable, sqlite_url
 from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
 from server.store.models import Base, SampleRow
 from server.store.records import (
@@ -155,6 +155,36 @@ def test_migrations_make_the_tables_that_a_new_database_gets(tmp_path: Path) -> 
     migrated.close()
 
 
+def _columns(database: Database) -> dict[tuple[str, str], tuple[str, bool]]:
+    """The type of each column, and whether a program that does not know it may write rows."""
+    found = inspect(database.engine)
+    return {
+        (table, column["name"]): (
+            str(column["type"]),
+            bool(column["nullable"] or column["default"] is not None),
+        )
+        for table in found.get_table_names()
+        for column in found.get_columns(table)
+    }
+
+
+def test_programs_that_are_said_to_fit_find_all_their_columns_and_need_no_others(
+    tmp_path: Path,
+) -> None:
+    of_an_old_version(tmp_path / "old.db", f"{FITS:04}")
+    database = Database(sqlite_url(tmp_path / "old.db"))
+    before = _columns(database)
+    database.migrate()
+    now = _columns(database)
+    assert before.keys() < now.keys(), "then FITS could be younger, and nothing is tested"
+    assert {name: now[name] for name in before} == before
+    tables = {table for table, _ in before}
+    assert [
+        name for name in now if name not in before and name[0] in tables and not now[name][1]
+    ] == []
+    database.close()
+
+
 def test_migrating_twice_changes_nothing(database: Database) -> None:
     with database.session.begin() as session:
         write_tickets(session, [ticket(1)])
@@ -259,8 +289,8 @@ def test_finished_tickets_are_forgotten_once_their_tokens_have_expired(
     assert live(database) == [1]
 
 
-def of_an_old_version(path: Path) -> None:
-    """A database as the first version left it, with a ticket."""
+def of_an_old_version(path: Path, revision: str = "0001") -> None:
+    """A database as the first version, or a later one, left it, with a ticket."""
     database = Database(sqlite_url(path))
     database.migrate()
     with database.session.begin() as session:
@@ -270,7 +300,7 @@ def of_an_old_version(path: Path) -> None:
     with database.engine.begin() as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         config.attributes["connection"] = connection
-        command.downgrade(config, "0001")
+        command.downgrade(config, revision)
     database.close()
 
 

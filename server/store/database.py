@@ -13,12 +13,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import (
+    Connection,
+    Engine,
+    create_engine,
+    delete,
+    event,
+    insert,
+    inspect,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.orm import Session, sessionmaker
 
 from server.store.cluster import check_epoch
-from server.store.models import Base
+from server.store.models import Base, Counter
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
@@ -62,6 +73,13 @@ _ALEMBIC_TABLE = (
     "CREATE TABLE alembic_version "
     "(version_num VARCHAR(32) NOT NULL, CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))"
 )
+
+
+#: A program whose last migration is this one or a later one can use the tables as they are now:
+#: what came since adds tables, and columns with a default (a test compares). So an older machine
+#: of a cluster may be started again while the others are newer.
+FITS = 7
+_FITS_KEY = "schema_fits"
 
 
 def _newest() -> str:
@@ -176,7 +194,7 @@ class Database:
 
     def migrate(self) -> None:
         """Bring the tables up to date; raises StoreUnavailable with the fault, in a line."""
-        if not self._is_up_to_date() and not self._make_tables():
+        if not self._is_up_to_date() and not self._make_tables() and not self._fits():
             self._upgrade()
         self._identity = self._look_at_file()
 
@@ -190,6 +208,20 @@ class Database:
         except SQLAlchemyError as error:
             raise StoreUnavailable(str(error).splitlines()[0]) from error
         return found == [_newest()]
+
+    def _fits(self) -> bool:
+        """Whether a newer machine of the cluster has changed the tables so that they serve us."""
+        if not self._clustered:
+            return False
+        try:
+            with self.engine.connect() as connection:
+                found = connection.scalars(text("SELECT version_num FROM alembic_version")).all()
+                if not found or max(found) <= _newest():
+                    return False
+                fits = connection.scalar(select(Counter.value).where(Counter.name == _FITS_KEY))
+        except SQLAlchemyError:
+            return False
+        return fits is not None and fits <= int(_newest())
 
     def _make_tables(self) -> bool:
         """Make all tables of an empty SQLite file as they are now; whether it was empty.
@@ -230,6 +262,8 @@ class Database:
                     connection.exec_driver_sql("BEGIN IMMEDIATE")
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
+                connection.execute(delete(Counter).where(Counter.name == _FITS_KEY))
+                connection.execute(insert(Counter).values(name=_FITS_KEY, value=FITS))
         except CommandError as error:
             raise StoreUnavailable(
                 f"a newer version of Tidegate wrote it ({str(error).splitlines()[0]}); "
