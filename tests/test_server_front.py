@@ -486,6 +486,22 @@ def test_a_connection_of_one_known_request_ends_when_its_reader_has_all(bench: B
     assert not bench.factory.connections
 
 
+@pytest.mark.parametrize("lines", [[], ["Connection: close"]])
+def test_what_has_not_arrived_of_whole_answers_is_known(bench: Bench, lines: list[str]) -> None:
+    name = "middle.bin"
+    answers = bench.factory.answers
+    asked = request(f"/{name}", "GET", *lines)
+    for number in range(6):
+        answers.wanted = number > 0
+        client = Dialled(bench, send_buffer=4096, first=asked)
+        flying = answers.flying_bytes(wanted=True)
+        assert (flying >= len(FILES[name])) == (number > 0)
+        assert Answer(client.taken()).body == FILES[name]
+        assert answers.flying_bytes(wanted=True) == 0
+    assert Answer(Dialled(bench, first=request("/a.bin")).taken()).body == BODY
+    assert answers.flying_bytes(wanted=True) == 0
+
+
 def test_too_many_connections_are_refused_in_words_then_without(tmp_path: Path) -> None:
     limits = HttpLimits(max_connections_per_address=1, max_refusals=1)
     bench = fill(Bench(tmp_path, limits=limits))

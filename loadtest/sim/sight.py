@@ -19,6 +19,8 @@ from policies.reading import ReadingPace
 
 #: As live: rates are smoothed over the first of these, seconds.
 _SMOOTHING_S = 0.5
+#: As live: so much is one answer, sent whole, and watched by nobody by itself.
+_BRIEF_BYTES = 128 * 1024
 #: A window is shut when a client's kernel holds this part of what it takes.
 _SHUT = 0.95
 
@@ -38,6 +40,8 @@ class Sight:
         #: Lease -> when it was last looked at, what it had left then, its smoothed rate.
         self._looks: dict[int, tuple[float, float, float]] = {}
         self._paces: dict[int, ReadingPace] = {}
+        #: Leases that are one answer each: the live server sees what arrives of them all together.
+        self._brief: set[int] = set()
         #: When and how much had been delivered in all, at the last tick.
         self._ticked = (link.now, link.delivered_bytes)
 
@@ -63,6 +67,8 @@ class Sight:
 
     def begins(self, lease: int, flow: Flow, now: float) -> None:
         """A transfer runs (again): what it got before tells nothing of what it will get."""
+        if lease not in self._looks and self._link.remaining(flow) <= _BRIEF_BYTES:
+            self._brief.add(lease)
         rate = self._looks[lease][2] if lease in self._looks else 0.0
         self._looks[lease] = (now, self._link.remaining(flow), rate)
         self._paces[lease] = ReadingPace()
@@ -70,6 +76,7 @@ class Sight:
     def ends(self, lease: int) -> None:
         """The lease is over."""
         self._looks.pop(lease, None)
+        self._brief.discard(lease)
         self._paces.pop(lease, None)
 
     def restart(self, now: float) -> None:
@@ -85,7 +92,10 @@ class Sight:
         if self._bottleneck is not None:
             samples, busy, remaining, rate = [], self.busy, link.remaining, link.rate
             ceil = math.ceil
+            brief = self._brief
             for lease, flow in flows.items():
+                if lease in brief:
+                    continue
                 left = ceil(remaining(flow))
                 stuck = not busy or rate(flow) >= flow.cap_bytes_s
                 # What was acknowledged counts by how it grows: as what is left falls.

@@ -9,6 +9,7 @@ from typing import Protocol
 from policies.bottleneck import Bottleneck, LineOrders, Sample
 from server.admission.downloads import LeasedDownload
 from server.files.transfer import Transfer
+from server.http.unarrived import UnarrivedAnswers
 
 #: What has not arrived so long after a body was over is not waited for, seconds; nor are more
 #: such bodies watched than this.
@@ -112,8 +113,14 @@ class LingeringBodies:
 class LineKeeper:
     """Finds what the line carries and keeps the pacer's cap just below. Tick it often."""
 
-    def __init__(self, link: Outlet, ceiling_bytes_s: float | None) -> None:
+    def __init__(
+        self,
+        link: Outlet,
+        ceiling_bytes_s: float | None,
+        answers: UnarrivedAnswers | None = None,
+    ) -> None:
         self._link = link
+        self._answers = answers
         self._bottleneck = Bottleneck(ceiling_bytes_s)
         self._orders = LineOrders(ceiling_bytes_s)
         self._held: dict[int, LeasedDownload] = {}
@@ -157,6 +164,8 @@ class LineKeeper:
         What others send they have `seen`.
         """
         total_flying = self._lingering.flying_bytes(now) + asleep_bytes
+        if self._answers is not None:
+            total_flying += self._answers.flying_bytes(wanted=bool(downloads))
         samples, stands = [], 0
         for download in downloads:
             if download.look_at_s and not download.held:

@@ -51,6 +51,7 @@ from server.http.front import Front, Port
 from server.http.limits import HttpLimits
 from server.http.request import Request
 from server.http.tls import CertificateWatch, TlsServer
+from server.http.unarrived import UnarrivedAnswers
 
 #: A leader that is gone is looked for this often: it is back within a second or two.
 _RETRY_S = 0.1
@@ -91,6 +92,7 @@ class NodeService:
             machine = machine_name(config.state)
             place = MeetingEndpoint(reactor, config.state, fleet.socket, time.time)
             name, epoch = f"{machine}/{name}", lambda: place.epoch
+        answers = UnarrivedAnswers()
         self.admission = RemoteAdmission(
             reactor,
             name,
@@ -108,6 +110,7 @@ class NodeService:
             sharing=len(fleet.names),
             make_gate=self._make_gate,
             proxies=trusted_proxies(config),
+            answers=answers,
         )
         self.pages = Pages()
         self.catalog = DigestService(reactor, RemoteDigests(self.admission))
@@ -142,6 +145,7 @@ class NodeService:
             charge=self.pacer.charge,
             denylist=self.admission.blocked,
             per_address=fleet.common_counts(),
+            answers=answers,
         )
         self._front = Front(reactor, self.factory)
         links = LinkFactory(reactor, decode_from_leader, self.admission.peer)

@@ -74,6 +74,7 @@ from server.http.clock import Reactor
 from server.http.factory import HttpFactory
 from server.http.front import Front
 from server.http.tls import CertificateWatch, TlsServer
+from server.http.unarrived import UnarrivedAnswers
 from server.store.accounts import OperatorTables
 from server.store.cluster import drop_node, keep_node
 from server.store.journal import reserve_numbers, write_tickets
@@ -145,9 +146,10 @@ class Service:
         self.pacer = Pacer(reactor, config.bandwidth, line)
         #: The processes that serve, where there are several; this one then has the queue.
         self.nodes: Nodes | None = None
+        answers = UnarrivedAnswers()
         self.line: Line
         if fleet is None:
-            self.line = LineKeeper(self.pacer, config.bandwidth)
+            self.line = LineKeeper(self.pacer, config.bandwidth, answers)
         else:
             from server.cluster.leader import Nodes
             from server.cluster.line import FleetLine
@@ -263,6 +265,7 @@ class Service:
             access_log=open_access_log(config),
             charge=self.pacer.charge,
             denylist=self.gate.reception.blocked,
+            answers=answers,
         )
         self._front = Front(reactor, self.factory)
         self.listeners: list[Listener] = []

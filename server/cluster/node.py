@@ -69,6 +69,7 @@ from server.http.clock import Clock, cancel
 from server.http.denylist import BlockList
 from server.http.proxies import TrustedProxies
 from server.http.request import Request
+from server.http.unarrived import UnarrivedAnswers
 
 _log = Logger()
 TICK_S = 0.25
@@ -180,6 +181,7 @@ class RemoteAdmission:
         make_gate: MakeGate | None = None,
         proxies: TrustedProxies | None = None,
         unled: Callable[[Request], None] = no_leader,
+        answers: UnarrivedAnswers | None = None,
     ) -> None:
         self._reactor = reactor
         #: Answers a request to the admin page that no leader hears.
@@ -196,6 +198,7 @@ class RemoteAdmission:
         self._sharing = sharing
         self._leader_version = VERSION
         self._lingering = LingeringBodies()
+        self._answers = UnarrivedAnswers() if answers is None else answers
         self._connections = connections
         self._leave = leave
         self._rules_changed = rules_changed
@@ -452,7 +455,7 @@ class RemoteAdmission:
             return
         bodies = []
         now_s = self._reactor.seconds()
-        flying = self._lingering.flying_bytes(now_s)
+        flying = self._lingering.flying_bytes(now_s) + self._answers.flying_bytes(wanted=True)
         for asked in self._asked.values():
             transfer = asked.transfer
             if transfer is not None:

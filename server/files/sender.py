@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import struct
-import termios
 from collections.abc import Callable, Sequence
 
 from twisted.internet.defer import Deferred
@@ -27,6 +25,7 @@ from server.files.openfile import OpenFile, Unreadable
 from server.files.pacer import Pacer, Share
 from server.files.transfer import TransferListener
 from server.http.connection import BLOCKED
+from server.http.outbox import queued_bytes
 from server.http.request import Request
 
 #: One piece of a body: bytes as they are, or a half-open range of the file.
@@ -240,13 +239,7 @@ class BodySender:
 
     def _queued_bytes(self) -> int:
         """What the kernel still holds of all that went out here, headers and other bodies too."""
-        sock = self._request.connection.socket
-        if sock is None:
-            return 0
-        try:
-            return int(struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0\0\0\0"))[0])
-        except (OSError, ValueError):
-            return 0
+        return queued_bytes(self._request.connection.socket)
 
     # -- the way of a body ------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from protocol.errors import ProtocolError
 from server.http.answers import Header, header_block, status_line
 from server.http.factory import HttpFactory
-from server.http.outbox import PIECE_BYTES, Outbox
+from server.http.outbox import PIECE_BYTES, Outbox, queued_bytes
 from server.http.parser import RequestParser
 from server.http.proxies import Preface, read_preface
 from server.http.ready import Plainly, Ready, ReadyTable
@@ -482,6 +482,8 @@ class HttpConnection:
         charge = self.factory.charge
         if charge is not None:
             charge(len(head) + len(body))
+        if self.factory.answers.wanted:
+            self.factory.answers.add(self)
         try:
             sent = sock.sendmsg((head, body))
         except BLOCKED:
@@ -491,6 +493,11 @@ class HttpConnection:
             return
         if sent < len(head) + len(body):
             self.keep(head, body, sent)
+
+    def queued_bytes(self) -> int:
+        """What has not arrived of all that was sent here; 0 once it is closed."""
+        outbox = self._outbox
+        return queued_bytes(self.socket) + (0 if outbox is None else outbox.waiting_bytes)
 
     def keep(self, head: bytes, body: bytes, sent: int) -> None:
         """The socket took only so many of these bytes: send the others when it can.

@@ -19,6 +19,7 @@ from server.http.limits import HttpLimits
 from server.http.proxies import TrustedProxies, block_of, prefixes_of
 from server.http.ready import ReadyTable, Turns
 from server.http.request import Request
+from server.http.unarrived import UnarrivedAnswers
 
 _log = Logger()
 _SWEEP_S = 1.0
@@ -125,7 +126,8 @@ class HttpFactory:
     `handler` gets each request. The reactor's clock counts deadlines, `wall` (Unix time) gives the
     Date field. `charge`, when set, hears of every byte that leaves outside body senders. One
     factory may serve several listeners: the bounds count over all of them, `per_address` over all
-    processes that share it. With `large_bodies`, these say who may send one.
+    processes that share it. With `large_bodies`, these say who may send one. `answers` hears of
+    larger answers that were sent whole, while it wants to.
     """
 
     def __init__(
@@ -142,12 +144,14 @@ class HttpFactory:
         wall: Callable[[], float] = time.time,
         per_address: AddressCounts | None = None,
         large_bodies: LargeBodies | None = None,
+        answers: UnarrivedAnswers | None = None,
     ) -> None:
         self.handler = handler
         self.wall = wall
         self.reactor = reactor
         self.limits = limits if limits is not None else HttpLimits()
         self.large_bodies = large_bodies
+        self.answers = UnarrivedAnswers() if answers is None else answers
         self.proxies = proxies if proxies is not None else TrustedProxies()
         self.access_log = access_log
         self.charge = charge

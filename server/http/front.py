@@ -248,7 +248,9 @@ class Front:
                 # What it is, the connection finds out when it reads.
                 data = None
             found = table.get(data) if data else None
-            if data and found is not None and found[1]:
+            # What a socket still holds is not to be known once it is closed.
+            alone = not factory.answers.wanted or found is None or found[0].is_short
+            if data and found is not None and found[1] and alone:
                 try:
                     if self._whole_life(sock, peer_address, table, data, found):
                         return
@@ -369,6 +371,8 @@ class Front:
         except OSError:
             connection.lost()
             return True
+        if factory.answers.wanted and not found[0].is_short:
+            factory.answers.add(connection)
         if sent == len(data) + len(body):
             connection.deadline = factory.now + factory.limits.idle_timeout_s
         else:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import socket
+import struct
+import termios
 from collections import deque
 from collections.abc import Callable
 
@@ -22,6 +26,11 @@ class Outbox:
         self._position = 0
         #: Bytes of the piece that is on its way; 0 when all is out.
         self.piece_bytes = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What no push has taken yet."""
+        return sum(map(len, self._pieces)) - self._position
 
     def add(self, data: bytes | memoryview) -> None:
         """More bytes, after all others."""
@@ -55,3 +64,13 @@ class Outbox:
                 if pieces:
                     self.piece_bytes = min(len(pieces[0]) - self._position, PIECE_BYTES)
         return finished
+
+
+def queued_bytes(sock: socket.socket | None) -> int:
+    """What the kernel still holds of all that was sent on a socket; 0 where that is not known."""
+    if sock is None:
+        return 0
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0\0\0\0"))[0])
+    except (OSError, ValueError):
+        return 0

@@ -167,6 +167,11 @@ class Ready:
             b"Connection: close\r\n\r\n" if close else b"\r\n",
         )
 
+    @property
+    def is_short(self) -> bool:
+        """Whether it is sent in one piece with its header, where it is sent often."""
+        return self.body_bytes <= _JOINED_BYTES
+
     def drop_body(self) -> None:
         """Somebody else needs the room: read the body from now on."""
         self.body = self._keep = self._close = None

@@ -1,0 +1,73 @@
+"""The live side of finding the line: what it takes for arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from twisted.internet.task import Clock
+
+from policies.bottleneck import Bottleneck, LineOrders, Sample
+from server.admission.downloads import LeasedDownload
+from server.admission.line import LineKeeper
+from server.files.pacer import Pacer
+from server.http.unarrived import UnarrivedAnswers
+
+
+class Way:
+    """A connection with an answer on its way to a client."""
+
+    def __init__(self, queued: int) -> None:
+        self.queued, self.bodies_bytes = queued, 0
+
+    def queued_bytes(self) -> int:
+        return self.queued
+
+
+def test_an_answer_that_was_sent_whole_arrives_as_the_line_carries_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counted at once, a few small files made the line's goodput leap, and it was never found."""
+    seen: list[tuple[int, int]] = []
+
+    class Recorder(Bottleneck):
+        def observe(
+            self, now: float, acked: int, flying: int, held: bool, samples: Sequence[Sample]
+        ) -> LineOrders:
+            seen.append((acked, flying))
+            return super().observe(now, acked, flying, held, samples)
+
+    monkeypatch.setattr("server.admission.line.Bottleneck", Recorder)
+    answers = UnarrivedAnswers()
+    pacer = Pacer(Clock())
+    keeper = LineKeeper(pacer, None, answers)
+    crowd: list[LeasedDownload] = []
+    keeper.tick(0.0, crowd, 0)
+    assert not answers.wanted, "without a crowd nobody wants to know"
+    way = Way(200_000)
+    answers.wanted = True
+    pacer.charge(200_000)
+    answers.add(way)
+    found = []
+    for number, left in enumerate((200_000, 120_000, 40_000, 0)):
+        way.queued = left
+        found.append(answers.flying_bytes(wanted=True))
+        answers.add(way)
+        keeper.tick(1.0 + number, crowd, 0)
+        answers.add(way)
+    assert found == [200_000, 120_000, 40_000, 0]
+    assert seen[1:] == [(200_000 - left, left) for left in found]
+
+
+def test_answers_are_counted_once_and_not_with_bodies_of_senders() -> None:
+    answers = UnarrivedAnswers()
+    answers.wanted = True
+    ways = [Way(1_000) for _ in range(700)]
+    for way in ways + ways:
+        answers.add(way)
+    assert answers.flying_bytes(wanted=True) == 500 * 1_000
+    ways[0].bodies_bytes = 9_000
+    ways[1].queued = 0
+    assert answers.flying_bytes(wanted=True) == 498 * 1_000
+    assert answers.flying_bytes(wanted=False) == 498 * 1_000
+    assert answers.flying_bytes(wanted=True) == 0
