@@ -12,7 +12,7 @@ from typing import Protocol
 _MOST = 500
 
 
-class Answered(Protocol):
+class AnsweredConnection(Protocol):
     """A connection on which an answer was sent whole."""
 
     #: Bytes of bodies that others send on it piece by piece, and watch themselves.
@@ -34,9 +34,9 @@ class UnarrivedAnswers:
     def __init__(self) -> None:
         self.wanted = False
         #: With the bodies that had gone over each when it was answered.
-        self._connections: dict[Answered, int] = {}
+        self._connections: dict[AnsweredConnection, int] = {}
 
-    def add(self, connection: Answered) -> None:
+    def add(self, connection: AnsweredConnection) -> None:
         """One was just answered."""
         if len(self._connections) < _MOST:
             self._connections[connection] = connection.bodies_bytes
