@@ -24,6 +24,7 @@ from typing import Any
 
 import requests
 
+from bench.shared.ending import end_cleanly
 from policies.registry import POLICIES
 from server.control.series import SERIES
 from tests.admin_browser import AdminVisit, From
@@ -236,4 +237,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     main()

@@ -18,14 +18,15 @@ import os
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
+from bench.shared.ending import end_cleanly
 from loadtest.sim.scenario import Scenario
 from loadtest.sim.study import run_one
+from loadtest.sim.workers import worker_processes
 from loadtest.workloads import Workload, make_workload
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -223,7 +224,7 @@ def finish(runs: Sequence[Run], jobs: int, cache: Path | None) -> dict[Run, dict
         kept = json.loads(cache.read_text())
     missing = [run for run in runs if mark(run) not in kept]
     missing.sort(key=lambda run: (run[0], run[3]))
-    with ProcessPoolExecutor(jobs) as pool:
+    with worker_processes(jobs) as pool:
         for number, (run, figures) in enumerate(
             zip(missing, pool.map(one, missing, chunksize=4), strict=True), start=1
         ):
@@ -268,4 +269,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     sys.exit(main())

@@ -30,6 +30,7 @@ import click
 
 from bench.history import MIB, CrowdHistory, TicketClient, fetch, most_at_once
 from bench.shared import markdown
+from bench.shared.ending import end_cleanly
 
 #: What a lease may idle before its slot is another's, in seconds; as the fault run sets it.
 LEASE_IDLE_S = 2.0
@@ -296,4 +297,5 @@ def faults(workers: int, clients: int, seconds: float, slots: int, policy: str, 
 
 
 if __name__ == "__main__":
+    end_cleanly()
     main()

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.shared import markdown
+from bench.shared.ending import end_cleanly
 from loadtest.population import scaled
 from loadtest.sim.engine import Engine
 from loadtest.sim.metrics import measure
@@ -219,4 +220,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     sys.exit(main())

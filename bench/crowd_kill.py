@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from bench.shared.ending import end_cleanly
 from tests.running import RunningServer, make_release
 
 _FILE, _SIZE_BYTES = "big.bin", 250_000
@@ -135,4 +136,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     main()

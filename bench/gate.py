@@ -20,7 +20,7 @@ from server.admission.downloads import LeasedDownload
 from server.files.transfer import Transfer
 from tests.fakes import House
 
-TURNS, REQUESTS = 100, 20
+REQUESTS = 20
 LINE_BYTES_S = 12.5e6
 BROWSER: dict[str, Any] = {
     "agent": "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0",
@@ -76,10 +76,10 @@ def crowd(fields: dict[str, Any], running: int, waiting: int) -> tuple[House, di
     return house, tokens
 
 
-def turns(house: House, one: Callable[[], object]) -> tuple[float, float]:
+def turns(house: House, one: Callable[[], object], many: int) -> tuple[float, float]:
     """The cost of a request, µs: a tenth of the turns is quicker, and half of them."""
     costs = []
-    for _ in range(TURNS):
+    for _ in range(many):
         began = time.thread_time_ns()
         for _ in range(REQUESTS):
             one()
@@ -90,7 +90,7 @@ def turns(house: House, one: Callable[[], object]) -> tuple[float, float]:
     return statistics.quantiles(costs, n=10)[0], statistics.median(costs)
 
 
-def polls(fields: dict[str, Any]) -> tuple[float, float]:
+def polls(fields: dict[str, Any], many: int) -> tuple[float, float]:
     """Visits with a ticket, each as it was told."""
     house, tokens = crowd(fields, 100, 400)
     table, keys = house.gate.policy.queue.table, house.keys  # type: ignore[attr-defined]
@@ -99,7 +99,7 @@ def polls(fields: dict[str, Any]) -> tuple[float, float]:
         (who, token, keys.read_ticket(token, who, "/big.iso", now).number)
         for who, token in tokens.items()
     ]
-    visits = iter(crowded * (TURNS * REQUESTS // len(tokens) + 1))
+    visits = iter(crowded * (many * REQUESTS // len(tokens) + 1))
 
     def poll() -> None:
         who, token, number = next(visits)
@@ -108,31 +108,35 @@ def polls(fields: dict[str, Any]) -> tuple[float, float]:
             table.promise_s[row] = house.clock.seconds()
         house.ask(who, token=token, **fields)
 
-    return turns(house, poll)
+    return turns(house, poll, many)
 
 
-def newcomers(fields: dict[str, Any]) -> tuple[float, float]:
+def newcomers(fields: dict[str, Any], many: int) -> tuple[float, float]:
     """First visits that are told to wait."""
     house, _ = crowd(fields, 100, 400)
     numbers = count(10_000)
-    return turns(house, lambda: house.ask(address(next(numbers)), **fields))
+    return turns(house, lambda: house.ask(address(next(numbers)), **fields), many)
 
 
-def starts() -> tuple[float, float]:
+def starts(many: int) -> tuple[float, float]:
     """Downloads that begin at once and end."""
     house, _ = crowd(PROGRAM, 4000, 0)
     numbers = count(10_000)
-    return turns(house, lambda: house.ask(address(next(numbers)), **PROGRAM).transfer.finish())
+    return turns(
+        house, lambda: house.ask(address(next(numbers)), **PROGRAM).transfer.finish(), many
+    )
 
 
-def main() -> None:
+@click.command()
+@click.option("--turns", "many", default=100, show_default=True)
+def main(many: int) -> None:
     """Measure and print."""
     rows = [
-        ("poll, JSON", polls(PROGRAM)),
-        ("poll, page", polls(BROWSER)),
-        ("new ticket, JSON", newcomers(PROGRAM)),
-        ("new ticket, page", newcomers(BROWSER)),
-        ("start and end of a lease", starts()),
+        ("poll, JSON", polls(PROGRAM, many)),
+        ("poll, page", polls(BROWSER, many)),
+        ("new ticket, JSON", newcomers(PROGRAM, many)),
+        ("new ticket, page", newcomers(BROWSER, many)),
+        ("start and end of a lease", starts(many)),
     ]
     lines = [[name, f"{quick:.0f} µs", f"{median:.0f} µs"] for name, (quick, median) in rows]
     click.echo(markdown.table(["request", "a tenth below", "half below"], lines))

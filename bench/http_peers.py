@@ -36,6 +36,7 @@ from pathlib import Path
 import click
 
 from bench.shared import markdown, namespaces
+from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside
 
 HERE = Path(__file__).parent
@@ -237,12 +238,6 @@ def await_walks(log: Path, servers: int, most_s: float = 300.0) -> None:
         if time.monotonic() > deadline_s:
             raise SystemExit(f"A server still walks its tree after {most_s:.0f} s; see {log}.")
         time.sleep(0.2)
-
-
-def end_cleanly() -> None:
-    """Let what this process started end with it when it is ended from outside."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda got, _: sys.exit(128 + got))
 
 
 def stop_all(peers: Sequence[BenchedServer]) -> None:
@@ -507,7 +502,6 @@ def main() -> None:
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise SystemExit(f"The limit on open files is {hard}; raise it to {wanted} (ulimit -n).")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
-    end_cleanly()
     line = VethLine() if os.geteuid() == 0 and shutil.which("ip") else None
     try:
         rows = chosen(options.only, line)
@@ -569,4 +563,5 @@ def measure(
 
 
 if __name__ == "__main__":
+    end_cleanly()
     main()

@@ -53,6 +53,7 @@ from bench.history import (
 )
 from bench.postgres import Postgres, postgres_running
 from bench.shared import markdown
+from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import run
 from policies.contract import ELSEWHERE, TicketRow, TicketState
 from protocol.cluster import (
@@ -249,6 +250,14 @@ class Spaces:
 
     def __enter__(self) -> Spaces:
         self.__exit__()
+        try:
+            self._build()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _build(self) -> None:
         run("ip", "link", "set", "lo", "up")
         run("ip", "link", "add", "br0", "type", "bridge")
         run("ip", "addr", "add", f"{self.DATABASE}/24", "dev", "br0")
@@ -264,7 +273,6 @@ class Spaces:
                 ("link", "set", "eth0", "up"),
             ):
                 run("ip", "-n", name, *words)
-        return self
 
     def __exit__(self, *_: object) -> None:
         for index in range(self._count):
@@ -298,6 +306,10 @@ def leading(database: Database, all_of_them: list[BenchMachine]) -> BenchMachine
 
 
 # -- fail-over ----------------------------------------------------------------------------------
+
+
+#: How a leader is lost; as root it can be cut off, too.
+_WAYS, _CUT_OFF = ("process killed", "process stopped", "machine killed"), "machine cut off"
 
 
 async def _places(url: str, clients: list[str]) -> dict[str, int]:
@@ -341,17 +353,21 @@ def main() -> None:
 @main.command()
 @click.option("--tickets", default=100_000, show_default=True)
 @click.option("--rounds", default=3, show_default=True, help="Of each way to lose the leader.")
+@click.option("--count", default=3, show_default=True, help="Machines.")
+@click.option("--way", "only", multiple=True, type=click.Choice([*_WAYS, _CUT_OFF]))
 @click.option("--lease", default=1.5, show_default=True, help="cluster_lease_s.")
 @click.option("--prefix", default="tgo", show_default=True, help="Of the namespaces' names.")
-def failover(tickets: int, rounds: int, lease: float, prefix: str) -> None:
+def failover(
+    tickets: int, rounds: int, count: int, only: tuple[str, ...], lease: float, prefix: str
+) -> None:
     """The time from the loss of the leader to the first answer of the next."""
-    ways = ["process killed", "process stopped", "machine killed"]
+    ways = list(_WAYS)
     times: dict[str, list[float]] = {}
     kept = grew = untold = 0
     with contextlib.ExitStack() as stack:
-        spaces = stack.enter_context(Spaces(3, prefix)) if Spaces.enter() else None
+        spaces = stack.enter_context(Spaces(count, prefix)) if Spaces.enter() else None
         if spaces is not None:
-            ways.append("machine cut off")
+            ways.append(_CUT_OFF)
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         postgres = Postgres(durable=True, address=Spaces.DATABASE if spaces is not None else "")
         stack.callback(postgres.remove)
@@ -364,10 +380,10 @@ def failover(tickets: int, rounds: int, lease: float, prefix: str) -> None:
         _fill(database, tickets)
         args = ("--slots", "2", "--reserve-small", "0", "--policy", "ticket", "--bandwidth", "10KB")
         fleet = stack.enter_context(
-            machines(root, 3, postgres.url, *args, lease_s=lease, spaces=spaces)
+            machines(root, count, postgres.url, *args, lease_s=lease, spaces=spaces)
         )
         clients = [f"probe-{n}" for n in range(20)]
-        for what in ways * rounds:
+        for what in [way for way in ways if not only or way in only] * rounds:
             leader = _wait_for_leader(database, fleet)
             other = next(one for one in fleet if one is not leader)
             before = asyncio.run(_places(other.url, clients))
@@ -994,4 +1010,5 @@ def faults(
 
 
 if __name__ == "__main__":
+    end_cleanly()
     main()

@@ -28,6 +28,7 @@ import numpy as np
 
 from bench.compare import figures_of, scaled_settings, staged
 from bench.shared import markdown
+from bench.shared.ending import end_cleanly
 from loadtest.population import scaled
 from loadtest.sim.conditions import RUDE
 from loadtest.sim.engine import Engine
@@ -192,4 +193,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     sys.exit(main())

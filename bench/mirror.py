@@ -30,6 +30,7 @@ from pathlib import Path
 
 from bench.mirror_pair import described, fetch_pair
 from bench.shared import markdown
+from bench.shared.ending import end_cleanly
 
 ROOT = Path(__file__).parent.parent
 TIDEGATE = [sys.executable, "-m", "tidegate"]
@@ -355,4 +356,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     main()

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.mirror import TIDEGATE, NotDone, Origin, RunCost, copy, row, same, timed
+from bench.shared.ending import end_cleanly
 
 #: How a round is called, and whether the tree was edited before it.
 ROUNDS = ("first", "update", "nothing changed")
@@ -245,4 +246,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     main()

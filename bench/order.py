@@ -24,6 +24,7 @@ from bench.history import number_of
 from bench.machines import machines
 from bench.postgres import postgres_running
 from bench.shared import markdown
+from bench.shared.ending import end_cleanly
 
 _SIZE_BYTES = 400_000
 _LIMIT_S = 200.0
@@ -110,7 +111,7 @@ def main(clients: int, nodes: int, rate: float, line: int, slots: int, seed: int
         "slot idle, ms",
     )
     click.echo(markdown.head(*columns))
-    for count in (1, nodes):
+    for count in sorted({1, nodes}):
         with tempfile.TemporaryDirectory() as folder, postgres_running(durable=True) as url:
             root = Path(folder)
             (root / "release").mkdir()
@@ -128,4 +129,5 @@ def main(clients: int, nodes: int, rate: float, line: int, slots: int, seed: int
 
 
 if __name__ == "__main__":
+    end_cleanly()
     main()

@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import mean
 
 from bench.multicast.network import SENDER_ADDRESS, MulticastLab
+from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import LabFailed, inside
 
 ROOT = Path(__file__).parent.parent
@@ -148,4 +149,5 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     sys.exit(main())

@@ -30,6 +30,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.shared.ending import end_cleanly
+
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 60.0
 
@@ -217,9 +219,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     release = folder / "release"
     # Where it is started in the background, a shell has Ctrl-C ignored: it should still end us.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda got, _: sys.exit(128 + got))
+    end_cleanly()
     try:
         with contextlib.ExitStack() as stack:
             profile = profile_of(given.profile)
@@ -253,8 +253,6 @@ def main() -> int:
     except NotStarted as error:
         print(error, file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
 
 
 if __name__ == "__main__":

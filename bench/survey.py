@@ -22,12 +22,12 @@ from bench.http_peers import (
     HERE,
     BenchedServer,
     await_answer,
-    end_cleanly,
     free_port,
     small_p99_s,
     stop_all,
     walks_over,
 )
+from bench.shared.ending import end_cleanly
 
 #: So many files lie in a folder, each of up to so many bytes.
 _FOLDER, _LONGEST_BYTES = 1000, 30_000
@@ -69,7 +69,6 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=20_000)
     parser.add_argument("--most-s", type=float, default=180.0)
     options = parser.parse_args()
-    end_cleanly()
     with tempfile.TemporaryDirectory(prefix="tidegate-survey-") as folder:
         scratch, port = Path(folder), free_port()
         root = scratch / "root"
@@ -100,4 +99,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     main()

@@ -35,6 +35,7 @@ from bench.cluster import LEASE_IDLE_S
 from bench.history import CrowdHistory, TicketClient
 from bench.machines import BenchMachine, leading, machines, newcomers
 from bench.postgres import Postgres
+from bench.shared.ending import end_cleanly
 from policies.contract import ELSEWHERE
 from server.store.cluster import read_nodes, read_seat
 from server.store.database import Database
@@ -324,4 +325,5 @@ def main(
 
 
 if __name__ == "__main__":
+    end_cleanly()
     main()

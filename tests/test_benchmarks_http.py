@@ -39,7 +39,7 @@ def test_ended_from_outside_it_cleans_up(tmp_path: Path) -> None:
     program = """
 import os, signal, sys, time
 from pathlib import Path
-from bench.http_peers import end_cleanly
+from bench.shared.ending import end_cleanly
 end_cleanly()
 try:
     os.kill(os.getpid(), signal.SIGTERM)

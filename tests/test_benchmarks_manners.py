@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from bench.manners import PAUSES, main, run
+from bench.manners import PAUSES, run
 
 
 @pytest.mark.parametrize("time_scale", [1.0, 10.0])
@@ -17,8 +17,3 @@ def test_polite_clients_hardly_notice_attackers(time_scale: float) -> None:
         found = run("ticket", seed, time_scale, rude=True, attackers=tuple(PAUSES))
         lost.append(found.polite_s / calm.polite_s - 1.0)
     assert statistics.fmean(lost) < 0.05
-
-
-def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "1", "--policy", "ticket"]) in (0, 1)
-    assert "| all of them |" in capsys.readouterr().out

@@ -1,20 +1,24 @@
 """Every `make` target and every `python -m …` that people are told to type: it begins as it stands.
 
-Each command runs up to where its options are read, so a module that is gone, an import that fails
-and an option that was renamed are found; what the runs do is tested beside what they measure.
+Each command runs up to where its options are read, as it stands, so an option that was renamed is
+found; and each program runs to its end in its smallest form, and leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from tests.apart import ApartRun, run_apart
 from tests.test_docs import DOCUMENTS, ROOT
 
 #: What stands for something of the reader's own, or may be left out.
@@ -56,6 +60,63 @@ for words in json.loads(sys.stdin.read()):
         faults.append(f"{words}: {traceback.format_exc(limit=-3)}")
 print(json.dumps(faults))
 """
+
+
+#: What each program runs as to its end, and what it says then. Exit status 1 is a bar that such a
+#: short run misses, or a shared machine.
+SMALLEST = {
+    "bench.admin pages --tickets 100 --samples 500 --times 1": '"history_rows"',
+    "bench.admin switches --turns 3 --guests 3": '"admitted_total": 3',
+    "bench.attacks.table --policy fair --attacker 'one IPv4' --days 1 --minutes 0.2 "
+    "--no-simulated --no-mirrors": "nobody: ",
+    "bench.bars --seeds 1 --only 'ticket exp2 0.5: to HTTP'": "of 1 bars held",
+    "bench.book --restart --tickets 1000": "taken_up_s",
+    "bench.clients --only curl --full ticket": "| curl | 200 |",
+    "bench.cluster faults --seconds 3 --clients 4 --workers 2": "processes at the end: 3 of 3",
+    "bench.cluster speed --rounds 1 --mib 2 --streams 2": "| 2 |",
+    "bench.compare --policy reserve --time-scale 60": "| reserve | 355 |",
+    "bench.crowd_kill --clients 10": "10 of 10 have their file",
+    "bench.gate --turns 2": "| start and end of a lease |",
+    "bench.http_peers --pair --rounds 1 --seconds 1 --stalled 0 --only '1 KiB'": "| 1 KiB",
+    "bench.machines decisions --seconds 1 --testers 1 --flights 4": "| 500 cycles/s |",
+    "bench.machines failover --tickets 10 --rounds 1 --count 2 --way 'process killed'": "kept",
+    "bench.manners --seeds 1": "| all of them |",
+    "bench.mirror --folder PAIR --followers 1 --rounds 1": "| 1 |",
+    "bench.mirror_large --files 20 --image-mb 1 --only tidegate": "tidegate: identical",
+    "bench.multicast.beside --receivers 1 --seconds 3": "TCP's share",
+    "bench.order --clients 10 --nodes 1": "| 1 | ",
+    "bench.parallel.lab --only '1 MiB' --runs 1 --tools tidegate": "| 1 MiB |",
+    "bench.parallel.paper --only '10 kB'": "history-based",
+    "bench.peers --clients 2 --mib 1": "of that without peers",
+    "bench.policies.held --clients 10 --seconds 6": "curl --speed-limit 1000",
+    "bench.policies.lab --policy fair --trace mixed --told right --part 0.05": "| mixed | fair",
+    "bench.policies.table --seeds 1 --only 'behind one' --policy fair": "behind one address (1)",
+    "bench.sim --clients 200 --policy ps": "clients, http",
+    "bench.survey --files 2500": "Small files meanwhile",
+    "bench.upgrade --program . --count 2 --clients 2 --slots 2 --pause 0": "restarts 2",
+    "tidegate multicast lab --mib 0.25 --receivers 2 --loss 5 --rounds 1 --tools ours,tcp": "5 % |",
+}
+#: What other tests run to its end, and where.
+ELSEWHERE = {
+    "bench.machines faults": "test_e2e_cluster",
+    "bench.staging": "test_e2e_staging",
+    "loadtest.pictures": "test_loadtest_pictures",
+    # The clients of the two labs of policies.
+    "bench.policies.crowd": "test_docs_benches",
+    # The same command by its other name.
+    "bench.multicast.lab": "test_docs_benches",
+}
+#: Those that are ended from outside, once they have so many network namespaces.
+ENDED = {
+    "bench.attacks.table --policy fair --no-simulated --no-mirrors": 2,
+    "bench.machines failover": 3,
+    "bench.multicast.beside --receivers 2": 5,
+    "bench.parallel.lab --only stall": 6,
+    "bench.policies.held": 2,
+    "bench.policies.lab": 2,
+    "tidegate multicast lab --trials": 10,
+}
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root")
 
 
 def told(text: str) -> list[list[str]]:
@@ -122,3 +183,68 @@ def test_every_make_target_that_is_told_of_is_there(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[ApartRun]]]:
+    """All of them: they wait more than they compute, so a few go at a time."""
+    folder = tmp_path_factory.mktemp("pair")
+    for name, inner in (("old", b""), ("new", b"new")):
+        (folder / name / "package").mkdir(parents=True)
+        (folder / name / "package" / "module.py").write_bytes(bytes(9000) + inner + bytes(9000))
+    with ThreadPoolExecutor(3) as pool:
+        found = {
+            line: pool.submit(
+                run_apart,
+                [sys.executable, "-m", *shlex.split(line.replace("PAIR", str(folder)))],
+                ROOT,
+                end_at=ENDED.get(line, 0),
+            )
+            for line in (*SMALLEST, *ENDED)
+        }
+        yield found
+        pool.shutdown(cancel_futures=True)
+
+
+@needs_root
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("line", SMALLEST)
+def test_in_its_smallest_form_it_runs_to_its_end(
+    line: str, runs: dict[str, Future[ApartRun]]
+) -> None:
+    done = runs[line].result()
+    assert SMALLEST[line] in done.said, done.said
+    assert "Traceback" not in done.said, done.said
+    assert done.code in (0, 1), done.said
+    assert (done.programs, done.spaces) == ([], [])
+
+
+@needs_root
+@pytest.mark.e2e
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("line", ENDED)
+def test_ended_from_outside_it_leaves_nothing_behind(
+    line: str, runs: dict[str, Future[ApartRun]]
+) -> None:
+    done = runs[line].result()
+    assert "Traceback" not in done.said, done.said
+    assert (done.code, done.programs, done.spaces) == (143, [], []), done.said
+
+
+def test_every_program_that_is_told_of_has_a_smallest_form() -> None:
+    """A group of commands counts by its command."""
+    run = [*SMALLEST, *ELSEWHERE]
+    missing = [
+        words
+        for words in all_told()
+        if not any(
+            one.split()[: 2 if one.split()[0] in ("bench.machines", "bench.cluster") else 1]
+            == words[: 2 if words[0] in ("bench.machines", "bench.cluster") else 1]
+            for one in run
+        )
+    ]
+    assert not missing
+    for name, where in ELSEWHERE.items():
+        text = (ROOT / "tests" / f"{where}.py").read_text("utf-8")
+        assert name.split()[0] in text or name.replace(".", " import ", 1) in text

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ from loadtest.sim.paper import LABELS, MEANS, NET_FASTER, Cell, findings, run_pa
 from loadtest.sim.study import run_seeds
 from loadtest.trace import to_trace
 from loadtest.workloads import exp2
+from tests.apart import run_apart
 
+ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ["--workload", "exp2", "--bandwidth", "0.5", "--slots", "30", "--reserve-small", "6"]
 
 
@@ -175,3 +179,22 @@ def test_compare_without_a_policy_takes_the_usual_ones() -> None:
     assert shown.exit_code == 0, shown.output
     told = [result["config"]["policy"] for result in json.loads(shown.output)["results"]]
     assert told == ["http", "ps", "ticket", "fair"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="process numbers of one's own need root")
+@pytest.mark.parametrize("cleanly", [True, False])
+def test_who_ends_a_study_ends_its_processes(cleanly: bool) -> None:
+    program = f"""
+import os, signal, time
+from bench.shared.ending import end_cleanly
+from loadtest.sim.workers import worker_processes
+if {cleanly}:
+    end_cleanly()
+with worker_processes(2) as pool:
+    pool.submit(os.getpid).result()
+    long = [pool.submit(time.sleep, 600) for _ in range(9)]
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(600)
+"""
+    done = run_apart([sys.executable, "-c", program], ROOT)
+    assert (done.code, done.programs) == (143 if cleanly else -15, []), done.said

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Literal
 
 from bench.shared import namespaces
+from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside, run, shape
 
 Manner = Literal["ghost", "idle", "half", "real"]
@@ -257,4 +258,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     main()

@@ -32,6 +32,7 @@ from typing import cast
 from bench.attacks import live, mirrors
 from bench.attacks.simulated import ATTACKERS, SHARE, AttackBench, Attacker, Cost, Manner
 from bench.shared import markdown
+from bench.shared.ending import end_cleanly
 from loadtest.sim.conditions import Starved
 
 _NAMES: dict[Manner, str] = {"ghost": "ghost", "idle": "idle", "real": "really downloads"}
@@ -319,4 +320,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     sys.exit(main())

@@ -20,6 +20,7 @@ import click
 from bench.multicast.bench import MulticastBench, Ours
 from bench.multicast.network import MulticastLab
 from bench.shared import markdown
+from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside, run
 
 _PORT = 9000
@@ -128,4 +129,5 @@ def main(receivers: int, line: float, seconds: int, congestion: str, prefix: str
 
 
 if __name__ == "__main__":
+    end_cleanly()
     main()

@@ -8,7 +8,6 @@ our receivers are loaded first and wait for the go, as the peers' daemons do.
 from __future__ import annotations
 
 import os
-import signal
 import statistics
 import sys
 
@@ -18,6 +17,7 @@ from bench.multicast.bench import MulticastBench, NotReady, TrialRow
 from bench.multicast.network import MulticastLab
 from bench.multicast.peers import PEERS, available
 from bench.shared import markdown
+from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import LabFailed
 
 
@@ -104,8 +104,7 @@ def lab(
             f"tidegate: no tool {unknown[0]!r}; there are ours, {', '.join(PEERS)}", err=True
         )
         sys.exit(2)
-    # Ended from outside, it still takes its namespaces down.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(143))
+    end_cleanly()
     bench = MulticastBench(mib, fec, rate or 0.998 * line)
     try:
         if trials:

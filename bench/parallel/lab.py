@@ -30,6 +30,7 @@ from pathlib import Path
 
 from bench.parallel.mirrors import Mirrors, payload_rate
 from bench.parallel.table import table
+from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -306,4 +307,5 @@ def summed(scenario: Situation, tool: str, runs: Sequence[LabRun]) -> dict[str, 
 
 
 if __name__ == "__main__":
+    end_cleanly()
     main()

@@ -23,6 +23,7 @@ from pathlib import Path
 from bench.parallel.lab import ROOT, TIDEGATE
 from bench.parallel.mirrors import PAYLOAD, Mirrors
 from bench.shared import markdown
+from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside
 
 RTT_MS = 100.0
@@ -114,4 +115,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     main()

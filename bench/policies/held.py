@@ -26,10 +26,13 @@ from pathlib import Path
 
 from bench.policies.crowd import ClientOutcome
 from bench.policies.lab import PREFIX, ROOT, SERVER, line, serving
+from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside
 
-_COUNT, _LARGE_BYTES = 400, 10_000_000
-_PER_S, _SMALL_BYTES, _SPAN_S = 12, 300_000, 60.0
+_LARGE_BYTES = 10_000_000
+_PER_S, _SMALL_BYTES = 12, 300_000
+#: So much later the crowd leaves.
+_AFTER_S = 10.0
 _TOOL_BYTES, _TOOLS_AT_S, _TOOL_MOST_S = 3_000_000, (5.0, 20.0, 45.0), 150.0
 _URL = f"http://{SERVER}:8080/"
 #: A client whose socket may be silent for so long, as requests has it.
@@ -52,6 +55,8 @@ class HeldCrowd:
     """One run, inside the namespace of the clients."""
 
     agent: str
+    clients: int
+    seconds: float
     began_s: float = 0.0
     seen: list[ClientOutcome] = field(default_factory=list)
 
@@ -59,18 +64,22 @@ class HeldCrowd:
         """Seconds from the start."""
         return time.monotonic() - self.began_s
 
+    def _middle(self, now: float) -> bool:
+        return 5.0 + self.seconds / 2 <= now < 5.0 + self.seconds
+
     async def run(self) -> None:
         """All of them."""
         self.began_s = time.monotonic()
-        crowd = [self._client(f"large{n}", n, 4.0 * n / _COUNT) for n in range(_COUNT)]
-        small = range(int(_PER_S * _SPAN_S))
-        crowd += [self._client("small", _COUNT + n, 5.0 + n / _PER_S) for n in small]
+        crowd = [self._client(f"large{n}", n, 4.0 * n / self.clients) for n in range(self.clients)]
+        small = range(int(_PER_S * self.seconds))
+        crowd += [self._client("small", self.clients + n, 5.0 + n / _PER_S) for n in small]
         tasks = [asyncio.create_task(one) for one in crowd]
         tools = [
             asyncio.create_task(self._tool(name, number, at))
             for number, (name, at) in enumerate((n, a) for a in _TOOLS_AT_S for n in TOOLS)
+            if at < self.seconds
         ]
-        await asyncio.sleep(_SPAN_S + 10.0)
+        await asyncio.sleep(self.seconds + _AFTER_S)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *tools, return_exceptions=True)
@@ -97,7 +106,7 @@ class HeldCrowd:
                     seen.silence_s = now - last
                 last = now
                 if seen.first_s is not None:
-                    seen.middle_bytes += len(block) if 35.0 <= now < 65.0 else 0
+                    seen.middle_bytes += len(block) if self._middle(now) else 0
             seen.done_s = self.now()
         except OSError as fault:
             seen.fault = str(fault)
@@ -128,24 +137,22 @@ class HeldCrowd:
         seen.fault = "" if tool.returncode == 0 else text.decode().strip()[-90:] or "failed"
 
 
-def report(rows: list[ClientOutcome], line_bytes_s: float) -> str:
+def report(rows: list[ClientOutcome], line_bytes_s: float, seconds: float) -> str:
     """What came of it, in lines."""
     small = [row for row in rows if row.client == "small"]
     large = [row for row in rows if row.client == "large"]
     times = [row.done_s - row.came_s for row in small if row.done_s is not None]
+    end_s = seconds + _AFTER_S
     # Those that were not done have been here until the crowd left.
-    all_s = [
-        min(_SPAN_S + 10.0, _SPAN_S + 10.0 if r.done_s is None else r.done_s) - r.came_s
-        for r in small
-    ]
-    part = sum(row.middle_bytes for row in large) / (30.0 * line_bytes_s)
+    all_s = [min(end_s, end_s if r.done_s is None else r.done_s) - r.came_s for r in small]
+    part = sum(row.middle_bytes for row in large) / (seconds / 2 * line_bytes_s)
     begun = [row for row in large if row.first_s is not None]
     silence_s = max((row.silence_s for row in rows if row.first_s is not None), default=0.0)
     lines = [
         f"small: {len(times)} of {len(small)} done, mean {statistics.fmean(times or [0.0]):.2f} s; "
         f"of all, until the crowd left, {statistics.fmean(all_s):.2f} s",
         f"large: {len(begun)} of {len(large)} had bytes; {100 * part:.1f} % of the line in the "
-        f"second half minute; longest silence of who had any {silence_s:.1f} s",
+        f"second half of the time; longest silence of who had any {silence_s:.1f} s",
     ]
     for row in rows:
         if row.client in TOOLS:
@@ -161,10 +168,12 @@ def main() -> int:
     parser.add_argument("--agent", default="", help="what the crowd calls itself; nothing")
     parser.add_argument("--rate", type=float, default=20.0, help="of the line, Mbit/s")
     parser.add_argument("--policy", default="fair")
+    parser.add_argument("--clients", type=int, default=400, help="that want a large file")
+    parser.add_argument("--seconds", type=float, default=60.0, help="in which small ones come")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.inside:
-        trial = HeldCrowd(given.agent)
+        trial = HeldCrowd(given.agent, given.clients, given.seconds)
         asyncio.run(trial.run())
         sys.stdout.write(json.dumps([asdict(row) for row in trial.seen]))
         return 0
@@ -172,7 +181,7 @@ def main() -> int:
         folder = Path(name)
         files = folder / "files"
         files.mkdir()
-        sizes = {f"large{n}": _LARGE_BYTES for n in range(_COUNT)} | {"small": _SMALL_BYTES}
+        sizes = {f"large{n}": _LARGE_BYTES for n in range(given.clients)} | {"small": _SMALL_BYTES}
         sizes |= {f"tool{n}": _TOOL_BYTES for n in range(len(TOOLS) * len(_TOOLS_AT_S))}
         for file, size in sizes.items():
             with (files / f"{file}.bin").open("wb") as out:
@@ -180,7 +189,10 @@ def main() -> int:
         with serving(folder, given.policy, None):
             command = inside(f"{PREFIX}-c", sys.executable, "-m", "bench.policies.held", "--inside")
             done = subprocess.run(
-                [*command, "--agent", given.agent],
+                [
+                    *(*command, "--agent", given.agent),
+                    *("--clients", str(given.clients), "--seconds", str(given.seconds)),
+                ],
                 cwd=ROOT,
                 capture_output=True,
                 text=True,
@@ -188,9 +200,10 @@ def main() -> int:
                 check=True,
             )
     rows = [ClientOutcome(**row) for row in json.loads(done.stdout)]
-    sys.stdout.write(report(rows, given.rate * 1e6 / 8) + "\n")
+    sys.stdout.write(report(rows, given.rate * 1e6 / 8, given.seconds) + "\n")
     return 1 if any(row.fault for row in rows if row.client in TOOLS) else 0
 
 
 if __name__ == "__main__":
+    end_cleanly()
     sys.exit(main())

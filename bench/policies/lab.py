@@ -31,6 +31,7 @@ from pathlib import Path
 
 from bench.policies.crowd import READER_BYTES
 from bench.shared import markdown, namespaces
+from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside, run, shape
 from loadtest.sim.engine import Engine
 from loadtest.sim.metrics import measure
@@ -87,6 +88,12 @@ def _trace(
         rate = slowest * (fastest / slowest) ** rng.random()
         visitors.append(Visitor(f"c{number}", at, rate, (File(f"f{number}.bin", size),)))
     return Workload(name, seed, tuple(visitors), LINE_BYTES_S, SMALL_BELOW_BYTES)
+
+
+def begun(workload: Workload, part: float) -> Workload:
+    """The first clients of a crowd, this part of all."""
+    count = max(1, round(part * len(workload.visitors)))
+    return replace(workload, visitors=workload.visitors[:count])
 
 
 def scaled(workload: Workload, factor: float) -> Workload:
@@ -262,13 +269,14 @@ def main() -> int:
     parser.add_argument("--workers", type=int, action="append", help="processes; 1")
     parser.add_argument("--rate", type=float, default=RATE_MBIT, help="of the line, Mbit/s")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--part", type=float, default=1.0, help="of the crowd: its first clients")
     parser.add_argument("--clients", action="store_true", help="name who was later than by nginx")
     given = parser.parse_args()
     if os.getuid():
         parser.error("network namespaces need root")
     rows: list[TraceRow] = []
     for trace in given.trace or TRACES:
-        workload = scaled(TRACES[trace](given.seed), given.rate / RATE_MBIT)
+        workload = scaled(begun(TRACES[trace](given.seed), given.part), given.rate / RATE_MBIT)
         folder_of = tempfile.TemporaryDirectory(prefix="tidegate-policies-")
         with folder_of as name, line(given.rate):
             folder = Path(name)
@@ -348,4 +356,5 @@ def table(rows: Sequence[TraceRow]) -> str:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     sys.exit(main())

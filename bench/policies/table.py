@@ -22,7 +22,7 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -33,12 +33,14 @@ from numpy.typing import NDArray
 
 from bench.policies.conditions import CONDITIONS
 from bench.shared import markdown
+from bench.shared.ending import end_cleanly
 from loadtest.sim.bounds import lower_bounds
 from loadtest.sim.chronicle import Chronicle
 from loadtest.sim.conditions import Conditions, Starved
 from loadtest.sim.engine import Engine
 from loadtest.sim.metrics import later, mean_and_error, measure, session_times
 from loadtest.sim.scenario import POLICIES, Scenario
+from loadtest.sim.workers import worker_processes
 from loadtest.workloads import Workload
 
 #: The columns of the table. Policies that are found later, as those of another distribution, come
@@ -203,7 +205,7 @@ def written(task: Task, figures: dict[str, float]) -> str:
 def run(tasks: Sequence[Task], jobs: int, path: Path | None) -> Results:
     """Play them, telling how far it is; each is written as soon as it is over."""
     found: Results = {}
-    with ProcessPoolExecutor(jobs) as pool:
+    with worker_processes(jobs) as pool:
         futures = {pool.submit(play, task): task for task in tasks}
         for future in as_completed(futures):
             task = futures[future]
@@ -277,4 +279,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     sys.exit(main())

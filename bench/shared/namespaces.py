@@ -31,8 +31,10 @@ def inside(name: str, *words: str) -> list[str]:
 
 def make(names: Iterable[str], bridge: str | None = None) -> None:
     """Namespaces with a loopback; `bridge` is one of them that gets a bridge, `br0`."""
+    names = list(names)
+    # Those of a run that was killed.
+    remove(names)
     for name in names:
-        run("ip", "netns", "del", name, check=False)
         run("ip", "netns", "add", name)
         run("ip", "-n", name, "link", "set", "lo", "up")
     if bridge is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from loadtest.sim.bounds import lower_bounds
 from loadtest.sim.metrics import mean_and_error, measure, net_faster, rude_gain, session_times
 from loadtest.sim.scenario import Scenario
+from loadtest.sim.workers import worker_processes
 from loadtest.workloads import Workload, make_workload, with_rude
 
 
@@ -127,7 +127,7 @@ def run_seeds(
     tasks = [(workload, seed, scenario) for seed in seeds]
     runs = []
     if jobs > 1 and len(tasks) > 1:
-        with ProcessPoolExecutor(min(jobs, len(tasks))) as pool:
+        with worker_processes(min(jobs, len(tasks))) as pool:
             for run in pool.map(_named, tasks):
                 runs.append(run)
                 told()

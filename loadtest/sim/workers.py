@@ -1,0 +1,36 @@
+"""Processes that share the work of a study, and end with it however it ends."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+_PR_SET_PDEATHSIG = 1
+
+
+@contextmanager
+def worker_processes(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """So many processes; what is still to do when an exception leaves the block is not done."""
+    pool = ProcessPoolExecutor(jobs, initializer=_begin)
+    try:
+        yield pool
+    except BaseException:
+        # The pool itself would first finish every task that has been handed in.
+        for worker in multiprocessing.active_children():
+            worker.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """Ctrl-C is the parent's to hear; without it nobody wants the rest (Linux only)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
