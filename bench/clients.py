@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.shared import markdown
+from bench.shared.ending import end_cleanly
 
 #: Ways to be kept waiting: (seconds of silence, header lines after it, answers with 503).
 WAYS = {
@@ -432,10 +433,6 @@ TOOLS: dict[str, Tool] = {
 }
 
 
-#: They call themselves a browser, so a full server shows them its waiting page.
-SHOWN_THE_PAGE = frozenset({"yt-dlp"})
-
-
 def there() -> list[str]:
     """The programs of the table that are installed here."""
     return [name for name, tool in TOOLS.items() if shutil.which(tool.program)]
@@ -590,7 +587,7 @@ def full_server(tools: Sequence[str], policy: str) -> int:
         sent = sum(one["bytes"] for one in of_it if one["status"] < 300)
         code, text = said[tool]
         well = got_it(tool, code, sent)
-        lost += not well and tool not in SHOWN_THE_PAGE
+        lost += not well
         statuses = ", ".join(str(one["status"]) for one in of_it)
         waited_s = max((one["waited"] for one in of_it), default=0.0)
         sys.stdout.write(
@@ -648,4 +645,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    end_cleanly()
     sys.exit(main())

@@ -14,7 +14,15 @@ from server.app.bootstrap import open_memory
 from server.app.cli.config import config as config_command
 from server.app.cli.config import manual
 from server.app.cli.serve import FLAGS, serve
-from server.app.config import ConfigError, Flag, field_of, load_config, setting_names, value_of
+from server.app.config import (
+    ConfigError,
+    Flag,
+    field_of,
+    load_config,
+    setting_names,
+    value_of,
+    without_password,
+)
 from server.app.settings import ServerConfig, split_address
 from server.store.queries import add_revision
 
@@ -216,3 +224,20 @@ def test_show_names_what_a_revision_of_the_admin_page_overrides(tmp_path: Path) 
     ill = CliRunner().invoke(config_command, ["show", "--config", str(file)])
     assert ill.exit_code == 0
     assert "is not shown" in ill.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("sqlite:////var/lib/tidegate.db", "sqlite:////var/lib/tidegate.db"),
+        ("sqlite:///near.db", "sqlite:///near.db"),
+        ("postgresql://tide:secret@db:5432/gate", "postgresql://tide:***@db:5432/gate"),
+        (
+            "postgresql:///gate?password=secret&host=/run",
+            "postgresql:///gate?password=***&host=/run",
+        ),
+        ("40Mbit", "40Mbit"),
+    ],
+)
+def test_an_address_is_shown_as_it_was_given_but_for_its_passwords(given: str, shown: str) -> None:
+    assert without_password(given) == shown

@@ -225,6 +225,33 @@ def test_tools_of_one_name_share_their_place_and_others_do_not() -> None:
     assert house.ask(agent="y/1", accept=JSON).connection.fields[PLACE] == "2"
 
 
+def test_who_shares_a_place_and_comes_after_it_was_used_asks_anew_without_the_ticket() -> None:
+    house = House(slots=1)
+    first = house.ask(agent="other/1")
+    one, other = (house.ask(agent="x/1", accept=JSON) for _ in range(2))
+    assert one.token
+    assert one.connection.fields[PLACE] == other.connection.fields[PLACE]
+    first.transfer.finish()
+    house.wait(1)
+    begun = house.ask(agent="x/1", accept=JSON, token=one.token)
+    begun.transfer.finish()
+    house.wait(1)
+    late = house.ask(agent="x/1", accept=JSON, token=other.token)
+    assert late.connection.status == 403
+    assert "ask without it for a new one" in late.connection.body.decode()
+    assert house.ask(agent="x/1", accept=JSON).started
+
+
+def test_a_program_under_a_browsers_name_is_held_and_browsers_are_shown_the_page() -> None:
+    """yt-dlp's fields; browsers send all of Fetch Metadata, or over plain HTTP nothing of it."""
+    for known in ({}, {"sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}):
+        house = House(slots=1)
+        house.ask(agent="other/1")
+        assert house.ask(agent=CHROME, accept=HTML, **known).connection.status == 503
+        held = house.ask(agent=CHROME, accept=HTML, sec_fetch_mode="navigate")
+        assert (held.connection.status, held.started) == (0, False)
+
+
 def test_a_job_says_where_its_client_is() -> None:
     house = House(slots=1)
     jobs = []

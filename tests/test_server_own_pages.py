@@ -24,7 +24,7 @@ def shown(own: OwnPages, notice: Notice) -> str:
 def test_a_template_has_the_words_and_figures_escaped(tmp_path: Path) -> None:
     (tmp_path / "waiting.html").write_text(PAGE)
     page = shown(OwnPages(tmp_path), Notice("/%3Cb%3E.iso", 5, WAIT, None))
-    assert "Mine: &lt;b&gt;.iso, 212, 14\N{NO-BREAK SPACE}min" in page
+    assert "Mine: &lt;b&gt;.iso, 212, 14\N{NO-BREAK SPACE}Min." in page
     assert "Sie sind Nummer 212" in page
 
 

@@ -163,8 +163,12 @@ class Identifier:
         return True
 
     def _is_browser(self, rule: ToolRule, headers: Mapping[bytes, bytes]) -> bool:
-        # wget2 asks for text/html as browsers do, so a known tool's name counts for more.
-        return rule is self.parts.tools.unknown and prefers_html(headers.get(b"accept"))
+        # wget2 asks for text/html as browsers do, so a known tool's name counts for more. yt-dlp
+        # has a browser's name and one of the fields of Fetch Metadata: browsers send them together.
+        half = b"sec-fetch-mode" in headers and b"sec-fetch-dest" not in headers
+        return (
+            rule is self.parts.tools.unknown and prefers_html(headers.get(b"accept")) and not half
+        )
 
     def _counted_size(self, rep: Representation, verdict: Verdict) -> int:
         small_below = self._small_below()

@@ -256,16 +256,8 @@ class RetryResponder:
 
 #: What the page's script writes by itself.
 _SCRIPTED = (
-    *(
-        "title_next",
-        "title_ready",
-        "title_place",
-        "title_started",
-        "expected_value",
-        "latest",
-        "next_visit",
-    ),
-    *("seconds", "minutes", "hours", "days"),
+    *("title_next", "title_ready", "title_place", "title_started"),
+    *("expected_value", "latest", "next_visit"),
 )
 #: "You are next" stands beside no longer wait than this, seconds.
 SOON_S = 90.0

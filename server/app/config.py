@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -309,4 +309,6 @@ def without_password(text: str) -> str:
         for pair in parts.query.split("&")
         for name in [pair.partition("=")[0]]
     )
-    return urlunsplit(parts._replace(netloc=place, query=query))
+    # `urlunsplit` would take two of the four slashes of `sqlite:////var/…`.
+    path = f"{parts.path}?{query}" if query else parts.path
+    return f"{parts.scheme}://{place}{path}"

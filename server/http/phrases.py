@@ -41,17 +41,14 @@ ENGLISH: Mapping[str, str] = {
     "latest": "very likely within {time}",
     "waited": "Waited so far",
     "progress": "Progress since you got your number",
-    "next_visit": "This page asks again in {time}.",
+    # Without a full stop: units end with one in some languages.
+    "next_visit": "This page asks again in {time}",
     "keep": "Keep this page open; it needs no JavaScript. Reloading it sooner does not help.",
     "elsewhere": "These mirrors start at once:",
     "title_started": "Your download has started",
     "lead_started": "{file} is being downloaded. You may close this page.",
     "check": "When it is complete, check it in its folder:",
     "return": "Closed it by mistake? Open the same link again in this browser: your place is kept.",
-    "seconds": "{n} s",
-    "minutes": "{n} min",
-    "hours": "{n} h",
-    "days": "{n} d",
     "files_all": "Release files",
     "files_sum": "Files: {n}, {size} in all. Choose a name to download it.",
     "name": "Name",
@@ -146,8 +143,13 @@ PROBLEMS_FOR_PEOPLE: Mapping[str, str] = {
 _LIST_MOST = 200
 #: Around what has a direction of its own (Unicode UAX 9, 2.3).
 _ISOLATE, _END = "\N{FIRST STRONG ISOLATE}", "\N{POP DIRECTIONAL ISOLATE}"
-#: Units of `split_duration` by their phrase.
-_UNITS = {"s": "seconds", "min": "minutes", "h": "hours", "d": "days"}
+#: Units of `split_duration` as CLDR names them.
+_UNITS = {
+    "s": "duration-second",
+    "min": "duration-minute",
+    "h": "duration-hour",
+    "d": "duration-day",
+}
 #: Languages that pages are written in, as gettext names them (`de`, `zh_TW`).
 LANGUAGES: tuple[str, ...] = ("en", *sorted(path.stem for path in _FOLDER.glob("*.po")))
 _BY_TAG: Mapping[str, str] = {name.lower().replace("_", "-"): name for name in LANGUAGES} | {
@@ -209,7 +211,7 @@ class Phrases:
         return _keep_together(f"{self.date(unix_s)}, {moment:%H:%M} UTC")
 
     def time(self, duration_s: float) -> str:
-        """A duration as this language writes it: 45 s, 14 min, 2 h 5 min."""
+        """A duration as this language writes it: 45 sec, 14 min, 2 hr 5 min."""
         return _duration(self.language, split_duration(duration_s))
 
 
@@ -243,8 +245,12 @@ def _number(language: str, value: int) -> str:
 
 @functools.lru_cache(4096)
 def _duration(language: str, parts: tuple[tuple[str, int], ...]) -> str:
-    phrases = _phrases(language)
-    return " ".join(_keep_together(phrases(_UNITS[unit], n=count)) for unit, count in parts)
+    from babel.units import format_unit
+
+    return " ".join(
+        _keep_together(format_unit(count, _UNITS[unit], "short", locale=_locale(language)))
+        for unit, count in parts
+    )
 
 
 @functools.cache

@@ -12,13 +12,20 @@
   const time = (seconds) => {
     const n = Math.max(0, Math.round(seconds));
     // A figure and its unit stay on one line.
-    const unit = (name, count) => fill(words[name], { n: count }).replaceAll(" ", "\u00a0");
-    if (n < 90) return unit("seconds", n);
+    const unit = (name, count) =>
+      new Intl.NumberFormat(document.documentElement.lang, {
+        style: "unit",
+        unit: name,
+        numberingSystem: "latn",
+      })
+        .format(count)
+        .replaceAll(" ", "\u00a0");
+    if (n < 90) return unit("second", n);
     const minutes = Math.round(n / 60);
-    if (minutes < 90) return unit("minutes", minutes);
+    if (minutes < 90) return unit("minute", minutes);
     const hours = Math.floor(minutes / 60);
-    if (hours >= 48) return unit("days", Math.round(hours / 24));
-    return minutes % 60 ? `${unit("hours", hours)} ${unit("minutes", minutes % 60)}` : unit("hours", hours);
+    if (hours >= 48) return unit("day", Math.round(hours / 24));
+    return minutes % 60 ? `${unit("hour", hours)} ${unit("minute", minutes % 60)}` : unit("hour", hours);
   };
   const show = (name, text) => {
     const node = at(name);
