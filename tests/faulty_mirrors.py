@@ -41,6 +41,8 @@ class Behaviour:
     busy_status: int = 503
     retry_after: str = "1"
     status: int | None = None
+    #: The Content-Range that goes with it.
+    told_range: str | None = None
     redirect: str | None = None
     chunked: bool = False
     no_length: bool = False
@@ -170,7 +172,8 @@ class Mirror:
         if told.redirect is not None:
             return self._send(sock, "302 Found", [("Location", told.redirect)], b"elsewhere")
         if told.status is not None:
-            return self._send(sock, f"{told.status} No", [], b"no")
+            told_range = [("Content-Range", told.told_range)] if told.told_range else []
+            return self._send(sock, f"{told.status} No", told_range, b"no")
         if told.ticket_first and "tidegate-ticket" not in fields:
             ticket = [("Retry-After", "0"), ("Tidegate-Ticket", "place-1"), ("Tidegate-Place", "1")]
             return self._send(sock, "503 Wait", ticket, b"wait")

@@ -47,6 +47,7 @@ from client.fetch.events import (
     Silent,
     Started,
     Tick,
+    Unfinished,
     Whole,
     WholeBegan,
     WholeEnded,
@@ -233,6 +234,12 @@ class Downloads(RuleBasedStateMachine):
         lane = self.pick(data)
         self.close(lane)
         self.hear(BrokeOff(lane, Break(served, brought, brought, crowded, permanent), "broke"))
+
+    @precondition(lambda self: self.open and not self.over and self.state.board is not None)
+    @rule(data=st.data())
+    def stands_again(self, data: st.DataObject) -> None:
+        if self.state.size_bytes >= UNKNOWN_SIZE and not self.state.whole:
+            self.hear(Unfinished(self.pick(data)))
 
     @precondition(lambda self: self.open and not self.over)
     @rule(data=st.data(), seconds=st.sampled_from([0.3, 1.0, 2.0, 40.0]), crowded=st.booleans())

@@ -74,6 +74,7 @@ def one(tmp_path: Path) -> Run:
         Behaviour(DATA, etag=None),
         Behaviour(DATA, ranges=False),
         Behaviour(DATA, chunked=True),
+        Behaviour(DATA, chunked=True, reset_after=200_000),
         Behaviour(DATA, no_length=True),
         Behaviour(DATA, close_each=True),
         Behaviour(DATA, interim=True),
@@ -88,6 +89,22 @@ def test_one_server_however_it_answers(one: Run, behaviour: Behaviour) -> None:
         result = one.get(mirror.url)
     assert one.right()
     assert result.size_bytes == len(DATA)
+
+
+def test_after_an_answer_without_a_size_broke_off_the_other_mirror_is_asked(one: Run) -> None:
+    """One that stood only after such an answer had begun was never asked, and nobody else."""
+    untold = Behaviour(DATA, chunked=True, reset_after=200_000)
+    with running(untold, Behaviour(DATA)) as (first, second):
+        one.get(first.url, second.url)
+    assert one.right()
+
+
+def test_a_mirror_that_refuses_what_it_has_is_left_out(one: Run) -> None:
+    """Its 416 named the size that all had told; the download began anew, four times, and failed."""
+    refusing = Behaviour(DATA, status=416, told_range=f"bytes */{len(DATA)}")
+    with running(refusing, Behaviour(DATA)) as (first, second):
+        one.get(first.url, second.url)
+    assert one.right()
 
 
 def test_an_empty_file_is_a_file(one: Run) -> None:

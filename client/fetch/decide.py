@@ -40,6 +40,7 @@ from client.fetch.events import (
     Silent,
     Started,
     Tick,
+    Unfinished,
     Vouched,
     Whole,
     WholeBegan,
@@ -84,6 +85,8 @@ def _decide(state: State, event: Event, now: float) -> list[Action]:
             return sampling.passed(state, event.lane, event.position, event.data)
         case WrongBytes():
             return faults.convict(state, state.mirrors[event.mirror], event.text)
+        case Unfinished():
+            return faults.unfinished(state, event.lane)
         case PiecesWrong():
             return ending.pieces_wrong(state, event)
         case Whole():

@@ -494,6 +494,10 @@ class Download:
             if connection is None or not connection.open or not connection.busy or worker.paused:
                 continue
             silent_s = now - connection.last_s
+            headless_s = now - connection.idle_s if connection.headless else 0.0
+            if headless_s > self.state.options.max_wait_s + self.state.options.timeout_s:
+                # A head that comes in drips is a wait, too.
+                silent_s = headless_s
             if self.joining is not None and self.joining.patient(worker):
                 if silent_s > self.joining.patience_s:
                     # It held the request for longer than we care to wait: ask the plain way.

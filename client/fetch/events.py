@@ -143,6 +143,12 @@ class ShortEnd(NamedTuple):
     size_bytes: int
 
 
+class Unfinished(NamedTuple):
+    """A connection stands again whose answer of untold length had broken off, and none runs."""
+
+    lane: int
+
+
 class PiecesWrong(NamedTuple):
     """Pieces (number, start, end) are wrong, and these mirrors are the culprits as far as known."""
 
@@ -206,6 +212,7 @@ Event = (
     | WholeBegan
     | WholeEnded
     | ShortEnd
+    | Unfinished
     | PiecesWrong
     | WrongBytes
     | Whole

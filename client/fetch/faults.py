@@ -71,6 +71,7 @@ _TELLING = (
 )
 _MOST_RESTARTS = 3
 EMPTY = "its copy is empty"
+REFUSES_PARTS = "it refuses a part of the file that it should have"
 OTHER_SIZE = "its copy has another size"
 Actions = list[Action]
 
@@ -249,6 +250,9 @@ def outside(state: State, event: OutsideFile) -> Actions:
         return _small(state)
     inside = event.start is not None and event.start < state.size_bytes
     another = event.start is not None and event.size_bytes not in (None, state.size_bytes)
+    if inside and event.size_bytes == state.size_bytes:
+        state.reasons.append((FailureReason.PROTOCOL, REFUSES_PARTS))
+        return drop(state, mirror, REFUSES_PARTS)
     return disagrees(state, mirror, event.size_bytes) if inside or another else []
 
 
@@ -422,6 +426,11 @@ def disagrees(state: State, mirror: Mirror, size: int | None) -> Actions:
         promised = f"where {state.size_bytes} are promised"
         return fail(state, Corrupt(f"{mirror.url.text} has {size} bytes {promised}"))
     return start_over(state, mirror, "the file has another size than before")
+
+
+def unfinished(state: State, lane: int) -> Actions:
+    """An answer of untold length broke off: nothing says whether the next is of the same file."""
+    return start_over(state, state.mirror_of(lane), "it broke off and had told no size")
 
 
 def start_over(state: State, mirror: Mirror, text: str) -> Actions:

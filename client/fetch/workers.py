@@ -22,6 +22,7 @@ from client.fetch.events import (
     Said,
     Sampled,
     ShortEnd,
+    Unfinished,
     WholeBegan,
     WholeEnded,
 )
@@ -170,7 +171,11 @@ class Worker:
             if not connection.busy and not board.done:
                 self.ask_all()
             return
-        if mirror.resting or state.size_bytes == UNKNOWN_SIZE:
+        if mirror.resting:
+            return
+        if state.size_bytes == UNKNOWN_SIZE:
+            if not self._first_asked:
+                self._ask_size(mirror)
             return
         most = 1 if self.one_at_a_time else _MOST_UNDER_WAY
         while connection.busy < most:
@@ -178,6 +183,13 @@ class Worker:
             if block is None:
                 return
             self._send(AnswerTaker(self, FileBytes(self, block), block.start, block.end))
+
+    def _ask_size(self, mirror: Mirror) -> None:
+        """The answers so far told no size; this one's may."""
+        if not mirror.answered:
+            self._ask_first()
+        elif not self.driver.state.whole:
+            self.driver.hear(Unfinished(self.lane))
 
     def _ask_first(self) -> None:
         self._first_asked = True

@@ -17,6 +17,8 @@ from client.net.network import Cancellable, Endpoint, Network, Transport
 from protocol.units import whole_number
 
 _HEAD_LIMIT = 64 << 10
+#: Answers like "103 Early Hints" before the one that counts.
+_MOST_INTERIM = 100
 
 
 class Taker(Protocol):
@@ -62,7 +64,10 @@ class Connection:
         #: How many answers came to requests that had been sent while another was under way.
         self.served_behind = 0
         self.open = False
+        #: When bytes came last that bring an answer forward; the extensions of a chunk do not.
         self.last_s = network.now()
+        #: Since when no answer has been under way but the one that is waited for.
+        self.idle_s = self.last_s
         self._network = network
         self._owner = owner
         self._tunnel = tunnel
@@ -72,6 +77,7 @@ class Connection:
         self._current: Taker | None = None
         self._current_behind = False
         self._head = bytearray()
+        self._interim = 0
         self._left: int | None = 0
         self._in_body = False
         self._parser: _Parser | None = None
@@ -89,7 +95,7 @@ class Connection:
         HEAD, so a Content-Length announces nothing."""
         assert self._transport is not None
         if not self.busy:
-            self.last_s = self._network.now()
+            self.last_s = self.idle_s = self._network.now()
         self._waiting.append(_SentRequest(taker, self.busy > 0, bodiless))
         self._transport.write(request)
 
@@ -114,6 +120,11 @@ class Connection:
     def unheard(self) -> bool:
         """Whether nothing of the next answer has come, to a request sent behind another."""
         return self._current is None and bool(self._waiting) and self._waiting[0].behind
+
+    @property
+    def headless(self) -> bool:
+        """Whether the next thing to come is an answer's head."""
+        return self._current is None and bool(self._waiting)
 
     @property
     def closing(self) -> bool:
@@ -198,7 +209,8 @@ class Connection:
         self._owner.closed(text, permanent, crowded)
 
     def received(self, data: memoryview) -> None:
-        self.last_s = self._network.now()
+        if self._parser is None:
+            self.last_s = self._network.now()
         if self._tunnel is not None and not self.open:
             self._tunnelled(data)
             return
@@ -242,7 +254,11 @@ class Connection:
             self._nonsense("the answer is not HTTP")
             return data[:0]
         if reader.status < 200:
+            self._interim += 1
+            if self._interim > _MOST_INTERIM:
+                self._nonsense("it announces answers without end")
             return rest
+        self._interim = 0
         if self._waiting and self._waiting[0].bodiless:
             reader.chunked, reader.length = False, 0
         if reader.chunked:
@@ -266,6 +282,7 @@ class Connection:
         asked = self._waiting.popleft()
         self._current, self._current_behind = asked.taker, asked.behind
         self._closing = not reader.keep_alive
+        self.last_s = self._network.now()
         self._in_body = True
         self._left = reader.length
         current, status = self._current, reader.status
@@ -276,12 +293,14 @@ class Connection:
             self.finish()
 
     def chunk(self, data: bytes) -> None:
+        self.last_s = self._network.now()
         self._give(memoryview(data))
 
     def finish(self) -> None:
         """The current answer is complete."""
         current, self._current = self._current, None
         self._in_body = False
+        self.idle_s = self._network.now()
         self.served += 1
         self.served_behind += self._current_behind
         if current is not None:
@@ -350,9 +369,16 @@ class _Parser:
         self.status = self._parser.get_status_code()
         self.keep_alive = self._parser.should_keep_alive()
         fields = Fields(self.fields)
-        coding = (fields.get("transfer-encoding") or "").lower()
-        self.chunked = "chunked" in coding
+        codings = [one.strip().lower() for one in fields.all("transfer-encoding")]
+        self.chunked = codings == ["chunked"]
         told = (fields.get("content-length") or "").strip()
+        packed = codings not in ([], ["chunked"], ["identity"])
+        if packed or (told and whole_number(told) is None):
+            # Bytes of which it is not known what they are, or when they are all there.
+            self.status = 0
+            if self.live:
+                self._connection._nonsense("the answer is not HTTP")
+            return
         if self.status in (204, 304):
             self.length = 0
         else:

@@ -67,8 +67,9 @@ class RequestBuilder:
         """Where to connect, and through what tunnel (TLS name, authority, login line)."""
         proxy = self.proxy(url)
         if proxy is None:
-            return Endpoint(url.host, url.port, url.host if url.scheme == "https" else None), None
-        secure = proxy.host if proxy.scheme == "https" else None
+            tls_name = url.bare_host if url.scheme == "https" else None
+            return Endpoint(url.host, url.port, tls_name), None
+        secure = proxy.bare_host if proxy.scheme == "https" else None
         endpoint = Endpoint(proxy.host, proxy.port, secure)
         if url.scheme != "https":
             return endpoint, None

@@ -23,7 +23,10 @@ class BadUrl(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An absolute http or https URL without fragment; `text` never shows a password."""
+    """An absolute http or https URL without fragment; `text` never shows a password.
+
+    The zone of an IPv6 address stands in `host` after a percent sign, as systems want it.
+    """
 
     scheme: str
     host: str
@@ -34,14 +37,24 @@ class Url:
 
     @property
     def authority(self) -> str:
-        """Host and, unless it is the usual one, port: the Host field."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        usual = 443 if self.scheme == "https" else 80
-        return host if self.port == usual else f"{host}:{self.port}"
+        """Host and, unless it is the usual one, port: the Host field. No zone: it means something
+        on this machine only (RFC 6874, 4)."""
+        return self._place(self.bare_host)
+
+    @property
+    def bare_host(self) -> str:
+        """The host without a zone: what a certificate names."""
+        return self.host.partition("%")[0] if ":" in self.host else self.host
 
     @property
     def text(self) -> str:
-        return f"{self.scheme}://{self.authority}{self.target}"
+        host = self.host.replace("%", "%25") if ":" in self.host else self.host
+        return f"{self.scheme}://{self._place(host)}{self.target}"
+
+    def _place(self, host: str) -> str:
+        host = f"[{host}]" if ":" in host else host
+        usual = 443 if self.scheme == "https" else 80
+        return host if self.port == usual else f"{host}:{self.port}"
 
     @property
     def origin(self) -> tuple[str, str, int]:
@@ -91,6 +104,8 @@ def parse(text: str) -> Url:
             raise BadUrl(f"{text!r} has an impossible host name") from None
     if not _HOST.fullmatch(host):
         raise BadUrl(f"{text!r} has an impossible host name")
+    if ":" in host:
+        host = host.replace("%25", "%", 1)
     target = parts.path or "/"
     if parts.query:
         target += "?" + parts.query

@@ -9,6 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from client.net.answers import Fields, read
+from client.net.http import Connection
+from client.net.network import Cancellable, Endpoint, Receiver
+from client.net.request_builder import RequestBuilder
 from client.net.retry import Failed, Refused, RetryAfter
 from client.net.urls import BadUrl, disposition_name, parse
 from server.files.paths import split_path
@@ -51,6 +54,17 @@ def test_honest_hosts_are_taken(host: str) -> None:
     assert parse(f"http://{host}/file").host
 
 
+def test_the_zone_of_an_address_is_for_this_machine_alone() -> None:
+    """It was looked up as "25eth0", and told to the server."""
+    for text in ("https://[fe80::1%25eth0]:8080/x", "https://[fe80::1%eth0]:8080/x"):
+        url = parse(text)
+        assert url.host == "fe80::1%eth0"
+        assert url.authority == "[fe80::1]:8080"
+        assert url.join("y").host == url.host
+        assert url.text == "https://[fe80::1%25eth0]:8080/x"
+        assert RequestBuilder({}).route(url)[0] == Endpoint("fe80::1%eth0", 8080, "fe80::1")
+
+
 @given(st.text(st.sampled_from("%% a4Fgé.~+;=\x7f"), max_size=12))
 @example("100% x")
 @example("100%")
@@ -85,3 +99,98 @@ def test_names_that_windows_or_a_shell_would_take_for_more() -> None:
     wanted = {"CON": "_CON", "nul.txt": "_nul.txt", "-rf": "rf", "a.txt. ": "a.txt", ". .": None}
     for name, safe in wanted.items():
         assert disposition_name(f'attachment; filename="{name}"') == safe
+
+
+class _Wire:
+    """Network, transport, owner and taker of one connection, on a clock of its own."""
+
+    rtt_s = 0.01
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.body_bytes = 0
+        self.ended = False
+        self.fault: str | None = None
+        self.connection = Connection(self, Endpoint("h", 80), self, 10.0)  # type: ignore[arg-type]
+        self.connection.connected(self)  # type: ignore[arg-type]
+        self.connection.send(b"GET / HTTP/1.1\r\n\r\n", self)  # type: ignore[arg-type]
+
+    def feed(self, data: bytes) -> None:
+        self.now_s += 1.0
+        self.connection.received(memoryview(data))
+
+    def now(self) -> float:
+        return self.now_s
+
+    def connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> Cancellable:
+        return self  # type: ignore[return-value]
+
+    def write(self, data: bytes) -> None: ...
+    def abort(self) -> None: ...
+    def cancel(self) -> None: ...
+    def expect(self, count: int) -> None: ...
+    def opened(self, rtt_s: float) -> None: ...
+    def closed(self, text: str, permanent: bool, crowded: bool) -> None: ...
+    def head(self, status: int, fields: Fields) -> None: ...
+
+    def body(self, data: memoryview) -> None:
+        self.body_bytes += len(data)
+
+    def end(self) -> None:
+        self.ended = True
+
+    def lost(self, text: str, permanent: bool) -> None:
+        self.fault = text
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "Content-Length: 1000000000000000000",
+        "Content-Length: 12345678901234567890123",
+        "Transfer-Encoding: gzip, chunked",
+        "Transfer-Encoding: gzip",
+        "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked",
+        "Transfer-Encoding: chunked, chunked",
+    ],
+)
+def test_a_body_whose_end_nobody_can_tell_is_none(field: str) -> None:
+    """A length of 19 digits was taken for none, so an answer that broke off was the file; of a
+    packed transfer the packed bytes were."""
+    wire = _Wire()
+    wire.feed(f"HTTP/1.1 200 OK\r\n{field}\r\n\r\n".encode() + b"5\r\nhello\r\n0\r\n\r\n")
+    wire.connection.lost("the connection was closed", False)
+    assert wire.fault == "the answer is not HTTP"
+    assert (wire.body_bytes, wire.ended) == (0, False)
+
+
+def test_answers_that_are_announced_for_ever_end() -> None:
+    """A server that went on with 103 kept its client busy without end."""
+    wire = _Wire()
+    for _ in range(20):
+        wire.feed(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 10)
+    assert wire.fault == "it announces answers without end"
+    honest = _Wire()
+    honest.feed(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 3)
+    honest.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    assert (honest.body_bytes, honest.ended, honest.fault) == (2, True, None)
+
+
+@pytest.mark.parametrize(("opening", "drip"), [(b"5;", b"x" * 100), (b"0\r\n", b"Z: z\r\n")])
+def test_what_stands_around_chunks_is_no_sign_of_life(opening: bytes, drip: bytes) -> None:
+    """An extension or trailer without end kept a download waiting for ever."""
+    wire = _Wire()
+    wire.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n" + opening)
+    alive_s = wire.connection.last_s
+    for _ in range(5):
+        wire.feed(drip)
+    assert (wire.connection.last_s, wire.body_bytes, wire.fault) == (alive_s, 5, None)
+    assert not wire.ended
+
+
+def test_a_head_in_drips_is_seen_to_be_one() -> None:
+    wire = _Wire()
+    for byte in b"HTTP/1.1 200 OK\r\nX: y":
+        wire.feed(bytes([byte]))
+    assert wire.connection.headless
+    assert wire.connection.idle_s == 0.0
