@@ -16,6 +16,7 @@ from tuf.api.exceptions import DownloadError
 from client.mirror.fetching import HttpTransport
 from client.mirror.problem import MirrorProblem, named
 from client.mirror.transport import TooSlow
+from tests.faulty_mirrors import Behaviour, certificate, running
 
 Script = Callable[[BaseHTTPRequestHandler], None]
 
@@ -169,6 +170,20 @@ def brought(tmp_path: Path, script: Script, length: int, content: bytes) -> bool
 def test_a_file_is_brought(tmp_path: Path) -> None:
     content = bytes(range(256)) * 500
     assert brought(tmp_path, lambda h: answer(h, body=content), len(content), content)
+
+
+def test_a_certificate_of_the_operator_s_own_is_believed_for_answers_and_files(
+    tmp_path: Path,
+) -> None:
+    content, own = bytes(range(256)) * 500, certificate(tmp_path)
+    digest = hashlib.sha256(content).hexdigest()
+    with running(Behaviour(content, tls=own)) as (origin,):
+        with pytest.raises(DownloadError, match="certificate is not trusted"):
+            HttpTransport(tmp_path / "data").request("GET", origin.url)
+        transport = HttpTransport(tmp_path / "data", ca_file=str(own))
+        assert transport.request("GET", origin.url).body == content
+        transport.download(origin.url, tmp_path / "got", len(content), digest)
+    assert (tmp_path / "got").read_bytes() == content
 
 
 def test_a_file_that_drips_is_left_and_gone_on_with_later(tmp_path: Path) -> None:

@@ -55,7 +55,12 @@ class AdminGroup(click.Group):
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="A file that holds the API token; other users cannot read it in the list of processes.",
 )
-@click.option("--ca", type=click.Path(exists=True), help="Certificates to trust (PEM).")
+@click.option(
+    "--ca",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Certificates (PEM) to trust besides the system's.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what the API answers.")
 @click.pass_context
 def admin(

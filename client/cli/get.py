@@ -77,7 +77,12 @@ def _headers(
 @click.option("--limit-rate", type=_Unit("rate"), help="Limit the rate: 2MB/s, 10Mbit.")
 @click.option("-H", "--header", "headers", multiple=True, callback=_headers, help="NAME: VALUE.")
 @click.option("--pass", "pass_token", help="A priority pass given by the operator.")
-@click.option("--ca", metavar="FILE", help="Certificates (PEM) to trust besides the system's.")
+@click.option(
+    "--ca",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Certificates (PEM) to trust besides the system's.",
+)
 @click.option(
     "--insecure", is_flag=True, help="Accept any certificate. The digest is still checked."
 )

@@ -58,6 +58,12 @@ def _stop(*_: object) -> NoReturn:
     help="Read every file in each round, even if its timestamp is unchanged.",
 )
 @click.option("--pass", "pass_token", help="A priority pass given by the origin's operator.")
+@click.option(
+    "--ca",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Certificates (PEM) to trust besides the system's.",
+)
 @click.option("--multicast", is_flag=True, help="Join multicast when the origin offers it.")
 @click.option("--multicast-interface", metavar="ADDR", help="Address of the interface to join on.")
 @click.option(
@@ -88,6 +94,7 @@ def follow(
     replace: bool,
     paranoid: bool,
     pass_token: str | None,
+    ca: str | None,
     multicast: bool,
     multicast_interface: str | None,
     relay: Path | None,
@@ -133,6 +140,7 @@ def follow(
         multicast=multicast,
         multicast_interface=multicast_interface,
         pass_token=pass_token,
+        ca_file=ca,
     )
     follower = Follower(place, settings, transport, time.time)
     reporting = None

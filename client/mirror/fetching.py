@@ -15,7 +15,7 @@ from client.net import errors as failures
 from client.net.answers import Reply
 from client.net.client import HttpClient
 from client.net.retry import RetryPolicy
-from client.net.sockets import run_blocking
+from client.net.sockets import CertificateTrust, run_blocking
 
 if TYPE_CHECKING:
     from client.fetch.options import Result
@@ -34,7 +34,7 @@ class HttpTransport:
     a transmission the server offers, `pass_token` is a priority pass. `sleep` waits, `clock`
     never jumps. A server that queues is waited for as it says, for an
     hour at most; one that gives no sign of life for `gone_s` seconds is given up. A login may stand
-    in the URL.
+    in the URL. `ca_file` holds certificates (PEM) that are believed beside those of the system.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class HttpTransport:
         multicast: bool = False,
         multicast_interface: str | None = None,
         pass_token: str | None = None,
+        ca_file: str | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         pace_window_s: float = _PACE_WINDOW_S,
@@ -55,8 +56,10 @@ class HttpTransport:
         self._multicast = multicast
         self._multicast_interface = multicast_interface
         self._pass_token = pass_token
+        self._ca_file = ca_file
         self._client = HttpClient(
             agent="tidegate-mirror",
+            trust=CertificateTrust(ca_file),
             pass_token=pass_token,
             manners=RetryPolicy(max_wait_s=_LONGEST_WAIT_S),
             sleep=sleep,
@@ -97,6 +100,7 @@ class HttpTransport:
             multicast_interface=self._multicast_interface,
             data_folder=self._data_folder,
             pass_token=self._pass_token,
+            ca_file=self._ca_file,
         )
         # Told the length, it takes no byte more from anybody, whatever he announces.
         signed = Metalink(path.name, length_bytes, digest, None, ())
