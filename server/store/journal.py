@@ -14,7 +14,7 @@ import msgspec
 from sqlalchemy import (
     JSON,
     ColumnElement,
-    Executable,
+    Insert,
     Select,
     Text,
     and_,
@@ -29,6 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from policies.contract import ELSEWHERE, TicketRow, TicketState
 from server.store.models import Counter, TicketRecord
@@ -79,13 +80,22 @@ def _insert_of(dialect: str) -> type[sqlite.Insert] | type[postgresql.Insert]:
 
 
 @functools.cache
-def _upsert(dialect: str) -> Executable:
+def _upsert(dialect: str) -> Insert:
     # Building it costs more than writing a few rows with it.
     statement = _insert_of(dialect)(TicketRecord.__table__)  # type: ignore[arg-type]
     if dialect == "postgresql":
         statement = statement.from_select(_COLUMNS, _rows_of_json())
     changed = {name: statement.excluded[name] for name in _CHANGING}
     return statement.on_conflict_do_update(index_elements=[TicketRecord.number], set_=changed)
+
+
+@functools.cache
+def _upsert_text() -> str:
+    """The same for SQLite's driver, which takes rows as they are."""
+    compiled = _upsert("sqlite").compile(dialect=sqlite.dialect())
+    assert isinstance(compiled, SQLCompiler)
+    assert compiled.positiontup == list(_COLUMNS)
+    return compiled.string
 
 
 def _rows_of_json() -> Select[Any]:
@@ -105,12 +115,12 @@ def write_tickets(session: Session, rows: Iterable[TicketRow]) -> None:
         return
     # The rows are parameters: with their values in the statement itself its compiling costs
     # ten times the writing.
+    if session.get_bind().dialect.name != "postgresql":
+        session.connection().exec_driver_sql(_upsert_text(), list(latest.values()))
+        return
     parameters = [dict(zip(_COLUMNS, row, strict=True)) for row in latest.values()]
-    dialect = session.get_bind().dialect.name
-    values: Any = parameters
-    if dialect == "postgresql":
-        values = {"rows": msgspec.json.encode(parameters).decode()}
-    session.connection().execute(_upsert(dialect), values)
+    rows_of_json = {"rows": msgspec.json.encode(parameters).decode()}
+    session.connection().execute(_upsert("postgresql"), rows_of_json)
 
 
 def reserve_numbers(session: Session, below: int) -> None:
