@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -693,6 +694,23 @@ def test_a_download_begins_while_its_ticket_is_on_its_way_to_the_journal() -> No
     again.transfer.finish()
     after.wait(1)
     assert after.ask("192.0.2.1", token=first.token).connection.status == 403
+
+
+def test_a_poll_is_told_the_token_that_it_shows_although_two_clocks_differ_each_time() -> None:
+    """Signed anew each time it cost twice as much, and was proven anew at the next visit."""
+    house = House(early_polls_free=100)
+    jitter = itertools.cycle((0.0, 3e-7, -5e-7, 1e-3))
+    house.gate.parts.wall = lambda: house.clock.seconds() + 1e9 + next(jitter)
+    assert house.ask("192.0.2.1").started
+    token = house.ask("192.0.2.2").token
+    for _ in range(8):
+        house.clock.advance(0.1)
+        poll = house.ask("192.0.2.2", token=token)
+        assert poll.connection.status == 503
+        assert poll.token == token
+    # What it says of the wish has changed: it is another one.
+    again = house.ask("192.0.2.2", token=token, tidegate_remaining="1000")
+    assert again.token != token
 
 
 def test_the_last_bytes_wait_until_the_journal_has_the_ticket_as_used() -> None:
