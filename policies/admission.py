@@ -590,7 +590,7 @@ class HookedAdmission:
         self._call_forward(now)
         self._grow(now)
         late_s = (1.0 - _LATE_PART) * self.settings.ticket_ttl_s
-        self._late = sum(1 for _ in islice(queue.running_out(now, now + late_s), _MOST_LATE))
+        self._late = min(_MOST_LATE, queue.count_running_out(now, now + late_s))
         self._fill_ready(now)
         pause, resume = self.policy.preempt(now)
         for lease in self._untold.intersection(resume) if self._untold else ():

@@ -271,6 +271,15 @@ class Terms(msgspec.Struct, frozen=True, array_like=True, tag="terms"):
     settings: bytes = b""
 
 
+class Proofs(msgspec.Struct, frozen=True, array_like=True, tag="proofs"):
+    """For a machine that passes on requests of its admin page: who may send a large body.
+
+    SHA-256, in hexadecimal digits, of every API token and login that holds; None: it is not known.
+    """
+
+    digests: tuple[str, ...] | None
+
+
 class Respond(msgspec.Struct, frozen=True, array_like=True, tag="respond"):
     """Answer the request whole."""
 
@@ -389,6 +398,7 @@ FromNode = (
 FromLeader = (
     Welcome
     | Terms
+    | Proofs
     | Respond
     | Allow
     | Begin

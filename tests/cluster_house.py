@@ -161,6 +161,7 @@ class Home:
         self.house = house
         self.digest: FileDigests | None = None
         self.routed: list[Request] = []
+        self.held: frozenset[str] | None = None
 
     def enter(
         self, request: Request, rep: Representation, plan: BodyPlan, start: StartBody
@@ -175,6 +176,9 @@ class Home:
 
     def administer(self, request: Request) -> None:
         request.respond(200, [], b"administered")
+
+    def proofs(self) -> frozenset[str] | None:
+        return self.held
 
     def register(self, request: Request, rep: Representation) -> None:
         if not self.house.gate.reception.register(request, rep):

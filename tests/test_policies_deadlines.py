@@ -30,6 +30,7 @@ def test_deadlines_move_and_each_comes_once(
         assert deadlines.next() == (finite[0][0] if finite else None)
         between = {number for at, number in finite if low <= at <= high}
         assert set(deadlines.between(low, high)) == between
+        assert deadlines.count(low, high) == len(between)
     due = [number for at, number in finite if at <= low] if steps else []
     assert deadlines.take_due(low) == due
     assert deadlines.take_due(low) == []

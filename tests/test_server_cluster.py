@@ -25,6 +25,8 @@ from protocol.cluster import (
 )
 from protocol.manifest import FileDigests
 from protocol.ticket import Pass
+from server.accounts.accounts import digest
+from server.accounts.proofs import shows_one_of
 from server.admission.actions import QueueActions
 from server.admission.rules import Rule
 from server.cluster.link import Link
@@ -226,6 +228,38 @@ def test_an_admin_page_without_a_leader_is_answered_by_its_own_machine() -> None
     join(clock, house.leader, relay)
     house.wait(3)
     assert len(unled) == 3  # the next leader has it
+    relay.stop()
+
+
+def test_a_machine_that_passes_on_its_admin_page_knows_who_may_send_much() -> None:
+    """Strangers at a machine that does not lead could hold all large bodies."""
+    house = FleetHouse(slots=2)
+    relay = RemoteAdmission(house.clock, "m/admin", 1, Outlet(), small_below_bytes=0, serves=False)
+    relay.begin()
+    join(house.clock, house.leader, relay)
+    own = {b"cookie": b"a=b; tidegate-admin=ident.signature"}
+    token = {b"authorization": b"bearer  tg-one"}
+
+    def may() -> list[bool]:
+        house.wait(0.5)
+        return [shows_one_of(fields, relay.proofs) for fields in (own, token, {})]
+
+    assert may() == [True, True, True]  # its pages are not loaded: nobody knows
+    house.home.held = frozenset({digest("ident")})
+    assert may() == [True, False, False]
+    house.home.held = frozenset({digest("ident"), digest("tg-one")})
+    assert may() == [True, True, False]
+    house.home.held = frozenset()
+    assert may() == [False, False, False]
+    # More than a frame should have: their number alone is bounded.
+    house.home.held = frozenset(digest(str(n)) for n in range(1_001))
+    assert may() == [True, True, True]
+    house.home.held = frozenset({digest("tg-one")})
+    assert may() == [False, True, False]
+    house.lead()
+    house.home.held = None
+    join(house.clock, house.leader, relay)
+    assert may() == [True, True, True]
     relay.stop()
 
 

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from bench.attacks.simulated import SHARE
 from bench.shared import namespaces
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside, run, shape
@@ -63,6 +64,8 @@ class LiveAttacker:
 ATTACKERS = {
     attacker.title: attacker
     for attacker in (
+        # What a whole network of strangers is given, in the hands of as many honest people.
+        LiveAttacker(SHARE.title, lambda n: f"10.102.{n}.1", SHARE.names, 1, 20.0, 100),
         LiveAttacker("one IPv4", lambda n: "203.0.113.7", 1, 1000, 20.0, 100),
         LiveAttacker("one /48", lambda n: f"2001:db8:bad:{n:x}::1", 65_536, 1, 60.0, 300),
         LiveAttacker("ten addresses", lambda n: f"10.100.{n}.1", 10, 1000, 60.0, 300),

@@ -183,6 +183,8 @@ class LiveCells:
                 for manner in _LIVE_MANNERS if title else ("calm",):
                     if manner == "half" and policy != _DEFAULT_POLICY:
                         continue
+                    if manner != "real" and title == SHARE.title:
+                        continue
                     name = f"live/{policy}/{title}/{manner}" if title else f"live/{policy}/calm"
 
                     def one(title: str = title, manner: str = manner) -> list[Cost]:

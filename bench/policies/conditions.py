@@ -14,6 +14,7 @@ from typing import Any
 
 from loadtest.workloads import (
     MB,
+    RELEASE_DAY,
     File,
     ReleaseDay,
     Visitor,
@@ -146,10 +147,10 @@ def impatient(seed: int) -> Workload:
     return release_artefacts(seed, abandon=True, shape=replace(_RUSH, patience_s=30.0))
 
 
-def one_address(seed: int, people: int = 500) -> Workload:
+def one_address(seed: int, people: int = 500, shape: ReleaseDay = RELEASE_DAY) -> Workload:
     """A release day. Every other visitor, up to so many, comes from behind one address, where a
     cookie tells it from the rest; all others from a network of their own."""
-    workload = make_workload("release-artefacts", seed)
+    workload = release_artefacts(seed, shape=shape)
     visitors = []
     for number, visitor in enumerate(workload.visitors):
         address = f"172.{16 + number // 250}.{number % 250}.1"

@@ -415,6 +415,10 @@ class TicketQueue:
         for number in self._deadlines.between(low_s, high_s):
             yield self.table.rows[number]
 
+    def count_running_out(self, low_s: float, high_s: float) -> int:
+        """How many those are; it costs the same however many."""
+        return self._deadlines.count(low_s, high_s)
+
     def _leave(self, row: int) -> None:
         table = self.table
         self._take(row)

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from itsdangerous import BadSignature, Signer
@@ -83,6 +83,10 @@ class Logins:
         for session in list(self.by_key.values()):
             if session.user == user:
                 self.end(session)
+
+    def live(self, now: float) -> Iterator[str]:
+        """The keys of the sessions that hold."""
+        return (key for key, session in self.by_key.items() if not _over(session, now))
 
     def sweep(self, now: float) -> None:
         for session in [s for s in self.by_key.values() if _over(s, now)]:

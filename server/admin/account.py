@@ -21,8 +21,9 @@ from server.accounts.accounts import (
     new_totp_secret,
     totp_uri,
 )
+from server.accounts.proofs import COOKIE
 from server.accounts.sessions import LIFETIME_S
-from server.admin.app import COOKIE, VISITOR, ZONE, HandlerCall, cookie
+from server.admin.app import VISITOR, ZONE, HandlerCall, cookie
 from server.admin.render import zone_of
 from server.admin.router import Operations, PageRoutes
 from server.admin.shapes import SerialPath, Shape, Text

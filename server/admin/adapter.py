@@ -49,10 +49,6 @@ class AdminHandler:
             lambda failure: log.failure("an answer could not be written", failure=failure)
         )
 
-    def knows(self, fields: Mapping[bytes, bytes]) -> bool:
-        """Whether a request with these header fields comes with a login or an API token."""
-        return self._admin.knows(_text(fields))
-
     def _write(self, answer: Answer, request: Request) -> None:
         fields = [(name.encode(), value.encode()) for name, value in answer.headers]
         if answer.follow is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import zoneinfo
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from protocol.errors import ProtocolError
 from server.accounts.accounts import Accounts, Scope
 from server.accounts.password_reset import Reset, forget_reset, read_reset
+from server.accounts.proofs import COOKIE, api_token
 from server.accounts.sessions import LoginBrake, Logins
 from server.admin.previews import Previews
 from server.admin.render import zone_of
@@ -34,7 +35,6 @@ from server.control.server import Server
 from server.files.pages import Pages
 from server.http.cookies import set_cookie
 
-COOKIE = "tidegate-admin"
 VISITOR = "tidegate-visitor"
 ZONE = "tidegate-zone"
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -178,18 +178,16 @@ class Admin:
             raise NotStored([pair for pair in found.headers if pair[0] == "set-cookie"])
         return found
 
-    def knows(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request with these header fields comes with a login or an API token."""
-        call = Call("", "", self.server.now(), headers=headers)
-        try:
-            return self._identified(call).who is not None
-        except Problem:
-            return False
+    def proofs(self) -> frozenset[str]:
+        """The digests of all API tokens and logins that hold, see `server.accounts.proofs`."""
+        now, tokens = self.server.now(), self.accounts.tokens
+        held = {key for key, one in tokens.items() if self.accounts.scopes_of(one, now) is not None}
+        return frozenset(held.union(self.sessions.live(now)))
 
     def _identified(self, call: Call) -> Call:
-        bearer = call.headers.get("authorization", "")
-        if bearer[:7].lower() == "bearer ":
-            token = self.accounts.by_token(bearer[7:].strip(), call.now)
+        secret = api_token(call.headers.get("authorization", ""))
+        if secret is not None:
+            token = self.accounts.by_token(secret, call.now)
             if token is None:
                 raise _unauthorized("This API token is unknown or has expired.")
             owner = self.accounts.users[token.owner]

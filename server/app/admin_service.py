@@ -6,7 +6,7 @@ import functools
 import importlib
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from server.accounts.accounts import OpenedAccounts, open_accounts
+from server.accounts.proofs import shows_one_of
 from server.accounts.stored import StoredAccounts
 from server.admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES, AdminHandler
 from server.admission.actions import QueueActions
@@ -163,16 +164,19 @@ class AdminService:
             return
         self.open_accounts()
         proxies = TrustedProxies(self._config.trusted_proxies, self._config.proxy_header)
-        bodies = LargeBodies(SMALL_BODY_BYTES, LARGE_BODIES, self._knows)
+        bodies = LargeBodies(
+            SMALL_BODY_BYTES, LARGE_BODIES, lambda fields: shows_one_of(fields, self.proofs())
+        )
         self.factory = HttpFactory(
             self.answer, self._reactor, limits=LIMITS, proxies=proxies, large_bodies=bodies
         )
         front = Front(self._reactor, self.factory, known=False)
         self.listener = open_admin(front, place, self._tls, self._opened)
 
-    def _knows(self, fields: Mapping[bytes, bytes]) -> bool:
-        # Who has logged in before a restart is known once the pages are loaded.
-        return self._handler is None or self._handler.knows(fields)
+    def proofs(self) -> frozenset[str] | None:
+        """What shows that a request is of somebody who may use the pages, see
+        `server.accounts.proofs`; None until the pages are loaded, with the logins of before."""
+        return self._admin.proofs() if self._admin is not None else None
 
     def answer(self, request: Request) -> None:
         """Answer a request to the admin page, here or at another machine."""

@@ -136,10 +136,17 @@ def _fault(nodes: Nodes, plan: FleetPlan, now: float) -> str:
 class LeaderHome:
     """What a server does for its nodes' requests: the same as for its own."""
 
-    def __init__(self, site: Site, gate: Gate, administer: Callable[[Request], None]) -> None:
+    def __init__(
+        self,
+        site: Site,
+        gate: Gate,
+        administer: Callable[[Request], None],
+        proofs: Callable[[], frozenset[str] | None],
+    ) -> None:
         self._site = site
         self._gate = gate
         self._administer = administer
+        self._proofs = proofs
         self._book: RuleBook | None = None
         self._rules = b"[]"
 
@@ -156,6 +163,10 @@ class LeaderHome:
     def administer(self, request: Request) -> None:
         """See `leader.Home`."""
         self._administer(request)
+
+    def proofs(self) -> frozenset[str] | None:
+        """See `leader.Home`."""
+        return self._proofs()
 
     def register(self, request: Request, rep: Representation) -> None:
         """See `leader.Home`."""

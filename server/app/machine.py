@@ -20,6 +20,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from protocol.cluster import FromLeader, FromNode, decode_from_leader, decode_from_node
+from server.accounts.proofs import shows_one_of
 from server.admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES
 from server.app.config import CannotStart, LoadedConfig
 from server.app.fleet import ClusterSeat, FleetPlan
@@ -328,8 +329,9 @@ class Machine:
 
     def _listen_for_admin(self, config: ServerConfig, relay: RemoteAdmission) -> None:
         proxies = TrustedProxies(config.trusted_proxies, config.proxy_header)
-        # Who has logged in only the leader knows; the number of large forms is bounded here too.
-        bodies = LargeBodies(SMALL_BODY_BYTES, LARGE_BODIES, lambda _: True)
+        bodies = LargeBodies(
+            SMALL_BODY_BYTES, LARGE_BODIES, lambda fields: shows_one_of(fields, relay.proofs)
+        )
         self._admin_http = HttpFactory(
             relay.administer, self._reactor, limits=LIMITS, proxies=proxies, large_bodies=bodies
         )

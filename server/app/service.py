@@ -281,7 +281,12 @@ class Service:
             )
             self.leader = Leader(
                 reactor,
-                LeaderHome(site, gate, lambda request: self.admin.answer(request)),
+                LeaderHome(
+                    site,
+                    gate,
+                    lambda request: self.admin.answer(request),
+                    lambda: self.admin.proofs(),
+                ),
                 self.nodes,
                 self.factory.proxies,
                 epoch=fleet.epoch,

@@ -119,6 +119,10 @@ class _Home:
         """See `leader.Home`."""
         no_leader(request)
 
+    def proofs(self) -> frozenset[str] | None:
+        """See `leader.Home`."""
+        return None
+
     def register(self, request: Request, rep: Representation) -> None:
         """See `leader.Home`."""
         no_leader(request)

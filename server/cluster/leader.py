@@ -42,6 +42,7 @@ from protocol.cluster import (
     Parting,
     Pause,
     Progress,
+    Proofs,
     Register,
     Respond,
     Resume,
@@ -78,6 +79,8 @@ GATHER_S = 2.0
 _LOOK_S = 0.02
 #: Nodes are told so many networks that are blocked; of more they have every request judged.
 _MOST_BLOCKED = 1_000
+#: Machines are told so many logins and API tokens; with more, everybody may be one of them.
+_MOST_PROOFS = 1_000
 _MOST_SENT_AWAY = 1_000
 #: A machine that was lost has its share of the slots for so long, seconds: its downloads are
 #: resumed, or it is only started anew.
@@ -99,6 +102,10 @@ class Home(Protocol):
 
     def administer(self, request: Request) -> None:
         """Answer a request that came to another machine's admin page."""
+        ...
+
+    def proofs(self) -> frozenset[str] | None:
+        """Digests of the logins and API tokens that hold; None while they are not known."""
         ...
 
     def register(self, request: Request, rep: Representation) -> None:
@@ -368,6 +375,7 @@ class Node:
     #: When it told its progress last.
     told_s: float = 0.0
     terms: Terms | None = None
+    proofs: Proofs | None = None
 
     def send(self, message: FromLeader) -> None:
         """Tell the node."""
@@ -760,12 +768,22 @@ class Leader:
                 # A candidate hears something at every tick: silence is its witness.
                 node.untold_s = _AGAIN_S
                 self._tell_node(node)
+                self._tell_proofs(node)
             if node.silent_s >= SILENT_S:
                 _log.error("Node {name} says nothing; its connection is cut.", name=node.name)
                 node.link.drop()
         self._serve_with_machines()
         for node in self.nodes:
             self._tell_node(node)
+
+    def _tell_proofs(self, node: Node) -> None:
+        proofs = self._home.proofs()
+        if proofs is not None and len(proofs) > _MOST_PROOFS:
+            proofs = None
+        told = Proofs(None if proofs is None else tuple(sorted(proofs)))
+        if told != node.proofs:
+            node.proofs = told
+            node.send(told)
 
     def _cap_for(self, node: Node) -> float | None:
         """What its machine may send; one of the version before sends what it is told alone."""

@@ -45,6 +45,7 @@ from protocol.cluster import (
     Parting,
     Pause,
     Progress,
+    Proofs,
     Register,
     Respond,
     Resume,
@@ -227,6 +228,8 @@ class RemoteAdmission:
         self._judge_all = False
         #: The blocked networks, as the leader told last.
         self.blocked = BlockList(time.time)
+        #: The logins and API tokens that hold, see `Proofs`; a leader of before tells none.
+        self.proofs: frozenset[str] | None = None
         self._digests: dict[int, Deferred[FileDigests | None]] = {}
         self._numbers = 0
         self._small: dict[str, list[int]] = {}
@@ -627,6 +630,9 @@ class RemoteAdmission:
                 self._small_free, self._brief_free = message.small_free, message.brief_free
                 if not own:
                     self._use(message)
+            elif isinstance(message, Proofs):
+                told = message.digests
+                self.proofs = None if told is None else frozenset(told)
             elif isinstance(message, Leave):
                 self._leave()
             elif isinstance(message, Digests):
