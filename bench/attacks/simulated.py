@@ -14,6 +14,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.policies.conditions import ONE_ADDRESS, one_address
-from loadtest.sim.conditions import Conditions
+from loadtest.sim.conditions import Conditions, Starved
 from loadtest.sim.engine import Engine
 from loadtest.sim.metrics import columns
 from loadtest.sim.outcome import SESSION_FIELDS, SimClient
@@ -68,8 +69,8 @@ def _ipv6(number: int) -> str:
 #: What an attacker meets: some 460 people, at first with 2.5 times the load of the line. A longer
 #: day shows the same and takes hours to play: an attacker asks until the last of them is done.
 _DAY = ReleaseDay(rush_s=150.0, rush_load=2.5, calm_s=150.0)
-#: A day on which the honest are not done by then has no service, seconds.
-_LONGEST_S = 3600.0
+#: The day is over then, seconds; one who is not done has waited until now, at least.
+_LONGEST_S = 1800.0
 #: Names one address may have (`clients_per_address`), and the /64s of a /48.
 _NAMES, _BLOCKS = 1000, 65_536
 #: What the policy gives a whole network of strangers (`network_shares`): so many people, each with
@@ -165,30 +166,38 @@ def _run(policy: str, seed: int, workload: Workload, *attack: Any) -> Engine:
     conditions = replace(scenario.conditions(workload), limit_s=_LONGEST_S)
     world = scenario.make_policy(workload, seed), conditions, seed
     engine = Attacked(workload, *world, *attack) if attack else Engine(workload, *world)
-    engine.run()
+    with suppress(Starved):
+        engine.run()
     return engine
 
 
-def _sessions_s(engine: Engine) -> FloatVector:
-    """The session time of each honest visitor, by its number."""
+def _sessions_s(engine: Engine) -> tuple[FloatVector, float]:
+    """The session time of each honest visitor, by its number, and the part of them not done."""
     sessions = columns(engine.tally.sessions, SESSION_FIELDS)
-    order = np.argsort(sessions["client"])
-    return (sessions["ended_s"] - sessions["arrived_s"])[order]
+    arrived_s = np.array([visitor.arrival_s for visitor in engine.workload.visitors])
+    ended_s = np.full(len(arrived_s), _LONGEST_S)
+    ended_s[sessions["client"].astype(int)] = sessions["ended_s"]
+    return ended_s - arrived_s, 1.0 - len(sessions["client"]) / len(arrived_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What something cost the honest: their mean session time against that without it, less one,
-    with its standard error over the seeds; and the attacker's part of the bytes."""
+    with its standard error over the seeds; the attacker's part of the bytes; and the part of the
+    honest who were not done by the end of the day, so that the first figure is the least."""
 
     mean: float
     error: float
     taken: float = 0.0
+    undone: float = 0.0
 
 
-def _cost(ratios: Sequence[float], taken: Sequence[float] = (0.0,)) -> Cost:
+def _cost(
+    ratios: Sequence[float], taken: Sequence[float] = (0.0,), undone: Sequence[float] = (0.0,)
+) -> Cost:
     error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
-    return Cost(statistics.fmean(ratios) - 1.0, error, statistics.fmean(taken))
+    means = (statistics.fmean(one) for one in (taken, undone))
+    return Cost(statistics.fmean(ratios) - 1.0, error, *means)
 
 
 class AttackBench:
@@ -198,27 +207,29 @@ class AttackBench:
         self._policy = policy
         self._seeds = range(1, seeds + 1)
         self._calm = {
-            seed: _sessions_s(_run(policy, seed, one_address(seed, 0, _DAY)))
+            seed: _sessions_s(_run(policy, seed, one_address(seed, 0, _DAY)))[0]
             for seed in self._seeds
         }
 
     def attack(self, attacker: Attacker, manner: Manner) -> Cost:
-        """What the honest lose by this attacker; raises `Starved` if they get no service."""
-        ratios, taken = [], []
+        """What the honest lose by this attacker."""
+        ratios, taken, undone = [], [], []
         for seed in self._seeds:
             engine = _run(self._policy, seed, one_address(seed, 0, _DAY), attacker, manner)
             assert isinstance(engine, Attacked)
-            ratios.append(float(_sessions_s(engine).mean() / self._calm[seed].mean()))
+            found, missing = _sessions_s(engine)
+            ratios.append(float(found.mean() / self._calm[seed].mean()))
+            undone.append(missing)
             taken.append(engine.attacker_bytes / engine.tally.delivered_bytes)
-        return _cost(ratios, taken)
+        return _cost(ratios, taken, undone)
 
     def nat(self, people: int) -> tuple[Cost, Cost]:
         """What people behind one address lose by it, and what the others lose."""
         inside, outside = [], []
         for seed in self._seeds:
             crowd = one_address(seed, people)
-            found = _sessions_s(_run(self._policy, seed, crowd))
-            calm = _sessions_s(_run(self._policy, seed, one_address(seed, 0)))
+            found, _ = _sessions_s(_run(self._policy, seed, crowd))
+            calm, _ = _sessions_s(_run(self._policy, seed, one_address(seed, 0)))
             nat = np.array(
                 [visitor.network == prefixes_of(ONE_ADDRESS) for visitor in crowd.visitors]
             )

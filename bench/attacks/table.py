@@ -33,7 +33,6 @@ from bench.attacks import live, mirrors
 from bench.attacks.simulated import ATTACKERS, SHARE, AttackBench, Attacker, Cost, Manner
 from bench.shared import markdown
 from bench.shared.ending import end_cleanly
-from loadtest.sim.conditions import Starved
 
 _NAMES: dict[Manner, str] = {"ghost": "ghost", "idle": "idle", "real": "really downloads"}
 _MANNERS: tuple[Manner, ...] = tuple(_NAMES)
@@ -52,7 +51,8 @@ _BEGIN, _END = "<!-- make attacks: begin -->\n", "<!-- make attacks: end -->\n"
 def _spelled(cost: Cost) -> str:
     taken = f", takes {100 * cost.taken:.0f} %" if cost.taken >= 0.005 else ""
     error = f" ± {100 * cost.error:.1f}" if cost.error else ""
-    return f"{100 * cost.mean:+.1f}{error} %{taken}"
+    least = f"at least ({100 * cost.undone:.0f} % not done) " if cost.undone else ""
+    return f"{least}{100 * cost.mean:+.1f}{error} %{taken}"
 
 
 class CostJudge:
@@ -66,6 +66,8 @@ class CostJudge:
     def hear(self, policy: str, title: str, manner: str, costs: list[Cost] | None) -> str:
         """The figure as the cell of a table, see `Cells.get`."""
         bar = _BARS.get(title)
+        if costs and costs[0].undone > 0.5:
+            costs = None
         if costs is None:
             self._fault(policy, f"{title}, {manner}: stops the service")
             return "no service"
@@ -94,38 +96,33 @@ class Cells:
     def __init__(self, path: Path | None, minutes: float) -> None:
         self._until_s = time.monotonic() + 60.0 * minutes
         self._path = path
-        self._known: dict[str, list[Cost] | None] = {}
+        self._known: dict[str, list[Cost]] = {}
         if path is not None and path.exists():
             for text in path.read_text("utf-8").splitlines():
                 name, costs = json.loads(text)
-                self._known[name] = None if costs is None else [Cost(*one) for one in costs]
+                self._known[name] = [Cost(*one) for one in costs]
 
     @property
     def measures(self) -> bool:
         """Whether there is time to measure anything yet."""
         return time.monotonic() < self._until_s
 
-    def get(self, name: str, measure: Callable[[], list[Cost]]) -> list[Cost] | None:
-        """The figures of this name; None: the honest got no service; empty: not measured yet."""
+    def get(self, name: str, measure: Callable[[], list[Cost]]) -> list[Cost]:
+        """The figures of this name; empty: not measured yet."""
         if name not in self._known and not self.measures:
             return []
         if name not in self._known:
-            try:
-                found: list[Cost] | None = measure()
-            except Starved:
-                found = None
-            self._known[name] = found
+            found = self._known[name] = measure()
             if self._path is not None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with self._path.open("a", encoding="utf-8") as out:
-                    costs = None if found is None else [astuple(one) for one in found]
-                    out.write(f"{json.dumps([name, costs])}\n")
+                    out.write(f"{json.dumps([name, [astuple(one) for one in found]])}\n")
         return self._known[name]
 
     def all_of(self, start: str) -> list[float]:
         """The means of all figures whose names begin so."""
         known = self._known.items()
-        return [one.mean for name, costs in known if name.startswith(start) for one in costs or ()]
+        return [one.mean for name, costs in known if name.startswith(start) for one in costs]
 
 
 class SimulatedCells:
@@ -141,7 +138,7 @@ class SimulatedCells:
             self._benches[policy] = AttackBench(policy, self._seeds)
         return self._benches[policy]
 
-    def attack(self, policy: str, attacker: Attacker, manner: Manner) -> list[Cost] | None:
+    def attack(self, policy: str, attacker: Attacker, manner: Manner) -> list[Cost]:
         """What one attacker costs, see `Cells.get`."""
         return self._cells.get(
             f"simulated/{self._seeds}/{policy}/{attacker.title}/{manner}",
@@ -155,7 +152,7 @@ class SimulatedCells:
             lambda: list(self._bench(policy).nat(_NAT_PEOPLE)),
         )
         if not found:
-            return "no service" if found is None else "–"
+            return "–"
         inside, outside = found
         return f"they {_spelled(inside)}, the others {_spelled(outside)}"
 
