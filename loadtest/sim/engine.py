@@ -80,7 +80,8 @@ class Engine:
     # --- the loop --------------------------------------------------------------------------
 
     def run(self) -> RunRecord:
-        """Until the last client has left; raises `Starved` if that never happens."""
+        """Until the last client has left; raises `Starved` if that never happens: then the tally
+        has what was until the limit."""
         link, heap, tick_s = self._link, self._heap, self.conditions.tick_s
         first_tick_s = self.conditions.first_tick_s
         visitors = self.workload.visitors
@@ -101,6 +102,7 @@ class Engine:
             elif arrived == count:
                 break
             if now > self.conditions.limit_s:
+                self._sum_up()
                 raise Starved(
                     f"{self._present} clients still wait after {self.conditions.limit_s:.0f} s of "
                     f"virtual time under {self.policy.name}"
@@ -129,9 +131,12 @@ class Engine:
                 self._tick()
             if self._chronicle is not None:
                 self._chronicle.flow(now, link.goodput_bytes_s)
-        self.tally.ended_s = self.now
-        self.tally.delivered_bytes = link.delivered_bytes
+        self._sum_up()
         return self.tally
+
+    def _sum_up(self) -> None:
+        self.tally.ended_s = self.now
+        self.tally.delivered_bytes = self._link.delivered_bytes
 
     def _at(self, when: float, act: Callable[[SimClient], None], client: SimClient) -> None:
         self._sequence += 1

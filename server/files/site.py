@@ -204,6 +204,15 @@ class Site:
         if parts is None:
             request.not_found()
             return
+        look, url_path = self.visibility, url_of(b"/".join(parts))
+
+        def nowhere() -> bool:
+            return look.hidden(url_path) and look.opens_in_s(url_path) is None
+
+        if nowhere():
+            # Before the file is opened: what is there would take longer than what is not.
+            request.not_found(nowhere)
+            return
         as_directory = request.path.endswith((b"/", b"/."))
         try:
             file = self.tree.open(parts)

@@ -39,6 +39,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     (release / "own" / "early.iso").symlink_to("../9.0/foo.iso")
     (release / "shiny").symlink_to("gold")
     (release / "own" / "shiny.iso").symlink_to("../shiny/foo.iso")
+    # A name like any other (docs/security.md, "What remains").
+    (release / "own" / "hard.iso").hardlink_to(release / "9.0" / "foo.iso")
     (release / "members" / "link.iso").symlink_to("../8.9/foo.iso")
     config = folder / "tidegate.toml"
     config.write_text(RULES)
@@ -99,6 +101,7 @@ def test_what_needs_a_pass_tells_nothing_without_one(
         ("/members/link.iso", 403),
         ("/8.9/foo.iso", 200),
         ("/members/foo.iso", 200),
+        ("/own/hard.iso", 200),
     ],
 )
 def test_the_stricter_of_both_names_counts(server: RunningServer, path: str, status: int) -> None:
