@@ -161,6 +161,19 @@ def test_login_makes_a_new_session_whatever_cookie_was_brought(site: Site) -> No
     assert forged.cookies["tidegate-admin"] != "chosen-by-an-attacker"
 
 
+def test_a_cookie_that_another_page_put_before_ours_locks_nobody_out(site: Site) -> None:
+    """A page of another port, or a script of a file that this host serves, may set one."""
+    browser = operator(site)
+    own = browser.cookies.pop("tidegate-admin")
+    shadow = Browser(site, cookies={"tidegate-admin": f"bad; tidegate-admin={own}"})
+    assert shadow.get("/account").status == 200
+    shadow.post("/account/tokens", {"label": "t", "role": "viewer", "days": "1"})
+    assert len(site.admin.accounts.tokens) == 1
+    many = "; ".join(["tidegate-admin=bad"] * 8)
+    crowded = Browser(site, cookies={"x": f"y; {many}; tidegate-admin={own}"})
+    assert crowded.get("/account").status == 303
+
+
 def test_cookies_are_out_of_reach_of_scripts_and_other_sites(site: Site) -> None:
     answer = Browser(site).login("admin", site.first_password)
     fields = [v for n, v in answer.headers if n == "set-cookie" and v.startswith("tidegate-admin")]

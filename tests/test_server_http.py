@@ -186,6 +186,29 @@ def test_a_request_that_keeps_the_rules_is_served(
     assert (answer.status, answer.body, answer.rest) == (200, body, b"")
 
 
+@pytest.mark.parametrize(
+    ("target", "field", "counts"),
+    [
+        (b"http://real:81/x", b"forged", b"real:81"),
+        (b"HTTPS://u@real", b"forged", b"real"),
+        (b"/x", b"real", b"real"),
+    ],
+)
+def test_the_host_of_an_absolute_target_counts(
+    make: Callable[..., Bench], target: bytes, field: bytes, counts: bytes
+) -> None:
+    """A cache keeps the answer under the target: a Host beside it must not get into links."""
+    seen: list[bytes | None] = []
+
+    def answer(request: Request) -> None:
+        seen.append(request.header(b"host"))
+        request.respond(200, [], b"")
+
+    client = make(handler=answer).connect()
+    client.ask(b"GET " + target + b" HTTP/1.1\r\nHost: " + field + b"\r\n\r\n")
+    assert seen == [counts]
+
+
 @given(cuts=st.lists(st.integers(0, 400), max_size=12))
 @settings(max_examples=60)
 def test_pipelined_requests_are_answered_in_order_however_they_are_cut(

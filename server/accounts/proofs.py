@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from server.accounts.accounts import digest
-from server.http.cookies import read_cookie
+from server.http.cookies import read_cookies
 
 #: The cookie of a login.
 COOKIE = "tidegate-admin"
@@ -27,8 +27,8 @@ def shows_one_of(fields: Mapping[bytes, bytes], proofs: Collection[str] | None) 
     if proofs is None:
         return True
     secret = api_token(fields.get(b"authorization", b"").decode("utf-8", "replace"))
-    if secret is None:
-        cookie = read_cookie(fields, COOKIE.encode()) or b""
-        # Without its signature: the id is as hard to guess.
-        secret = cookie.rpartition(b".")[0].decode("latin-1")
-    return digest(secret) in proofs
+    if secret is not None:
+        return digest(secret) in proofs
+    # Without its signature: the id is as hard to guess.
+    idents = (one.rpartition(b".")[0] for one in read_cookies(fields, COOKIE.encode()))
+    return any(digest(ident.decode("latin-1")) in proofs for ident in idents)

@@ -10,6 +10,7 @@ Laws:
 from __future__ import annotations
 
 import dataclasses
+import hmac
 import zoneinfo
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -193,8 +194,9 @@ class Admin:
             owner = self.accounts.users[token.owner]
             name = f"{token.owner}/{token.label}"
             return dataclasses.replace(call, who=Principal(name, token.scopes, owner, token=token))
-        cookie = call.cookie(COOKIE)
-        session = self.sessions.find(cookie, call.now) if cookie else None
+        # A page of another port or of a neighbouring domain may have put a cookie before ours.
+        found = ((one, self.sessions.find(one, call.now)) for one in call.cookies(COOKIE))
+        cookie, session = next((one for one in found if one[1] is not None), ("", None))
         if session is None:
             return call
         user = self.accounts.users.get(session.user)
@@ -246,8 +248,12 @@ class Admin:
         if call.who is not None and call.who.session is None:
             return
         given = call.headers.get("x-csrf-token") or call.field("csrf")
-        ident = self.sessions.ident(call.cookie(COOKIE if call.who is not None else VISITOR))
-        if ident is None or not self.sessions.form_token_fits(ident, given):
+        if call.who is not None:
+            fits = hmac.compare_digest(call.who.form_token.encode(), given.encode())
+        else:
+            ident = self.sessions.ident(call.cookie(VISITOR))
+            fits = ident is not None and self.sessions.form_token_fits(ident, given)
+        if not fits:
             raise Problem(403, "This form is out of date; load the page again.", code="form-token")
 
     def _refusal(self, call: Call, problem: Problem) -> Answer:

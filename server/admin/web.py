@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pydantic_core import to_json
@@ -16,7 +16,7 @@ from pydantic_core import to_json
 from protocol import problems
 from server.accounts.accounts import ApiToken, Role, Scope, Scopes, Session, User
 from server.control.problems import Problem
-from server.http.cookies import read_cookie
+from server.http.cookies import read_cookies
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,13 @@ class Call:
         return values[0].decode("utf-8", "replace") if values else ""
 
     def cookie(self, name: str) -> str:
-        """The value of a cookie; empty when there is none."""
+        """The value of the first cookie of this name; empty when there is none."""
+        return next(self.cookies(name), "")
+
+    def cookies(self, name: str) -> Iterator[str]:
+        """The values of all cookies of this name."""
         field = self.headers.get("cookie", "").encode("latin-1", "replace")
-        found = read_cookie({b"cookie": field}, name.encode())
-        return (found or b"").decode("latin-1")
+        return (one.decode("latin-1") for one in read_cookies({b"cookie": field}, name.encode()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,22 +3,29 @@ can use."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from server.http.answers import Header
+
+_MOST_OF_ONE_NAME = 8
 
 
 def read_cookie(headers: Mapping[bytes, bytes], name: bytes) -> bytes | None:
     """The value of the first cookie of this name; None when there is none."""
+    return next(read_cookies(headers, name), None)
+
+
+def read_cookies(headers: Mapping[bytes, bytes], name: bytes) -> Iterator[bytes]:
+    """The values of the cookies of this name: a page of another path or of a neighbouring domain
+    may have set one, which comes first then. No more than eight: each may cost a check."""
     field = headers.get(b"cookie")
     if field is None or name not in field:
-        return None
+        return
     # Repeated Cookie fields arrive joined by a comma, which no cookie value of ours contains.
-    for cookie in field.replace(b",", b";").split(b";"):
-        found, equals, value = cookie.partition(b"=")
-        if equals and found.strip() == name:
-            return value.strip()
-    return None
+    pairs = (cookie.partition(b"=") for cookie in field.replace(b",", b";").split(b";"))
+    values = (value.strip() for found, equals, value in pairs if equals and found.strip() == name)
+    yield from islice(values, _MOST_OF_ONE_NAME)
 
 
 def set_cookie(

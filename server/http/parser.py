@@ -217,7 +217,9 @@ class RequestParser:
         self._end_large()
         method = self._llhttp.get_method()
         try:
-            target = origin_form(self._url)
+            target, host = origin_form(self._url)
+            if host is not None:
+                self._headers[b"host"] = host
         except ProtocolError as error:
             self._broken = error
             raise

@@ -30,9 +30,10 @@ def valid_host(host: bytes) -> bool:
     return known
 
 
-def origin_form(target: bytes) -> bytes:
+def origin_form(target: bytes) -> tuple[bytes, bytes | None]:
     """The target as `/path?query`, also out of an absolute one (RFC 9112, 3.2.2); `*` stays.
 
+    And the host that an absolute one names: it counts, whatever the Host field says.
     Raises ProtocolError for what no request target is: a fragment, half an escape, no host in an
     absolute one (RFC 9110, 4.2.1). What a query holds is its reader's business.
     """
@@ -47,15 +48,16 @@ def origin_form(target: bytes) -> bytes:
             code="bad-target",
         )
     if target.startswith(b"/"):
-        return target
+        return target, None
     scheme, separator, rest = target.partition(b"://")
     if separator and scheme.lower() in (b"http", b"https"):
         cut = min((i for i in (rest.find(b"/"), rest.find(b"?")) if i >= 0), default=len(rest))
-        if not valid_host(rest[:cut].rpartition(b"@")[2]):
+        host = rest[:cut].rpartition(b"@")[2]
+        if not valid_host(host):
             raise ProtocolError("The request target names no valid host.", code="bad-target")
         path = rest[cut:]
-        return path if path.startswith(b"/") else b"/" + path
-    return target
+        return path if path.startswith(b"/") else b"/" + path, host
+    return target, None
 
 
 def with_escaped_target(data: bytes) -> bytes:
