@@ -130,7 +130,9 @@ async def _strike(attacker: LiveAttacker, number: int, manner: Manner) -> None:
     """One connection of the attacker, until it is over."""
     name = number // attacker.addresses % attacker.names
     source = attacker.address(number % attacker.addresses)
-    head = f"GET /big{number % 4}.iso HTTP/1.1\r\nHost: x\r\nTidegate-Client: a{name}\r\n\r\n"
+    # Each address asks for all four in turn, however many addresses there are.
+    file = (number // attacker.addresses + number % attacker.addresses) % 4
+    head = f"GET /big{file}.iso HTTP/1.1\r\nHost: x\r\nTidegate-Client: a{name}\r\n\r\n"
     request = head.encode()
     sock = await _connected(source, small=manner != "real")
     # What the reader takes by itself counts as used.

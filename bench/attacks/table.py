@@ -1,11 +1,11 @@
 """What an attacker can cost the others: the tables of docs/security.md.
 
-    python -m bench.attacks.table [--seeds 1] [--days 3] [--minutes 45] [--policy NAME …]
+    python -m bench.attacks.table [--seeds 1] [--days 2] [--minutes 45] [--policy NAME …]
         [--attacker WHO …] [--no-live] [--no-simulated] [--no-mirrors] [--results FILE] [--write]
 
-Downloads that have a malicious mirror (a minute); real servers under attackers in network
-namespaces (root, half a minute for each day); then, in virtual time, a release day of 1 161
-visitors under each policy, calm and attacked. No cell begins after so many `--minutes`; with
+Downloads that have a malicious mirror (a minute); a release day in virtual time under each policy,
+calm and attacked (about ten minutes); then real servers under attackers in network namespaces
+(root, half a minute for each day). No cell begins after so many `--minutes`; with
 `--results` the next run goes on where this one stopped. `--write` puts the tables into
 docs/security.md.
 
@@ -160,9 +160,10 @@ class SimulatedCells:
 class LiveCells:
     """The cells of real servers: medians of some days, each beside a day without attackers."""
 
-    def __init__(self, cells: Cells, days: int) -> None:
+    def __init__(self, cells: Cells, days: int, titles: Sequence[str]) -> None:
         self._cells = cells
         self._days = range(days)
+        self._titles = [one for one in live.ATTACKERS if not titles or one in titles]
 
     @property
     def measures(self) -> bool:
@@ -176,7 +177,7 @@ class LiveCells:
     def measure(self, policy: str) -> None:
         """The n-th day of all, calm and attacked, then the next one."""
         for day in self._days:
-            for title in ("", *live.ATTACKERS):
+            for title in ("", *self._titles):
                 for manner in _LIVE_MANNERS if title else ("calm",):
                     if manner == "half" and policy != _DEFAULT_POLICY:
                         continue
@@ -283,9 +284,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--policy", action="append", choices=(*_POLICIES, "adaptive"))
     everybody = (SHARE, *ATTACKERS)
     titles = [attacker.title for attacker in everybody]
-    parser.add_argument("--attacker", action="append", choices=titles)
+    choices = dict.fromkeys((*titles, *live.ATTACKERS))
+    parser.add_argument("--attacker", action="append", choices=choices)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--days", type=int, default=3)
+    parser.add_argument("--days", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=45.0, help="No cell begins after so many.")
     parser.add_argument("--no-live", dest="live", action="store_false")
     parser.add_argument("--no-simulated", dest="simulated", action="store_false")
@@ -297,23 +299,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     attackers = [one for one in everybody if one.title in (given.attacker or titles)]
     policies = given.policy or _POLICIES
     cells = Cells(given.results, given.minutes)
-    tables: list[str] = []
+    tables = {"simulated": "", "live": "", "mirrors": ""}
 
-    def show(rows: Iterator[str]) -> None:
-        text = "".join(rows)
-        tables.append(text)
-        sys.stdout.write(f"{text}\n")
+    def show(title: str, rows: Iterator[str]) -> None:
+        tables[title] = "".join(rows)
+        sys.stdout.write(f"{tables[title]}\n")
         sys.stdout.flush()
 
     if given.mirrors:
-        show(mirror_rows(cells, judge))
-    if given.live:
-        lived = LiveCells(cells, given.days)
-        show(live_rows([name for name in _LIVE_POLICIES if name in policies], lived, judge))
+        show("mirrors", mirror_rows(cells, judge))
     if given.simulated:
-        show(simulated_rows(policies, attackers, SimulatedCells(cells, given.seeds), judge))
+        played = SimulatedCells(cells, given.seeds)
+        show("simulated", simulated_rows(policies, attackers, played, judge))
+    if given.live:
+        lived = LiveCells(cells, given.days, given.attacker or ())
+        names = [name for name in _LIVE_POLICIES if name in policies]
+        show("live", live_rows(names, lived, judge))
     if given.write:
-        _written("\n".join(reversed(tables)))
+        _written("\n".join(text for text in tables.values() if text))
     sys.stdout.write("".join(f"{fault}\n" for fault in judge.faults))
     return 1 if judge.faults else 0
 
