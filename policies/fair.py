@@ -53,6 +53,9 @@ _URGENT, _NEARLY_LIMITED, _LIMITED = -1e14, -2e14, -3e14
 _LOOK_S = 0.25
 #: What is told counts on running downloads as they were up to so many seconds ago.
 _FRESH_S = 0.5
+#: One that polls looks after this part of a wait of more than so many seconds, and once more near
+#: its end: the last of a rush would else come back to a line that has long been free.
+_LOOK_PART, _LONG_S = 0.75, 20.0
 #: So many clients are in the virtual sharing at once; those beyond wait for room there.
 _TRACKED = 50_000
 
@@ -346,13 +349,16 @@ class FairPolicy(Policy):
     # -- what is told ------------------------------------------------------------------------------
 
     def forecast(self, row: int, now: float) -> Forecast | None:
-        """Its turn or a place out of turn, whatever comes first."""
+        """Its turn or a place out of turn, whatever comes first; who polls looks before."""
         if not self._known:
             return None
         self._virtual_now(now)
         slack_s = self._ticket_slack_s(row)
         turn_s, soonest_s = self._until_turn_s(row)
         told = self._backfill.forecast(row, min(turn_s, max(0.0, slack_s)), now)
+        soonest_s = min(soonest_s, told.wait_s)
+        if soonest_s > _LONG_S:
+            soonest_s *= _LOOK_PART
         return told._replace(soonest_s=soonest_s)
 
     def next_forecast(self, now: float) -> Forecast | None:

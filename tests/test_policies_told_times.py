@@ -132,6 +132,25 @@ def test_first_bytes_come_as_the_download_starts() -> None:
     assert all(crowd.first_byte[client] - at <= 0.06 for client, at in crowd.started.items())
 
 
+def test_who_polls_looks_well_before_a_long_wait_is_over() -> None:
+    """The last of a rush, spread by a tenth of a long wait, came back to a line long free."""
+    settings = PolicySettings(slots=30, bandwidth_bytes_s=MB)
+    policy, waits = make_policy("fair", settings, random.Random(1)), []
+    policy.observe(MB, True, 0.0, MB)
+    for number in range(60):
+        now = 0.1 * number
+        decision = policy.offer(Job(f"c{number}", "/f", 5 * MB, 5 * MB), now)
+        policy.advance(now)
+        if isinstance(decision, Wait) and decision.estimate is not None:
+            waits.append((decision.retry_after_s, decision.estimate.expected_s))
+    long = [retry / told for retry, told in waits if told > 40.0]
+    assert len(long) > 20
+    assert 0.6 <= min(long) <= max(long) <= 0.8
+    # A short one is over by the time of a second visit.
+    short = [retry - told for retry, told in waits if told <= 15.0]
+    assert max(map(abs, short)) <= 1.0
+
+
 @pytest.mark.parametrize("rate_bytes_s", [1e6, 1e8])
 def test_polling_clients_of_a_narrow_link_start_when_told(rate_bytes_s: float) -> None:
     """Each could take the link, or a fifth of it, for itself, and more come than it can carry."""
