@@ -1,7 +1,8 @@
 """How fast is the simulator? `python -m bench.sim --clients 10000`.
 
-Prints the CPU seconds of one 400-client run for every policy, of the lower bound, and of a release day
-with a million clients (or as many as asked for) under processor sharing, HTTP and Ticket.
+Prints the CPU seconds of one 400-client run for every policy, the seconds of the lower bound, and
+a release day with a million clients (or as many as asked for) under processor sharing, HTTP and
+Ticket.
 """
 
 from __future__ import annotations
