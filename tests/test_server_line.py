@@ -24,6 +24,16 @@ class Way:
         return self.queued
 
 
+class Body:
+    """A body without a lease that was handed over whole."""
+
+    def __init__(self, flying: int) -> None:
+        self.flying = flying
+
+    def flying_bytes(self) -> int:
+        return self.flying
+
+
 def test_an_answer_that_was_sent_whole_arrives_as_the_line_carries_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -69,5 +79,11 @@ def test_answers_are_counted_once_and_not_with_bodies_of_senders() -> None:
     ways[0].bodies_bytes = 9_000
     ways[1].queued = 0
     assert answers.flying_bytes(wanted=True) == 498 * 1_000
-    assert answers.flying_bytes(wanted=False) == 498 * 1_000
+    body = Body(70_000)
+    answers.add_body(ways[2], body)
+    assert answers.flying_bytes(wanted=True) == 497 * 1_000 + 70_000
+    body.flying = 0
+    assert answers.flying_bytes(wanted=True) == 497 * 1_000
+    assert answers.flying_bytes(wanted=False) == 497 * 1_000
+    answers.add_body(ways[3], Body(5))
     assert answers.flying_bytes(wanted=True) == 0

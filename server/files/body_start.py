@@ -52,10 +52,13 @@ class WholeTransfer:
         """Over already."""
 
 
-class _OnNoLease:
-    """Nobody has to hear how a short body ended that went without a lease."""
+class OnNoLease:
+    """A short body that goes without a lease: only what is on its way is of interest."""
 
     share: Share | None = None
+
+    def __init__(self, request: Request) -> None:
+        self._connection = request.connection
 
     def may_end(self, go_on: Callable[[], None]) -> bool:
         """See `TransferListener`."""
@@ -63,9 +66,7 @@ class _OnNoLease:
 
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
         """See `TransferListener`."""
-
-
-ON_NO_LEASE: TransferListener = _OnNoLease()
+        self._connection.factory.answers.add_body(self._connection, transfer)
 
 
 def _nothing() -> None:

@@ -14,7 +14,7 @@ from protocol.errors import BadRange
 from protocol.headers import EntityTag
 from protocol.manifest import FileDigests, Source
 from protocol.ranges import ContentRange
-from server.files.body_start import BRIEF_BYTES, ON_NO_LEASE, FileStart, at_hand
+from server.files.body_start import BRIEF_BYTES, FileStart, OnNoLease, at_hand
 from server.files.cache import SmallFiles
 from server.files.conditions import verdict
 from server.files.digests import DigestService
@@ -356,7 +356,7 @@ class Site:
             elif at_hand(file, pieces):
                 self._send_at_once(request, file, plan, file.read_pieces(pieces), digests)
             else:
-                start(ON_NO_LEASE)
+                start(OnNoLease(request))
 
     # -- bodies that leave in one write -----------------------------------------------------
 

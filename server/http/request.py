@@ -15,6 +15,7 @@ from server.http.access_entry import AccessRecord
 from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html, problem_page
 from server.http.limits import HttpLimits
 from server.http.proxies import Preface, TrustedProxies
+from server.http.unarrived import UnarrivedAnswers
 
 _NO_HEADERS: Mapping[bytes, bytes] = {}
 
@@ -24,6 +25,7 @@ class ListenerBounds(Protocol):
 
     limits: HttpLimits
     proxies: TrustedProxies
+    answers: UnarrivedAnswers
 
 
 class RequestConnection(Protocol):

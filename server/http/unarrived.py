@@ -1,14 +1,14 @@
-"""Whole answers that were handed to their sockets and have not arrived yet.
+"""Short answers that were handed to their sockets whole and have not arrived yet.
 
-On a slow line a file of 200 kB takes as long as many ticks; counted as arrived at once, each would
-look like a line that carries more for a moment and less for the next.
+On a slow line a file of 100 kB takes many ticks; counted as arrived at once, each would look like a
+line that carries more for a moment and less for the next.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-#: More connections than so many are not watched: each costs a system call at every look.
+#: More than so many are not watched: each costs a system call at every look.
 _MOST = 500
 
 
@@ -23,32 +23,55 @@ class AnsweredConnection(Protocol):
         ...
 
 
+class SentBody(Protocol):
+    """A body that was handed over whole, piece by piece."""
+
+    def flying_bytes(self) -> int:
+        """What has not arrived of it."""
+        ...
+
+
+class _Answer:
+    """An answer that was sent in one go."""
+
+    __slots__ = ("_bodies_bytes", "_connection")
+
+    def __init__(self, connection: AnsweredConnection) -> None:
+        self._connection, self._bodies_bytes = connection, connection.bodies_bytes
+
+    def flying_bytes(self) -> int:
+        # A body that began since is watched by its sender, with all that lies before it.
+        alone = self._connection.bodies_bytes == self._bodies_bytes
+        return self._connection.queued_bytes() if alone else 0
+
+
 class UnarrivedAnswers:
-    """Connections whose last answer was sent in one go and is still on its way.
+    """Answers that nobody else watches. Nothing is watched until somebody wants to know."""
 
-    Nothing is watched until somebody wants to know.
-    """
-
-    __slots__ = ("_connections", "wanted")
+    __slots__ = ("_ways", "wanted")
 
     def __init__(self) -> None:
         self.wanted = False
-        #: With the bodies that had gone over each when it was answered.
-        self._connections: dict[AnsweredConnection, int] = {}
+        #: One for each connection, as its queue has all that went out before.
+        self._ways: dict[object, SentBody] = {}
 
     def add(self, connection: AnsweredConnection) -> None:
         """One was just answered."""
-        if len(self._connections) < _MOST:
-            self._connections[connection] = connection.bodies_bytes
+        if len(self._ways) < _MOST:
+            self._ways[connection] = _Answer(connection)
+
+    def add_body(self, connection: object, body: SentBody) -> None:
+        """A body without a lease was just handed over whole."""
+        if self.wanted and len(self._ways) < _MOST:
+            self._ways[connection] = body
 
     def flying_bytes(self, *, wanted: bool) -> int:
         """All that has not arrived, in bytes; `wanted`: whether to go on watching."""
         self.wanted = wanted
         total = 0
-        for connection, bodies_bytes in tuple(self._connections.items()):
-            # A body that began since is watched by its sender, with all that lies before it.
-            flying = connection.queued_bytes() if connection.bodies_bytes == bodies_bytes else 0
+        for connection, way in tuple(self._ways.items()):
+            flying = way.flying_bytes()
             if not flying or not wanted:
-                del self._connections[connection]
+                del self._ways[connection]
             total += flying
         return total
