@@ -23,17 +23,22 @@ IN_CI = bool(os.environ.get("CI"))
 
 #: The files that take longest come first, or the others' processes would wait for them at the end.
 LONGEST = (
-    "test_e2e_chaos",
     "test_e2e_cluster",
+    "test_e2e_chaos",
+    "test_e2e_admin_api",
+    "test_e2e_disk",
+    "test_e2e_firefox",
     "test_docs_commands",
-    "test_e2e_deb",
     "test_e2e_crash",
+    "test_e2e_deb",
+    "test_e2e_admin",
 )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
-    items.sort(key=lambda item: item.path.stem not in LONGEST)
+    places = {stem: place for place, stem in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
 
 
 @pytest.hookimpl(wrapper=True)
