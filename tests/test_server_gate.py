@@ -884,8 +884,8 @@ def test_a_signed_ticket_with_a_number_never_issued_is_taken_up_and_not_reissued
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5)), max_size=40))
 @example(
-    [(4, 4), (2, 3), (4, 5), (5, 5), (6, 2), (4, 4), (6, 3), (1, 4), (3, 3), (6, 4), (3, 5)]
-    + [(2, 0), (3, 3), (0, 0), (1, 3), (3, 5), (0, 2)]
+    # One of three of a network is paused for the others.
+    list(zip(map(int, "42456461363230130"), map(int, "43552434345030352"), strict=True))
 )
 def test_no_slot_leaks_whatever_clients_do(steps: list[tuple[int, int]]) -> None:
     house = House(slots=2, reserve_small=0, lease_idle_s=5, ticket_ttl_s=20, slot_use_fraction=0.0)
