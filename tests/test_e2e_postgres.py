@@ -83,6 +83,22 @@ def test_the_store_says_the_same_in_postgresql(url: str) -> None:
     database.close()
 
 
+def test_a_database_in_sql_ascii_is_good_enough(url: str) -> None:
+    database = Database(url)
+    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        made = "CREATE DATABASE ascii TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'"
+        connection.execute(text(made))
+    database.close()
+    there = Database(url.replace("/postgres?", "/ascii?"))
+    there.migrate()
+    row = TicketRow(1, "é", "/ü", 9, 9, 1.0, 1e9, TicketState.WAITING, 1e9)
+    with there.begin() as session:
+        write_tickets(session, [row])
+    with there.begin() as session:
+        assert read_journal(session).live == (row,)
+    there.close()
+
+
 def _downgrade(url: str, revision: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))

@@ -39,6 +39,8 @@ MIGRATIONS = Path(__file__).with_name("migrations")
 _ANSWER_S = 15
 _POSTGRES: dict[str, Any] = {
     "connect_timeout": 5,
+    # Else a database in SQL_ASCII answers in bytes.
+    "client_encoding": "utf8",
     "keepalives": 1,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
