@@ -32,7 +32,6 @@ from itertools import islice
 from operator import itemgetter
 
 from policies.contract import (
-    ELSEWHERE,
     Admit,
     Advance,
     Decision,
@@ -975,8 +974,6 @@ class HookedAdmission:
     def restore(self, rows: Iterable[TicketRow], now: float, next_number: int) -> None:
         """See `AdmissionPolicy.restore`."""
         queue, rows = self.queue, sorted(rows, key=itemgetter(0))
-        # What comes to a queue that decides already was issued elsewhere meanwhile.
-        late = bool(len(queue) or self.pool.large_active)
         if not self._room.network_shares:
             rows = [row._replace(stands_back=False) if row.stands_back else row for row in rows]
         for row in rows:
@@ -985,20 +982,9 @@ class HookedAdmission:
         for one in rows:
             at = queue.table.rows.get(one.number)
             if at is not None:
-                self._restore_crowd(at, now, decide=late and one.number >= ELSEWHERE)
+                back, turn = queue.stands_back(at), queue.turn(at)
+                self.crowds.restore(one.number, turn, queue.table.network[at], back=back)
         queue.next_number = max(queue.next_number, next_number)
-
-    def _restore_crowd(self, row: int, now: float, *, decide: bool) -> None:
-        """Count a ticket with its crowd as it stood, or (`decide`) as it would stand here."""
-        queue, table = self.queue, self.queue.table
-        number, network, turn = table.number[row], table.network[row], queue.turn(row)
-        back = queue.stands_back(row)
-        if decide and network and not back and table.state[row] == WAITING:
-            slots, shares = self.policy.large_slots(), self._room.network_shares
-            back = self.crowds.joins_late(number, turn, network, slots, shares, now)
-            if back:
-                queue.stand_back(row)
-        self.crowds.restore(number, turn, network, back=back)
 
     def _make_room(self, ticket: TicketRow, now: float) -> None:
         """Another leader or node gave its client this place before a younger one was given here.

@@ -104,16 +104,6 @@ class Crowds:
         back = self._back.get(network)
         return turn > back[0][0] if back else self.is_full(network, slots, shares, now)
 
-    def joins_late(
-        self, number: int, turn: float, network: str, slots: int, shares: int, now: float
-    ) -> bool:
-        """Whether a ticket that was issued elsewhere a while ago stands back: never behind one of
-        its crowd that came after it."""
-        back, place = self._back.get(network), (turn, number)
-        if not (place > back[0] if back else self.is_full(network, slots, shares, now)):
-            return False
-        return all(self._turn_of(one) < place for one in self._tickets.get(network, ()))
-
     # -- tickets ---------------------------------------------------------------------------------
 
     def add(self, number: int, turn: float, network: str, *, back: bool) -> None:

@@ -93,7 +93,7 @@ class WireTicket(msgspec.Struct, frozen=True, array_like=True):
     weight: float
     issued_s: float
     priority_class: str = ""
-    #: The crowd that it counts with; whether it stands back there the leader decides.
+    #: The crowd that it counts with: in front, as its client may have been told a place since.
     network: str = ""
 
 

@@ -206,24 +206,23 @@ def test_places_told_before_a_restart_grow_by_the_downloads_that_broke_off_at_mo
     assert (honest.place or 0) < len(list(after.tickets())) - 5
 
 
-def test_a_ticket_that_a_node_gave_stands_in_its_crowd_by_its_time() -> None:
+def test_a_ticket_that_a_node_gave_is_in_front_and_counts_with_its_crowd() -> None:
     policy = server()
-    fill(policy, 8, 0.0, crowd=True)
-    for number in range(8, 48):
-        policy.offer(job(number, crowd=bool(number % 2)), float(number))
-    mine = next(row for row in policy.tickets() if row.client == "a41")
-    assert mine.stands_back
-    theirs = mine._replace(number=ELSEWHERE + 5, client="a100", issued_s=40.9, stands_back=False)
-    policy.restore([theirs], 50.0, 1)
-    assert isinstance(policy.offer(job(100, crowd=True), 50.0, theirs.number), Wait)
-    assert policy.crowds.of(theirs.number) == CROWD[-1]
-    crowd = [row.client for row in policy.tickets() if row.client[0] == "a"]
-    assert crowd.index("a100") == crowd.index("a41") - 1 == crowd.index("a39") + 1
-    # It comes forward in that order, too, and is forgotten with its turn.
-    started = run(policy, len(list(policy.tickets())), 60.0)
-    crowd = [client for client in started if client[0] == "a"]
-    assert crowd.index("a100") == crowd.index("a41") - 1 == crowd.index("a39") + 1
-    assert policy.crowds.of(theirs.number) is None
+    fill(policy, 8, 0.0, crowd=False)
+    theirs = TicketRow(ELSEWHERE + 5, "a100", "/f", SIZE, SIZE, 1.0, 0.5, TicketState.WAITING, 0.5)
+    rows = [theirs._replace(number=ELSEWHERE + n, client=f"a{100 + n}") for n in range(4)]
+    policy.restore([row._replace(network=CROWD[-1]) for row in rows], 1.0, 1)
+    assert policy.crowds.in_front(CROWD[-1]) == 4
+    # That is half of the slots, so who comes next of it stands back behind all others.
+    fill(policy, 1, 2.0, 200, crowd=True)
+    fill(policy, 2, 3.0, 300, crowd=False)
+    order = [row.client for row in policy.tickets()]
+    assert order == ["a100", "a101", "a102", "a103", "h300", "h301", "a200"]
+    policy.withdraw(ELSEWHERE, 4.0)
+    policy.advance(4.0)
+    order = [row.client for row in policy.tickets()]
+    assert order == ["a101", "a102", "a103", "a200", "h300", "h301"]
+    assert policy.crowds.of(ELSEWHERE) is None
 
 
 def test_the_older_of_two_places_that_leader_and_node_gave_one_client_stays() -> None:
