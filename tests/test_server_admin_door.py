@@ -700,9 +700,15 @@ def test_metrics_are_free_here_and_need_a_token_from_elsewhere(
 ) -> None:
     site = make_site(tmp_path, monkeypatch, metrics_from=["10.9.8.0/24"])
     try:
-        assert Browser(site, peer="127.0.0.1").get("/metrics").status == 200
+        for host in ("127.0.0.1:8081", "localhost", "[::1]:8081"):
+            here = Browser(site, peer="127.0.0.1", host=host)
+            assert here.get("/metrics").status == 200
+        # The browser of this machine, for a page whose name was given this machine's address.
+        for host in ("evil.example", "127.0.0.1.evil.example:8081", "[v7.a:b]", ""):
+            rebound = Browser(site, peer="127.0.0.1", host=host)
+            assert rebound.get("/metrics").status == 401, host
         assert Browser(site).get("/metrics").status == 401
-        proxied = Browser(site, peer="127.0.0.1")
+        proxied = Browser(site, peer="127.0.0.1", host="localhost")
         assert proxied.get("/metrics", x_forwarded_for="192.0.2.1").status == 401
         assert Browser(site, peer="10.9.8.7").get("/metrics").status == 200, "metrics_from"
         secret = token(site, Scope.READ)

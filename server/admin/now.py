@@ -224,7 +224,9 @@ async def metrics(ask: HandlerCall) -> Answer:
     """For Prometheus: free for this machine, with an API token from elsewhere."""
     call, server = ask.call, ask.server
     forwarded = not _PROXIED.isdisjoint(call.headers)
-    if call.who is None and not server.may_scrape(call.peer, forwarded):
+    if call.who is None and not server.may_scrape(
+        call.peer, call.headers.get("host", ""), forwarded
+    ):
         raise Problem(401, "Send an API token, or ask from a machine that metrics_from names.")
     body = Metrics(server.vitals, server.revisions, server.mirror_states).text()
     return Answer(200, body, (("content-type", "text/plain; version=0.0.4; charset=utf-8"),))

@@ -9,6 +9,7 @@ import ipaddress
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from protocol.units import format_duration
 from server.admission.actions import QueueActions
@@ -67,10 +68,11 @@ class Server:
     scrapers: Sequence[str]
     behind_proxy: bool
 
-    def may_scrape(self, peer: str, forwarded: bool) -> bool:
-        """Whether this address may read the metrics without an API token.
+    def may_scrape(self, peer: str, host: str, forwarded: bool) -> bool:
+        """Whether this address may read the metrics without an API token, asking for this host.
 
-        This machine may, unless a proxy on it could be speaking for the whole world.
+        This machine may, unless a proxy on it could be speaking for the whole world, or a browser
+        for a page: any site can give its own name the address of this machine.
         """
         if not peer:  # a Unix socket
             return not self.behind_proxy and not forwarded
@@ -79,7 +81,8 @@ class Server:
         except ValueError:
             return False
         named = any(address in ipaddress.ip_network(word, strict=False) for word in self.scrapers)
-        return named or (address.is_loopback and not self.behind_proxy and not forwarded)
+        here = address.is_loopback and _names_this_machine(host)
+        return named or (here and not self.behind_proxy and not forwarded)
 
     def mirror_rows(self) -> list[StatusLine]:
         """Mirrors: those of the configuration, those that were admitted, with their reports."""
@@ -108,3 +111,12 @@ class Server:
     def multicast_rows(self) -> list[StatusLine]:
         """Multicast sessions that send."""
         return [StatusLine(*line) for line in self.multicast.lines()] if self.multicast else []
+
+
+def _names_this_machine(host: str) -> bool:
+    """Whether a Host field, with a port or not, has an address or is `localhost`."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
