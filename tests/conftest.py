@@ -24,6 +24,7 @@ IN_CI = bool(os.environ.get("CI"))
 #: The files that take longest come first, or the others' processes would wait for them at the end.
 LONGEST = (
     "test_e2e_cluster",
+    "test_docs_benches",
     "test_e2e_chaos",
     "test_e2e_admin_api",
     "test_e2e_disk",
