@@ -976,9 +976,10 @@ class HookedAdmission:
         queue, rows = self.queue, sorted(rows, key=itemgetter(0))
         if not self._room.network_shares:
             rows = [row._replace(stands_back=False) if row.stands_back else row for row in rows]
-        for row in rows:
-            self._make_room(row, now)
-        queue.restore(rows, now, now + self.settings.ticket_ttl_s, self.is_large)
+        for apart in _apart(rows):
+            for row in apart:
+                self._make_room(row, now)
+            queue.restore(apart, now, now + self.settings.ticket_ttl_s, self.is_large)
         for one in rows:
             at = queue.table.rows.get(one.number)
             if at is not None:
@@ -1031,3 +1032,17 @@ class HookedAdmission:
             link_bound=self.policy.link_bound,
             slotless=len(pool.slotless),
         )
+
+
+def _apart(rows: Sequence[TicketRow]) -> Iterator[list[TicketRow]]:
+    """In the same order, and no two of one client for one file together: one makes room."""
+    apart: list[TicketRow] = []
+    of: set[tuple[str, str]] = set()
+    for row in rows:
+        whose = row.client, row.file
+        if whose in of:
+            yield apart
+            apart, of = [], set()
+        apart.append(row)
+        of.add(whose)
+    yield apart
