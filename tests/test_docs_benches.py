@@ -99,6 +99,7 @@ SMALLEST = {
 #: What other tests run to its end, and where.
 ELSEWHERE = {
     "bench.machines faults": "test_e2e_cluster",
+    "bench.composition": "test_e2e_compose",
     "bench.staging": "test_e2e_staging",
     "loadtest.pictures": "test_loadtest_pictures",
     # The clients of the two labs of policies.
