@@ -29,7 +29,7 @@ from server.admission.rules import NOTHING, Rule, RuleBook, Verdict
 from server.app.config import CannotStart
 from server.app.keys import OVERLAP_S, KeyKeeper, load_keys
 from server.app.sample import make_sample
-from server.files.pages import Pages, blank
+from server.files.pages import Pages, Pattern, blank
 from server.files.paths import COMPANIONS
 from server.http.denylist import BlockList
 from server.http.phrases import ENGLISH, LANGUAGES, Phrases, phrases_for
@@ -297,23 +297,38 @@ def test_the_page_names_other_ways_and_how_to_check_who_signed() -> None:
     assert "Then check who signed it" not in bare
 
 
+class WholePattern(Pattern):
+    """A page that is rendered with its values."""
+
+    def __init__(self, render: Callable[[Mapping[str, bytes]], bytes]) -> None:
+        self._render = render
+
+    def bound(self, values: Mapping[str, bytes]) -> Pattern:
+        return WholePattern(lambda others: self._render({**others, **values}))
+
+    def filled(self, values: Mapping[str, bytes]) -> bytes:
+        return self._render(values)
+
+
 class WholePages(Pages):
     """Renders the template for each page instead of filling the blanks of one rendered before."""
 
-    def fill(
-        self,
-        template: str,
-        shape: Hashable,
-        fixed: Callable[[], Mapping[str, Any]],
-        values: Mapping[str, object],
-    ) -> bytes:
-        def filled(found: Any) -> Any:
-            if isinstance(found, dict):
-                return {key: filled(value) for key, value in found.items()}
-            name = found[1:-1] if isinstance(found, str) else ""
-            return values[name] if name and found == blank(name) else found
+    def pattern(
+        self, template: str, shape: Hashable, fixed: Callable[[], Mapping[str, Any]]
+    ) -> Pattern:
+        def render(values: Mapping[str, bytes]) -> bytes:
+            def filled(found: Any) -> Any:
+                if isinstance(found, dict):
+                    return {key: filled(value) for key, value in found.items()}
+                if not isinstance(found, str):
+                    return found
+                for name, value in values.items():
+                    found = found.replace(blank(name), html.unescape(value.decode()))
+                return found
 
-        return self.render(template, **filled(dict(fixed())))
+            return self.render(template, **filled(dict(fixed())))
+
+        return WholePattern(render)
 
 
 _TEXTS = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(["<b>&'\"", "{t}"])

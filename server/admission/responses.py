@@ -7,7 +7,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -19,7 +19,7 @@ from protocol.manifest import Source
 from protocol.units import format_duration
 from server.admission.client_keys import TICKET_FIELD, visitor_cookie
 from server.admission.own_pages import OwnPages
-from server.files.pages import SECURITY_HEADERS, Pages, blank
+from server.files.pages import SECURITY_HEADERS, Pages, Pattern, blank, escaped
 from server.files.transfer import HasTorrent, no_torrents
 from server.http.answers import HTML, PROBLEM_JSON, Header, prefers_html
 from server.http.cookies import set_cookie
@@ -29,6 +29,10 @@ from server.http.request import Request
 #: Where the waiting page asks how its ticket stands (`wait_status`).
 STATUS_PREFIX = "/-/queue"
 _TICKET_COOKIE_AGE_S = 7 * 86_400
+#: How a ticket stands in the query of a link.
+_QUERY = TICKET_FIELD.decode("ascii") + "="
+#: Waiting pages of one file and language that are kept.
+_MOST_PATTERNS = 256
 
 _COMMON: tuple[Header, ...] = (
     (b"Cache-Control", b"no-store"),
@@ -101,6 +105,7 @@ class RetryResponder:
         self.text = ""
         self.resumes_s: float | None = None
         self.logo_url = ""
+        self._patterns: dict[Hashable, Pattern] = {}
 
     def answer(self, request: Request, notice: Notice) -> None:
         """Answer 503 in the form that this client understands."""
@@ -152,82 +157,147 @@ class RetryResponder:
         self, notice: Notice, phrases: Phrases, origin: str = "", free: Sequence[Source] = ()
     ) -> bytes:
         """The waiting page as HTML; `free` are mirrors that would start at once."""
-        wait = notice.wait
-        estimate = wait.estimate
-        name = unquote(notice.file.rpartition("/")[2])
-        told: dict[str, Any] = {
-            "title": _title(notice, phrases),
-            "lead": _lead(notice, phrases, name),
-            "expected": phrases.time(estimate.expected_s) if estimate else None,
-            "latest": phrases.time(estimate.p90_s) if estimate else None,
-            "waited": phrases.time(notice.waited_s),
-            "next_visit": phrases.time(notice.retry_after_s),
+        if self.own:
+            own = self._own_page(notice, phrases, free)
+            if own is not None:
+                return own
+        estimate = notice.wait.estimate
+        token = notice.token if origin else None
+        values = {
+            "title": _escaped(_title(notice, phrases)),
+            "waited": _escaped(phrases.time(notice.waited_s)),
+            "next_visit": _escaped(phrases.time(notice.retry_after_s)),
+            "visit": b"%d" % notice.retry_after_s,
         }
-        looks: dict[str, Any] = {
+        if estimate is not None:
+            values["expected"] = _escaped(phrases.time(estimate.expected_s))
+            values["latest"] = _escaped(phrases.time(estimate.p90_s))
+        if token is not None:
+            values["token"] = escaped(token)
+            values["waited_s"] = b"%d" % round(notice.waited_s)
+            if estimate is not None:
+                values["expected_s"] = b"%d" % round(estimate.expected_s)
+        return self._pattern(notice, phrases, origin, free).filled(values)
+
+    def _pattern(
+        self, notice: Notice, phrases: Phrases, origin: str, free: Sequence[Source]
+    ) -> Pattern:
+        """The waiting page of one file, with blanks for what differs from visit to visit."""
+        live = notice.token is not None and bool(origin)
+        magnet_url, metalink_url = self._ways(notice)
+        signatures = tuple(self._signatures(notice.file)) if live else ()
+        # All that decides how the page comes out, but for what the file fills in.
+        shape = (
+            phrases.language,
+            tuple([mirror.url for mirror in free]),
+            notice.wait.estimate is not None,
+            notice.token is not None,
+            live,
+            bool(signatures),
+            magnet_url is not None,
+            metalink_url is not None,
+            *(self.heading, self.text, self.resumes_s, self.logo_url),
+        )
+        lead = _lead_key(notice)
+        key = (shape, lead, notice.file, notice.size_bytes, origin if live else "", signatures)
+        pattern = self._patterns.get(key)
+        if pattern is None:
+            name = unquote(notice.file.rpartition("/")[2])
+            url = f"{origin}{notice.file}"
+            of_file = {
+                "name": name,
+                "lead": phrases(lead, file=name, size=told_size(notice.size_bytes)),
+                "magnet_url": magnet_url,
+                "metalink_url": metalink_url,
+                "path": notice.file,
+                "sums": f"{url.rpartition('/')[0]}/SHA256SUMS",
+                "signed": "\n".join(_checks(url, signatures)),
+            }
+            pattern = self._pages.pattern(
+                "waiting.html", shape, lambda: self._blanks(notice, phrases, live, of_file, free)
+            ).bound({key: escaped(value) for key, value in of_file.items()})
+            if len(self._patterns) >= _MOST_PATTERNS:
+                self._patterns.clear()
+            self._patterns[key] = pattern
+        return pattern
+
+    def _blanks(
+        self,
+        notice: Notice,
+        phrases: Phrases,
+        live: bool,
+        of_file: Mapping[str, object],
+        free: Sequence[Source],
+    ) -> dict[str, Any]:
+        """What the template is rendered with."""
+        estimate = notice.wait.estimate is not None
+        query = f"{blank('path')}?{_QUERY}{blank('token')}"
+        return {
+            **{key: blank(key) for key in ("title", "waited", "next_visit")},
+            **{key: blank(key) if estimate else None for key in ("expected", "latest")},
+            **{key: None if value is None else blank(key) for key, value in of_file.items()},
+            **self._looks(phrases),
+            "t": phrases,
+            "estimate": estimate,
+            "notice": {"retry_after_s": blank("visit"), "token": bool(notice.token)},
+            "elsewhere": _hosts(free),
+            # What the page's script needs: not where there is no ticket to ask about.
+            "live": {
+                "queue": f"{STATUS_PREFIX}{query}",
+                "file": query,
+                "path": blank("path"),
+                "sums": blank("sums"),
+                "signed": blank("signed") if of_file["signed"] else "",
+                "waited_s": blank("waited_s"),
+                "expected_s": blank("expected_s") if estimate else "",
+                "words": _words(phrases.language),
+                "soon_s": round(SOON_S),
+            }
+            if live
+            else None,
+        }
+
+    def _own_page(self, notice: Notice, phrases: Phrases, free: Sequence[Source]) -> bytes | None:
+        """The operator's own page, if there is one for this state."""
+        estimate = notice.wait.estimate
+        name, size = unquote(notice.file.rpartition("/")[2]), told_size(notice.size_bytes)
+        magnet_url, metalink_url = self._ways(notice)
+        return self.own.render(
+            {
+                **self._looks(phrases),
+                "title": _title(notice, phrases),
+                "lead": phrases(_lead_key(notice), file=name, size=size),
+                "expected": phrases.time(estimate.expected_s) if estimate else None,
+                "latest": phrases.time(estimate.p90_s) if estimate else None,
+                "waited": phrases.time(notice.waited_s),
+                "next_visit": phrases.time(notice.retry_after_s),
+                "state": _state(notice),
+                "language": phrases.tag,
+                "direction": phrases.direction,
+                "file": name,
+                "size": size,
+                "size_bytes": notice.size_bytes,
+                "place": notice.wait.place,
+                "retry_after_s": notice.retry_after_s,
+                "mirrors": _hosts(free),
+                "magnet_url": magnet_url,
+                "metalink_url": metalink_url,
+            }
+        )
+
+    def _looks(self, phrases: Phrases) -> dict[str, Any]:
+        return {
             "heading": self.heading,
             "paragraphs": self._paragraphs(phrases),
             "logo_url": self.logo_url,
         }
-        elsewhere = [{"url": m.url, "host": urlsplit(m.url).hostname or m.url} for m in free]
+
+    def _ways(self, notice: Notice) -> tuple[str | None, str | None]:
+        """Where the file is to be had by BitTorrent, and by Metalink."""
         has_torrent = self._has_torrent(notice.file, notice.size_bytes)
-        magnet_url = f"/-/magnet{notice.file}" if has_torrent else None
-        metalink_url = f"{notice.file}.meta4" if self._has_mirrors(notice.file) else None
-        own = None
-        if self.own:
-            own = self.own.render(
-                {
-                    **told,
-                    **looks,
-                    "state": _state(notice),
-                    "language": phrases.tag,
-                    "direction": phrases.direction,
-                    "file": name,
-                    "size": told_size(notice.size_bytes),
-                    "size_bytes": notice.size_bytes,
-                    "place": wait.place,
-                    "retry_after_s": notice.retry_after_s,
-                    "mirrors": elsewhere,
-                    "magnet_url": magnet_url,
-                    "metalink_url": metalink_url,
-                }
-            )
-        if own is not None:
-            return own
-        values = {
-            **told,
-            "name": name,
-            "visit": notice.retry_after_s,
-            "magnet_url": magnet_url,
-            "metalink_url": metalink_url,
-        }
-        live = _live(notice, origin, self._signatures(notice.file))
-        # All else that decides how the page comes out.
-        shape = (
-            phrases.language,
-            tuple(mirror.url for mirror in free),
-            bool(notice.token),
-            None if live is None else live["signed"] == "",
-            tuple([value is None for value in values.values()]),
-            *(self.heading, self.text, self.resumes_s, self.logo_url),
-        )
-
-        def fixed() -> dict[str, Any]:
-            blanks = {key: None if value is None else blank(key) for key, value in values.items()}
-            return {
-                **blanks,
-                **looks,
-                "t": phrases,
-                "estimate": estimate is not None,
-                "notice": {"retry_after_s": blank("visit"), "token": bool(notice.token)},
-                "elsewhere": elsewhere,
-                "live": None
-                if live is None
-                else {key: blank(key) if value != "" else "" for key, value in live.items()}
-                | {"words": _words(phrases.language), "soon_s": round(SOON_S)},
-            }
-
-        return self._pages.fill(
-            "waiting.html", shape, fixed, values if live is None else values | live
+        return (
+            f"/-/magnet{notice.file}" if has_torrent else None,
+            f"{notice.file}.meta4" if self._has_mirrors(notice.file) else None,
         )
 
     def _paragraphs(self, phrases: Phrases) -> list[list[dict[str, str]]]:
@@ -246,7 +316,7 @@ class RetryResponder:
             return [*fields, (b"Refresh", b"%d; url=%b" % (notice.retry_after_s, target))]
         # The cookie serves those who open the link again; the query serves those without cookies.
         token = notice.token.encode("ascii")
-        url = b"%b?tidegate-ticket=%b" % (target, token)
+        url = b"%b?%b=%b" % (target, TICKET_FIELD, token)
         return [
             *fields,
             (b"Refresh", b"%d; url=%b" % (notice.retry_after_s, url)),
@@ -279,21 +349,14 @@ def paragraphs_of(text: str) -> list[list[dict[str, str]]]:
     return found
 
 
-def _live(notice: Notice, origin: str, signatures: Sequence[str]) -> dict[str, object] | None:
-    """What the page's script needs; None where there is no ticket to ask about (or a preview)."""
-    if notice.token is None or not origin:
-        return None
-    estimate = notice.wait.estimate
-    query = f"?tidegate-ticket={notice.token}"
-    return {
-        "queue": f"{STATUS_PREFIX}{notice.file}{query}",
-        "file": f"{notice.file}{query}",
-        "path": notice.file,
-        "sums": f"{origin}{notice.file.rpartition('/')[0]}/SHA256SUMS",
-        "signed": "\n".join(_checks(f"{origin}{notice.file}", signatures)),
-        "waited_s": round(notice.waited_s),
-        "expected_s": round(estimate.expected_s) if estimate else "",
-    }
+def _hosts(sources: Sequence[Source]) -> list[dict[str, str]]:
+    return [{"url": one.url, "host": urlsplit(one.url).hostname or one.url} for one in sources]
+
+
+# Places and times, again and again.
+@functools.lru_cache(8192)
+def _escaped(text: str) -> bytes:
+    return escaped(text)
 
 
 @functools.cache
@@ -459,11 +522,9 @@ def _title(notice: Notice, phrases: Phrases) -> str:
     return phrases("title_place", place=phrases.number(wait.place))
 
 
-def _lead(notice: Notice, phrases: Phrases, name: str) -> str:
+def _lead_key(notice: Notice) -> str:
     if notice.opens_s is not None:
-        key = "lead_prequeue" if notice.entry else "lead_undrawn"
-        return phrases(key, file=name, size=told_size(notice.size_bytes))
+        return "lead_prequeue" if notice.entry else "lead_undrawn"
     if notice.closed and notice.token is not None:
-        return phrases("lead_closed")
-    key = "lead" if notice.wait.place is not None else "lead_busy"
-    return phrases(key, file=name, size=told_size(notice.size_bytes))
+        return "lead_closed"
+    return "lead" if notice.wait.place is not None else "lead_busy"
