@@ -241,3 +241,11 @@ def test_show_names_what_a_revision_of_the_admin_page_overrides(tmp_path: Path) 
 )
 def test_an_address_is_shown_as_it_was_given_but_for_its_passwords(given: str, shown: str) -> None:
     assert without_password(given) == shown
+
+
+@pytest.mark.parametrize(("given", "place"), [("off", None), ("./off", "./off"), ("-", "-")])
+def test_an_access_log_that_is_off_is_no_file(
+    tmp_path: Path, given: str, place: str | None
+) -> None:
+    assert load(tmp_path, f'access_log = "{given}"\n').config.access_log == place
+    assert load(tmp_path, access_log=given).config.access_log == place

@@ -708,10 +708,27 @@ def test_close_writes_what_is_pending(
     store.close().addCallback(closed.append)
     threads.run()
     assert closed == []
+    # A download that the stop cut ends while the last batch is written.
+    store.keep_tickets([ticket(3)])
+    threads.run()
+    assert closed == []
     threads.run()
     assert closed == [True]
-    assert live(database) == [1, 2]
+    assert live(database) == [1, 2, 3]
     assert clock.getDelayedCalls() == []
+
+
+def test_close_tries_an_ill_database_twice(store: Store, threads: Threads) -> None:
+    closed: list[bool] = []
+    threads.broken = OperationalError("write", {}, Exception("full"))
+    store.keep_tickets([ticket(1)])
+    store.close().addCallback(closed.append)
+    threads.run()
+    assert closed == []
+    threads.run()
+    assert closed == [True]
+    assert store.failures_total == 2
+    assert store.state.pending == 1
 
 
 def test_reads_answer_with_what_the_query_found(store: Store) -> None:

@@ -197,7 +197,7 @@ class ServerConfig(_Section):
     access_log: str | None = Field(
         None,
         description="Where the access log goes: a file, - for standard error, journal, syslog, "
-        "syslog:PATH or syslog:HOST:PORT. SIGUSR1 and SIGHUP open the file anew.",
+        "syslog:PATH or syslog:HOST:PORT; off for none. SIGUSR1 and SIGHUP open the file anew.",
     )
     access_log_format: str = Field(
         "combined",
@@ -343,6 +343,12 @@ class ServerConfig(_Section):
         if admin not in ("off", HANDED_OVER):
             split_address(admin)
         return admin
+
+    @field_validator("access_log")
+    @classmethod
+    def _access_log(cls, place: str | None) -> str | None:
+        # As for the other places; a file of that name is ./off.
+        return None if place == "off" else place
 
     @field_validator("access_log_format")
     @classmethod

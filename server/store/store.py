@@ -203,7 +203,10 @@ class Store:
         self._look_call = self._reactor.callLater(LOOK_S, self._look)
 
     def close(self) -> Deferred[bool]:
-        """Write what is pending (two attempts), then call back; the caller ends the threads.
+        """Write what is pending, then call back; the caller ends the threads.
+
+        What comes in meanwhile is written, too, such as the ends of downloads that a stop cut. An
+        ill database has two attempts.
 
         False when a thread still waits for the database: it may hang for ever.
         """
@@ -212,7 +215,7 @@ class Store:
         self._call = None
         done: Deferred[bool] = Deferred()
         limits: list[DelayedCall] = []
-        attempts = iter((False, True))
+        failures = 0
 
         def cut() -> None:
             # What waits on a dead connection fails now, and the next attempt opens another one.
@@ -234,17 +237,22 @@ class Store:
 
         limits.append(self._reactor.callLater(CLOSE_S, cut))
 
+        def landed(_: object) -> None:
+            nonlocal failures
+            failures += bool(self._reason)
+            if failures == 2:
+                end(True)
+            else:
+                last()
+
         def last(_: object = None) -> None:
             if done.called:
                 return
-            final = next(attempts, True)
             self._flush()
             if self._flying is None:
                 end(True)
-            elif final:
-                self._flying.addBoth(lambda _: end(True))
             else:
-                self._flying.addBoth(lambda _: last() if self._reason else end(True))
+                self._flying.addBoth(landed)
 
         if self._flying is not None:
             self._flying.addBoth(last)

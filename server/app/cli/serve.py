@@ -82,7 +82,7 @@ FLAGS: Mapping[str, tuple[str, str]] = {
     help="Network (or `unix`) whose Forwarded and X-Forwarded-* fields count; repeatable.",
 )
 @click.option("--show-hidden", is_flag=True, default=None, help="Serve dot files, too.")
-@click.option("--access-log", help="File for the access log; - is standard error.")
+@click.option("--access-log", help="File for the access log; - is standard error, off none.")
 @click.option("--mirror", multiple=True, help="URL of a mirror of DIR, best first; repeatable.")
 @click.option("--multicast", is_flag=True, default=None, help="Send hot files once for everyone.")
 @click.option("--multicast-interface", help="Address of the interface that multicast is sent from.")
