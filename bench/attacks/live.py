@@ -38,6 +38,9 @@ _PORT = 8080
 _HOST, _HOST6 = "192.0.2.1", "fd5a::1"
 _LINE_MBIT = 24.0
 _PEOPLE, _FILE_BYTES, _SPAN_S = 40, 900_000, 8.0
+#: The crowd of which every other one sits behind one address, and that address.
+BEHIND_ONE = f"{_PEOPLE // 2} honest people behind one address"
+_ONE_ADDRESS = "203.0.113.7"
 #: Nobody waits longer than this: a day costs no more than a minute.
 LONGEST_S = 45.0
 #: The attacker is there so long before the first of the people, seconds.
@@ -66,7 +69,7 @@ ATTACKERS = {
     for attacker in (
         # What a whole network of strangers is given, in the hands of as many honest people.
         LiveAttacker(SHARE.title, lambda n: f"10.102.{n}.1", SHARE.names, 1, 20.0, 100),
-        LiveAttacker("one IPv4", lambda n: "203.0.113.7", 1, 1000, 20.0, 100),
+        LiveAttacker("one IPv4", lambda n: _ONE_ADDRESS, 1, 1000, 20.0, 100),
         LiveAttacker("one /48", lambda n: f"2001:db8:bad:{n:x}::1", 65_536, 1, 60.0, 300),
         LiveAttacker("ten addresses", lambda n: f"10.100.{n}.1", 10, 1000, 60.0, 300),
         LiveAttacker("a botnet", lambda n: f"10.101.{n}.1", 200, 1000, 100.0, 400),
@@ -93,14 +96,14 @@ async def _connected(source: str, *, small: bool) -> socket.socket:
     return sock
 
 
-async def _fetch(number: int) -> float:
+async def _fetch(number: int, source: str, name: str) -> float:
     """Download like a person with curl does, again as long as told to wait; the time it took."""
     begun = time.monotonic()
-    request = f"GET /file{number % 4}.bin HTTP/1.1\r\nHost: x\r\nUser-Agent: curl/8\r\n"
+    request = f"GET /file{number % 4}.bin HTTP/1.1\r\nHost: x\r\n{name}\r\n"
     while time.monotonic() < begun + LONGEST_S:
         with suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
             async with asyncio.timeout(begun + LONGEST_S - time.monotonic()):
-                sock = await _connected(f"10.20.{number}.1", small=False)
+                sock = await _connected(source, small=False)
                 reader, writer = await asyncio.open_connection(sock=sock)
                 try:
                     writer.write(f"{request}Connection: close\r\n\r\n".encode())
@@ -116,14 +119,19 @@ async def _fetch(number: int) -> float:
     return LONGEST_S
 
 
-async def _people() -> float:
-    """Their mean session time."""
+async def _people(behind_one: bool) -> list[float]:
+    """Their sessions in the order in which they come. Those behind one address, every other one,
+    are told apart by the id that each of this crowd sends."""
 
     async def person(number: int) -> float:
         await asyncio.sleep(number * _SPAN_S / _PEOPLE)
-        return await _fetch(number)
+        own = f"10.20.{number}.1"
+        if not behind_one:
+            return await _fetch(number, own, "User-Agent: curl/8")
+        source = own if number % 2 else _ONE_ADDRESS
+        return await _fetch(number // 2, source, f"Tidegate-Client: p{number}")
 
-    return statistics.fmean(await asyncio.gather(*map(person, range(_PEOPLE))))
+    return await asyncio.gather(*map(person, range(_PEOPLE)))
 
 
 async def _strike(attacker: LiveAttacker, number: int, manner: Manner) -> None:
@@ -233,6 +241,13 @@ def _client(*words: str) -> list[str]:
     return inside(_CLIENTS, sys.executable, "-m", "bench.attacks.live", *words)
 
 
+def _sessions_s(*words: str) -> list[float]:
+    done = subprocess.run(
+        _client("people", *words), cwd=_ROOT, stdout=subprocess.PIPE, check=True
+    )
+    return [float(one) for one in json.loads(done.stdout)]
+
+
 def day(policy: str, title: str = "", manner: Manner = "idle") -> float:
     """A fresh server, the people, and beside them the attacker of this title; the mean session."""
     with _serving(policy):
@@ -241,12 +256,19 @@ def day(policy: str, title: str = "", manner: Manner = "idle") -> float:
             if title:
                 attack = subprocess.Popen(_client("attack", title, manner), cwd=_ROOT)
                 time.sleep(_AHEAD_S)
-            done = subprocess.run(_client("people"), cwd=_ROOT, stdout=subprocess.PIPE, check=True)
+            return statistics.fmean(_sessions_s())
         finally:
             if attack is not None:
                 attack.kill()
                 attack.wait()
-    return float(json.loads(done.stdout))
+
+
+def behind_one(policy: str) -> tuple[float, float]:
+    """A fresh server and nobody but the people: the mean session of those behind one address, and
+    of the others."""
+    with _serving(policy):
+        found_s = _sessions_s("behind-one")
+    return statistics.fmean(found_s[::2]), statistics.fmean(found_s[1::2])
 
 
 def main() -> None:
@@ -254,8 +276,8 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192), most))
     match sys.argv[1:]:
-        case ["people"]:
-            print(json.dumps(asyncio.run(_people())))
+        case ["people", *words]:
+            print(json.dumps(asyncio.run(_people("behind-one" in words))))
         case ["attack", title, ("ghost" | "idle" | "half" | "real") as manner]:
             asyncio.run(_attack(ATTACKERS[title], manner))
         case _:

@@ -11,8 +11,8 @@ docs/security.md.
 
 Exit code 1 when under the default policy one network that uses nothing costs the honest over 5 % of
 their mean session time, or ten addresses over 15 %, by more than two standard errors; when one
-network that really downloads costs more than as many honest people as it has shares; or when
-somebody stops the service.
+network that really downloads costs more than as many honest people as it has shares; when people
+behind one address take over 1.5 times as long as the others; or when somebody stops the service.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ _DEFAULT_POLICY = "fair"
 _NAT_PEOPLE = 500
 #: What may be lost by those who use nothing: a fraction of the mean session time.
 _BARS = {"one IPv4": 0.05, "one /64": 0.05, "one /48": 0.05, "ten addresses": 0.15}
+#: So many times as long as the others may those take who share an address with many.
+_BEHIND_ONE_MOST = 1.5
 _ONE_NETWORK = ("one IPv4", "one /64", "one /48")
 _PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 _BEGIN, _END = "<!-- make attacks: begin -->\n", "<!-- make attacks: end -->\n"
@@ -84,6 +86,16 @@ class CostJudge:
         elif manner != "real" and bar is not None and cost.mean - 2.0 * cost.error > bar:
             self._fault(policy, f"{title}, {manner}: {_spelled(cost)}")
         return _spelled(cost)
+
+    def hear_behind_one(self, policy: str, pairs_s: Sequence[tuple[float, float]]) -> str:
+        """Mean sessions of those behind one address and of the others, day by day, as a cell."""
+        if not pairs_s:
+            return "–"
+        inside_s, outside_s = (statistics.median(found_s) for found_s in zip(*pairs_s, strict=True))
+        cell = f"they {inside_s:.1f} s, the others {outside_s:.1f} s"
+        if inside_s > _BEHIND_ONE_MOST * outside_s:
+            self._fault(policy, f"{live.BEHIND_ONE}: {cell}")
+        return cell
 
     def _fault(self, policy: str, fault: str) -> None:
         if policy == _DEFAULT_POLICY:
@@ -164,6 +176,7 @@ class LiveCells:
         self._cells = cells
         self._days = range(days)
         self._titles = [one for one in live.ATTACKERS if not titles or one in titles]
+        self._with_nat = not titles or live.BEHIND_ONE in titles
 
     @property
     def measures(self) -> bool:
@@ -177,7 +190,9 @@ class LiveCells:
     def measure(self, policy: str) -> None:
         """The n-th day of all, calm and attacked, then the next one."""
         for day in self._days:
-            for title in ("", *self._titles):
+            if self._with_nat:
+                self._behind_one(policy, day)
+            for title in ("", *self._titles) if self._titles else ():
                 for manner in _LIVE_MANNERS if title else ("calm",):
                     if manner == "half" and policy != _DEFAULT_POLICY:
                         continue
@@ -190,6 +205,15 @@ class LiveCells:
                         return [Cost(live.day(policy, title, kind), 0.0)]
 
                     self._cells.get(f"{name}/{day}", one)
+
+    def _behind_one(self, policy: str, day: int) -> list[Cost]:
+        name = f"live/{policy}/{live.BEHIND_ONE}/{day}"
+        return self._cells.get(name, lambda: [Cost(one, 0.0) for one in live.behind_one(policy)])
+
+    def behind_one(self, policy: str) -> list[tuple[float, float]]:
+        """Mean sessions behind one address and elsewhere, of each day that was measured."""
+        days = (self._behind_one(policy, day) for day in self._days) if self._with_nat else ()
+        return [(day[0].mean, day[1].mean) for day in days if day]
 
     def attack(self, policy: str, title: str, manner: live.Manner) -> list[Cost] | None:
         """What one attacker costs. None: no service; empty: not measured."""
@@ -243,6 +267,9 @@ def live_rows(policies: Sequence[str], lived: LiveCells, judge: CostJudge) -> It
         for policy in policies:
             lived.measure(policy)
     for policy in policies:
+        pair = judge.hear_behind_one(policy, lived.behind_one(policy))
+        if pair != "–":
+            yield markdown.row(f"`{policy}`", live.BEHIND_ONE, "–", "–", pair, "–") + "\n"
         days = ", ".join(f"{one:.1f} s" for one in lived.calm_s(policy))
         if days:
             yield markdown.row(f"`{policy}`", f"nobody: {days}", *["–"] * 4) + "\n"
@@ -284,7 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--policy", action="append", choices=(*_POLICIES, "adaptive"))
     everybody = (SHARE, *ATTACKERS)
     titles = [attacker.title for attacker in everybody]
-    choices = dict.fromkeys((*titles, *live.ATTACKERS))
+    choices = dict.fromkeys((*titles, *live.ATTACKERS, live.BEHIND_ONE))
     parser.add_argument("--attacker", action="append", choices=choices)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--days", type=int, default=2)
