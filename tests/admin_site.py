@@ -189,6 +189,7 @@ class Browser:
     cookies: dict[str, str] = field(default_factory=dict)
     token: str = ""
     host: str = "admin.example"
+    secure: bool = False
 
     def ask(
         self,
@@ -208,7 +209,7 @@ class Browser:
         if self.cookies:
             sent["cookie"] = "; ".join(f"{n}={v}" for n, v in self.cookies.items())
         now = self.site.server.now()
-        call = Call(method, path, now, query, sent, fields, body, self.peer)
+        call = Call(method, path, now, query, sent, fields, body, self.peer, self.secure)
         answer = self.site.run(self.site.admin.answer(call))
         for name, value in answer.headers:
             if name == "set-cookie":

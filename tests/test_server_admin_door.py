@@ -174,6 +174,24 @@ def test_a_cookie_that_another_page_put_before_ours_locks_nobody_out(site: Site)
     assert crowded.get("/account").status == 303
 
 
+def test_over_tls_no_login_counts_that_another_host_could_have_set(site: Site) -> None:
+    """A viewer may give an operator his own login, so that what the operator does is his."""
+    operator(site)
+    own = Browser(site, secure=True)
+    answer = own.login("admin", PASSWORD)
+    fields = [value for name, value in answer.headers if name == "set-cookie"]
+    assert len(fields) == 2
+    for field in fields:
+        assert field.startswith("__Host-tidegate-")
+        assert "Secure" in field and "Path=/" in field and "Domain" not in field
+    login = own.cookies["__Host-tidegate-admin"]
+    assert own.get("/account").status == 200
+    tossed = Browser(site, secure=True, cookies={"tidegate-admin": login})
+    assert tossed.get("/account").status == 303
+    plain = Browser(site, cookies={"__Host-tidegate-admin": login})
+    assert plain.get("/account").status == 303
+
+
 def test_cookies_are_out_of_reach_of_scripts_and_other_sites(site: Site) -> None:
     answer = Browser(site).login("admin", site.first_password)
     fields = [v for n, v in answer.headers if n == "set-cookie" and v.startswith("tidegate-admin")]

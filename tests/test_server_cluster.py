@@ -238,6 +238,7 @@ def test_a_machine_that_passes_on_its_admin_page_knows_who_may_send_much() -> No
     relay.begin()
     join(house.clock, house.leader, relay)
     own = {b"cookie": b"a=b; tidegate-admin=ident.signature"}
+    by_tls = {b"cookie": b"a=b; __Host-tidegate-admin=ident.signature"}
     token = {b"authorization": b"bearer  tg-one"}
 
     def may() -> list[bool]:
@@ -247,6 +248,7 @@ def test_a_machine_that_passes_on_its_admin_page_knows_who_may_send_much() -> No
     assert may() == [True, True, True]  # its pages are not loaded: nobody knows
     house.home.held = frozenset({digest("ident")})
     assert may() == [True, False, False]
+    assert shows_one_of(by_tls, relay.proofs)
     house.home.held = frozenset({digest("ident"), digest("tg-one")})
     assert may() == [True, True, False]
     house.home.held = frozenset()

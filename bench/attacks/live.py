@@ -242,9 +242,7 @@ def _client(*words: str) -> list[str]:
 
 
 def _sessions_s(*words: str) -> list[float]:
-    done = subprocess.run(
-        _client("people", *words), cwd=_ROOT, stdout=subprocess.PIPE, check=True
-    )
+    done = subprocess.run(_client("people", *words), cwd=_ROOT, stdout=subprocess.PIPE, check=True)
     return [float(one) for one in json.loads(done.stdout)]
 
 

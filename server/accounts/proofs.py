@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from server.accounts.accounts import digest
-from server.http.cookies import read_cookies
+from server.http.cookies import host_name, read_cookies
 
-#: The cookie of a login.
+#: The cookie of a login, over TLS behind a prefix (`host_name`).
 COOKIE = "tidegate-admin"
 
 
@@ -29,6 +29,7 @@ def shows_one_of(fields: Mapping[bytes, bytes], proofs: Collection[str] | None) 
     secret = api_token(fields.get(b"authorization", b"").decode("utf-8", "replace"))
     if secret is not None:
         return digest(secret) in proofs
-    # Without its signature: the id is as hard to guess.
-    idents = (one.rpartition(b".")[0] for one in read_cookies(fields, COOKIE.encode()))
+    # Without its signature: the id is as hard to guess. By either name: it opens no door here.
+    names = (host_name(COOKIE, secure=secure).encode() for secure in (True, False))
+    idents = (one.rpartition(b".")[0] for name in names for one in read_cookies(fields, name))
     return any(digest(ident.decode("latin-1")) in proofs for ident in idents)

@@ -34,7 +34,7 @@ from server.control.events import NotStored
 from server.control.problems import Problem
 from server.control.server import Server
 from server.files.pages import Pages
-from server.http.cookies import set_cookie
+from server.http.cookies import host_name, set_cookie
 
 VISITOR = "tidegate-visitor"
 ZONE = "tidegate-zone"
@@ -194,7 +194,7 @@ class Admin:
             owner = self.accounts.users[token.owner]
             name = f"{token.owner}/{token.label}"
             return dataclasses.replace(call, who=Principal(name, token.scopes, owner, token=token))
-        # A page of another port or of a neighbouring domain may have put a cookie before ours.
+        # Without TLS a page of another port or a neighbouring domain may have put one before ours.
         found = ((one, self.sessions.find(one, call.now)) for one in call.cookies(COOKIE))
         cookie, session = next((one for one in found if one[1] is not None), ("", None))
         if session is None:
@@ -295,7 +295,7 @@ def _with_headers(call: Call, answer: Answer) -> Answer:
 def cookie(name: str, value: str, *, secure: bool, age_s: int | None = None) -> tuple[str, str]:
     """A Set-Cookie field no script and no other site can use."""
     _, field = set_cookie(
-        name.encode(),
+        host_name(name, secure=secure).encode(),
         value.encode(),
         path=b"/",
         age_s=age_s,

@@ -7,7 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
+from server.accounts.proofs import COOKIE
 from server.admin.router import Nothing, Route
+from server.http.cookies import host_name
 
 _PLACE = "#/components/schemas/{model}"
 
@@ -39,7 +41,12 @@ def openapi(routes: Iterable[Route], version: str) -> dict[str, Any]:
             "schemas": {"Problem": _PROBLEM_SCHEMA, **schemas["$defs"]},
             "securitySchemes": {
                 "token": {"type": "http", "scheme": "bearer"},
-                "session": {"type": "apiKey", "in": "cookie", "name": "tidegate-admin"},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": COOKIE,
+                    "description": f"Over TLS `{host_name(COOKIE, secure=True)}`.",
+                },
             },
         },
     }

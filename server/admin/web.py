@@ -16,7 +16,7 @@ from pydantic_core import to_json
 from protocol import problems
 from server.accounts.accounts import ApiToken, Role, Scope, Scopes, Session, User
 from server.control.problems import Problem
-from server.http.cookies import read_cookies
+from server.http.cookies import host_name, read_cookies
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +79,10 @@ class Call:
         return next(self.cookies(name), "")
 
     def cookies(self, name: str) -> Iterator[str]:
-        """The values of all cookies of this name."""
+        """The values of all cookies of this name of ours, see `host_name`."""
         field = self.headers.get("cookie", "").encode("latin-1", "replace")
-        return (one.decode("latin-1") for one in read_cookies({b"cookie": field}, name.encode()))
+        own = host_name(name, secure=self.secure).encode()
+        return (one.decode("latin-1") for one in read_cookies({b"cookie": field}, own))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,12 @@ from server.http.answers import Header
 _MOST_OF_ONE_NAME = 8
 
 
+def host_name(name: str, *, secure: bool) -> str:
+    """The name of a cookie for this host and the path `/`: over TLS browsers take it, with its
+    prefix, from nobody but the host itself over TLS (RFC 6265bis, 4.1.3.2)."""
+    return f"__Host-{name}" if secure else name
+
+
 def read_cookie(headers: Mapping[bytes, bytes], name: bytes) -> bytes | None:
     """The value of the first cookie of this name; None when there is none."""
     return next(read_cookies(headers, name), None)
