@@ -183,7 +183,9 @@ def test_over_tls_no_login_counts_that_another_host_could_have_set(site: Site) -
     assert len(fields) == 2
     for field in fields:
         assert field.startswith("__Host-tidegate-")
-        assert "Secure" in field and "Path=/" in field and "Domain" not in field
+        assert "Secure" in field
+        assert "Path=/" in field
+        assert "Domain" not in field
     login = own.cookies["__Host-tidegate-admin"]
     assert own.get("/account").status == 200
     tossed = Browser(site, secure=True, cookies={"tidegate-admin": login})
