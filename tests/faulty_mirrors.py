@@ -1,17 +1,23 @@
-"""Small HTTP mirrors on 127.0.0.1 that misbehave as told; one thread a connection."""
+"""Small HTTP mirrors that misbehave as told.
+
+What a mirror says on a connection is a generator of steps. Here a thread a connection performs
+them, on 127.0.0.1; `virtual_network` does the same in virtual time.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import select
 import socket
 import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass
@@ -70,8 +76,25 @@ def certificate(folder: Path, name: str = "DNS:localhost") -> Path:
     return found
 
 
-class Mirror:
-    """A running mirror; `url` names its file, `requests` are the heads it has read."""
+class Step(enum.Enum):
+    """What a mirror does on its connection but sending (bytes) and waiting (seconds)."""
+
+    #: It is sent what has come, at least a byte; nothing where the client has gone.
+    READ = enum.auto()
+    #: It is told whether something has come.
+    LOOK = enum.auto()
+    #: Its side of the connection ends.
+    END = enum.auto()
+    #: When the connection is closed, it is reset.
+    RESET = enum.auto()
+
+
+#: Says at the end whether the connection goes on.
+Steps = Generator[bytes | float | Step, Any, bool]
+
+
+class Script:
+    """What a mirror says, whoever carries it; `requests` are the heads it has read."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
@@ -82,6 +105,143 @@ class Mirror:
         self.cuts = 0
         self.connections = 0
         self.serving = 0
+
+    def talk(self, connection: int) -> Steps:
+        """One connection, from its first request to its close."""
+        buffer = b""
+        while True:
+            while b"\r\n\r\n" not in buffer:
+                data = yield Step.READ
+                if not data:
+                    return False
+                buffer += data
+            head, _, buffer = buffer.partition(b"\r\n\r\n")
+            self.asked_by.append(connection)
+            self.requests.append(head.decode())
+            if not (yield from self._answer(head.decode())):
+                return False
+            if self.behaviour.deaf and (buffer or (yield Step.LOOK)):
+                # It has lost its place in what it was asked.
+                yield 60.0
+                return False
+            if self.behaviour.swallows:
+                buffer = b""
+                while (yield Step.LOOK):
+                    if not (yield Step.READ):
+                        return False
+
+    def _answer(self, head: str) -> Steps:
+        told = self.behaviour
+        yield float(told.delay_s)
+        lines = head.split("\r\n")
+        target = lines[0].split(" ")[1]
+        fields = {k.strip().lower(): v.strip() for k, _, v in (x.partition(":") for x in lines[1:])}
+        if told.huge_head:
+            yield b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200_000
+            return True
+        if told.interim:
+            yield b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
+        if target in told.pages:
+            kind, page = told.pages[target]
+            return (yield from self._send("200 OK", [("Content-Type", kind)], page))
+        if told.redirect is not None:
+            return (yield from self._send("302 Found", [("Location", told.redirect)], b"elsewhere"))
+        if told.status is not None:
+            told_range = [("Content-Range", told.told_range)] if told.told_range else []
+            return (yield from self._send(f"{told.status} No", told_range, b"no"))
+        if told.ticket_first and "tidegate-ticket" not in fields:
+            ticket = [("Retry-After", "0"), ("Tidegate-Ticket", "place-1"), ("Tidegate-Place", "1")]
+            return (yield from self._send("503 Wait", ticket, b"wait"))
+        if told.busy_times > 0:
+            told.busy_times -= 1
+            busy = [("Retry-After", told.retry_after)]
+            return (yield from self._send(f"{told.busy_status} Busy", busy, b"busy"))
+        if told.most_connections is not None and self.serving >= told.most_connections:
+            return (yield from self._send("503 Busy", [("Retry-After", "9")], b"busy"))
+        if target != told.path:
+            return (yield from self._send("404 Not Found", [], b"nothing here"))
+        self.serving += 1
+        try:
+            return (yield from self._file(fields))
+        finally:
+            self.serving -= 1
+
+    def _file(self, fields: dict[str, str]) -> Steps:
+        told = self.behaviour
+        data, etag = told.data, told.etag
+        if told.new_etag_after is not None and self.sent >= told.new_etag_after:
+            etag = '"two"'
+            data = bytes(255 - byte for byte in data)
+        out = [("Accept-Ranges", "bytes"), *told.headers]
+        if etag is not None:
+            out.append(("ETag", etag))
+        wanted = fields.get("range") if told.ranges else None
+        if wanted is not None and fields.get("if-range") not in (None, etag):
+            wanted = None
+        if wanted is None:
+            return (yield from self._send("200 OK", out, data))
+        first, _, last = wanted.removeprefix("bytes=").partition("-")
+        start, end = int(first), min(len(data), int(last or len(data) - 1) + 1)
+        if start >= len(data):
+            out.append(("Content-Range", f"bytes */{len(data)}"))
+            return (yield from self._send("416 Range Not Satisfiable", out, b""))
+        if told.wrong_start:
+            start += 1
+        out.append(("Content-Range", f"bytes {start}-{end - 1}/{len(data)}"))
+        return (yield from self._send("206 Partial Content", out, data[start:end]))
+
+    def _send(self, status: str, out: list[tuple[str, str]], body: bytes) -> Steps:
+        told = self.behaviour
+        is_file = status.startswith("20")
+        lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in out)]
+        if told.chunked and is_file:
+            lines.append("Transfer-Encoding: chunked")
+        elif not (told.no_length and is_file):
+            lines.append(f"Content-Length: {len(body)}")
+        if told.close_each or (told.no_length and is_file):
+            lines.append("Connection: close")
+        yield ("\r\n".join(lines) + "\r\n\r\n").encode()
+        if is_file and told.short_by:
+            body = body[: -told.short_by]
+        for at in range(0, len(body), 8192):
+            part = body[at : at + 8192]
+            if is_file and told.cut_after is not None and at + len(part) > told.cut_after:
+                self.cuts += 1
+                yield Step.RESET
+                return False
+            if is_file and not (yield from self._may_send(len(part))):
+                return False
+            if told.chunked and is_file:
+                part = f"{len(part):x}\r\n".encode() + part + b"\r\n"
+            yield part
+        if told.chunked and is_file:
+            yield b"0\r\n\r\n"
+        if told.close_each and not told.hasty:
+            yield Step.END
+            while (yield Step.READ):
+                pass
+        return not (told.close_each or (is_file and (told.short_by or told.no_length)))
+
+    def _may_send(self, count: int) -> Steps:
+        told = self.behaviour
+        if told.reset_after is not None and self.sent + count > told.reset_after:
+            told.reset_after = None
+            yield Step.RESET
+            return False
+        if told.stall_after is not None and self.sent + count > told.stall_after:
+            yield 60.0
+            return False
+        self.sent += count
+        if told.rate:
+            yield count / told.rate
+        return True
+
+
+class Mirror(Script):
+    """A running mirror; `url` names its file."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        super().__init__(behaviour)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._open: list[socket.socket] = []
@@ -122,147 +282,31 @@ class Mirror:
             thread.start()
 
     def _serve(self, sock: socket.socket) -> None:
-        buffer = b""
         if self._tls is not None:
             try:
                 sock = self._tls.wrap_socket(sock, server_side=True)
             except OSError:
                 return
-        with contextlib.suppress(OSError), sock:
+        steps = self.talk(threading.get_ident())
+        with contextlib.suppress(OSError, StopIteration), sock, contextlib.closing(steps):
+            step = next(steps)
             while not self._stop.is_set():
-                while b"\r\n\r\n" not in buffer:
-                    data = sock.recv(65536)
-                    if not data:
-                        return
-                    buffer += data
-                head, _, buffer = buffer.partition(b"\r\n\r\n")
-                self.asked_by.append(threading.get_ident())
-                self.requests.append(head.decode())
-                if not self._answer(sock, head.decode()):
-                    return
-                if self.behaviour.deaf and (buffer or self._more(sock)):
-                    # It has lost its place in what it was asked.
-                    self._stop.wait(60)
-                    return
-                if self.behaviour.swallows:
-                    buffer = b""
-                    while self._more(sock):
-                        if not sock.recv(65536):
-                            return
+                step = steps.send(self._perform(sock, step))
 
-    @staticmethod
-    def _more(sock: socket.socket) -> bool:
-        """Whether something was sent meanwhile."""
-        return bool(select.select([sock], [], [], 0)[0]) and bool(sock.recv(1, socket.MSG_PEEK))
-
-    def _answer(self, sock: socket.socket, head: str) -> bool:
-        told = self.behaviour
-        self._stop.wait(told.delay_s)
-        lines = head.split("\r\n")
-        target = lines[0].split(" ")[1]
-        fields = {k.strip().lower(): v.strip() for k, _, v in (x.partition(":") for x in lines[1:])}
-        if told.huge_head:
-            sock.sendall(b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200_000)
-            return True
-        if told.interim:
-            sock.sendall(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n")
-        if target in told.pages:
-            kind, page = told.pages[target]
-            return self._send(sock, "200 OK", [("Content-Type", kind)], page)
-        if told.redirect is not None:
-            return self._send(sock, "302 Found", [("Location", told.redirect)], b"elsewhere")
-        if told.status is not None:
-            told_range = [("Content-Range", told.told_range)] if told.told_range else []
-            return self._send(sock, f"{told.status} No", told_range, b"no")
-        if told.ticket_first and "tidegate-ticket" not in fields:
-            ticket = [("Retry-After", "0"), ("Tidegate-Ticket", "place-1"), ("Tidegate-Place", "1")]
-            return self._send(sock, "503 Wait", ticket, b"wait")
-        if told.busy_times > 0:
-            told.busy_times -= 1
-            busy = [("Retry-After", told.retry_after)]
-            return self._send(sock, f"{told.busy_status} Busy", busy, b"busy")
-        if told.most_connections is not None and self.serving >= told.most_connections:
-            return self._send(sock, "503 Busy", [("Retry-After", "9")], b"busy")
-        if target != told.path:
-            return self._send(sock, "404 Not Found", [], b"nothing here")
-        self.serving += 1
-        try:
-            return self._file(sock, fields)
-        finally:
-            self.serving -= 1
-
-    def _file(self, sock: socket.socket, fields: dict[str, str]) -> bool:
-        told = self.behaviour
-        data, etag = told.data, told.etag
-        if told.new_etag_after is not None and self.sent >= told.new_etag_after:
-            etag = '"two"'
-            data = bytes(255 - byte for byte in data)
-        out = [("Accept-Ranges", "bytes"), *told.headers]
-        if etag is not None:
-            out.append(("ETag", etag))
-        wanted = fields.get("range") if told.ranges else None
-        if wanted is not None and fields.get("if-range") not in (None, etag):
-            wanted = None
-        if wanted is None:
-            return self._send(sock, "200 OK", out, data)
-        first, _, last = wanted.removeprefix("bytes=").partition("-")
-        start, end = int(first), min(len(data), int(last or len(data) - 1) + 1)
-        if start >= len(data):
-            out.append(("Content-Range", f"bytes */{len(data)}"))
-            return self._send(sock, "416 Range Not Satisfiable", out, b"")
-        if told.wrong_start:
-            start += 1
-        out.append(("Content-Range", f"bytes {start}-{end - 1}/{len(data)}"))
-        return self._send(sock, "206 Partial Content", out, data[start:end])
-
-    def _send(
-        self, sock: socket.socket, status: str, out: list[tuple[str, str]], body: bytes
-    ) -> bool:
-        told = self.behaviour
-        is_file = status.startswith("20")
-        lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in out)]
-        if told.chunked and is_file:
-            lines.append("Transfer-Encoding: chunked")
-        elif not (told.no_length and is_file):
-            lines.append(f"Content-Length: {len(body)}")
-        if told.close_each or (told.no_length and is_file):
-            lines.append("Connection: close")
-        sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
-        if is_file and told.short_by:
-            body = body[: -told.short_by]
-        for at in range(0, len(body), 8192):
-            part = body[at : at + 8192]
-            if is_file and told.cut_after is not None and at + len(part) > told.cut_after:
-                self.cuts += 1
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-                return False
-            if is_file and not self._may_send(sock, len(part)):
-                return False
-            if told.chunked and is_file:
-                part = f"{len(part):x}\r\n".encode() + part + b"\r\n"
-            sock.sendall(part)
-        if told.chunked and is_file:
-            sock.sendall(b"0\r\n\r\n")
-        if told.close_each and not told.hasty:
+    def _perform(self, sock: socket.socket, step: bytes | float | Step) -> bytes | bool | None:
+        if isinstance(step, bytes):
+            sock.sendall(step)
+        elif isinstance(step, float):
+            self._stop.wait(step)
+        elif step is Step.READ:
+            return sock.recv(65536)
+        elif step is Step.LOOK:
+            return bool(select.select([sock], [], [], 0)[0]) and bool(sock.recv(1, socket.MSG_PEEK))
+        elif step is Step.END:
             sock.shutdown(socket.SHUT_WR)
-            while sock.recv(65536):
-                pass
-        return not (told.close_each or (is_file and (told.short_by or told.no_length)))
-
-    def _may_send(self, sock: socket.socket, count: int) -> bool:
-        told = self.behaviour
-        if told.reset_after is not None and self.sent + count > told.reset_after:
-            told.reset_after = None
-            linger = b"\1\0\0\0\0\0\0\0"
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            return False
-        if told.stall_after is not None and self.sent + count > told.stall_after:
-            self._stop.wait(60)
-            return False
-        self.sent += count
-        if told.rate:
-            self._stop.wait(count / told.rate)
-        return not self._stop.is_set()
+        elif step is Step.RESET:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        return None
 
 
 @contextlib.contextmanager

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from random import Random
 
 import pytest
-from faulty_mirrors import Behaviour, running
+from faulty_mirrors import Behaviour, Script, running
 from test_client_download import DATA, RATE, SHA, WRONG, Run, one
+from virtual_network import VirtualRun
 
-from client.api import Options, build, fetch_blocking, finish, open_network, read_urls
+from client.api import Options, fetch_blocking
 from client.fetch.breaks import Again, Break, Fault, judge
-from client.net.errors import LocalProblem
+from client.net.errors import Interrupted, LocalProblem, NetworkProblem
 from client.net.retry import Failed, GiveUp, Granted, RetryPolicy, RetryState, WaitUntil
 
 __all__ = ["one"]
 LARGE = DATA * 4
+
+
+@pytest.fixture
+def virtual(tmp_path: Path) -> VirtualRun:
+    return VirtualRun(tmp_path)
 
 
 def ended(
@@ -68,54 +73,6 @@ def test_a_fault_in_the_timer_ends_the_download_in_one_sentence(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_where_no_mirror_has_ranges_the_fastest_answer_is_kept(one: Run) -> None:
-    rates = [4e5, 1e5, 4e6, 2e5]
-    with running(*(Behaviour(DATA, rate=rate, ranges=False) for rate in rates)) as mirrors:
-        result = one.get(*(mirror.url for mirror in mirrors))
-    assert one.right()
-    brought = [source.bytes for source in result.sources]
-    assert brought.index(max(brought)) == 2
-    assert all(mirror.connections == 1 for mirror in mirrors)
-    assert result.wasted_bytes < 0.25 * len(DATA)
-
-
-@pytest.mark.parametrize("kind", [{"ranges": False}, {"ranges": False, "chunked": True}], ids=str)
-def test_a_mirror_without_ranges_works_beside_those_that_have_them(
-    one: Run, kind: dict[str, bool]
-) -> None:
-    whole = Behaviour(LARGE, rate=4e6, **kind)  # type: ignore[arg-type]
-    with running(whole, Behaviour(LARGE, rate=2e6), Behaviour(LARGE, rate=2e6)) as mirrors:
-        result = one.get(*(mirror.url for mirror in mirrors))
-        assert mirrors[0].connections == 1
-    assert one.path.read_bytes() == LARGE
-    assert result.sources[0].bytes > 0.3 * len(LARGE)
-    assert result.wasted_bytes < 0.15 * len(LARGE)
-
-
-def test_an_answer_that_would_bring_all_again_is_not_taken(one: Run) -> None:
-    """The others are half through before the mirror without ranges says a word."""
-    late = Behaviour(DATA, rate=1e6, ranges=False, delay_s=0.3)
-    with running(Behaviour(DATA, rate=2e6), Behaviour(DATA, rate=2e6), late) as mirrors:
-        result = one.get(*(mirror.url for mirror in mirrors))
-    assert one.right()
-    assert result.wasted_bytes < 0.1 * len(DATA)
-
-
-def test_when_the_kept_answer_breaks_another_mirror_without_ranges_is_asked(one: Run) -> None:
-    broken = Behaviour(DATA, rate=4e6, ranges=False, reset_after=1_200_000)
-    with running(broken, Behaviour(DATA, rate=1e6, ranges=False)) as mirrors:
-        one.get(*(mirror.url for mirror in mirrors), checksum=SHA)
-    assert one.right()
-
-
-def test_a_liar_without_ranges_is_found_by_the_others(one: Run) -> None:
-    honest = Behaviour(LARGE, rate=RATE)
-    with running(honest, Behaviour(WRONG * 4, rate=RATE, ranges=False), honest) as mirrors:
-        result = one.get(*(mirror.url for mirror in mirrors))
-    assert one.path.read_bytes() == LARGE
-    assert result.culprits == (mirrors[1].url,)
-
-
 @pytest.mark.parametrize("hasty", [False, True])
 def test_servers_that_close_after_each_answer_are_not_at_fault(one: Run, hasty: bool) -> None:
     """`hasty`: what was sent meanwhile lies unread, so the close is a reset."""
@@ -129,43 +86,83 @@ def test_servers_that_close_after_each_answer_are_not_at_fault(one: Run, hasty: 
     assert all(source.dropped is None for source in result.sources)
 
 
-def test_servers_that_stall_on_a_second_request_are_asked_one_at_a_time(one: Run) -> None:
+def test_where_no_mirror_has_ranges_the_fastest_answer_is_kept(virtual: VirtualRun) -> None:
+    rates = [4e5, 1e5, 4e6, 2e5]
+    mirrors = [Script(Behaviour(DATA, rate=rate, ranges=False)) for rate in rates]
+    result = virtual.get(*mirrors)
+    assert virtual.path.read_bytes() == DATA
+    brought = [source.bytes for source in result.sources]
+    assert brought.index(max(brought)) == 2
+    assert all(mirror.connections == 1 for mirror in mirrors)
+    assert result.wasted_bytes < 0.25 * len(DATA)
+
+
+@pytest.mark.parametrize("kind", [{"ranges": False}, {"ranges": False, "chunked": True}], ids=str)
+def test_a_mirror_without_ranges_works_beside_those_that_have_them(
+    virtual: VirtualRun, kind: dict[str, bool]
+) -> None:
+    whole = Script(Behaviour(LARGE, rate=4e6, **kind))  # type: ignore[arg-type]
+    parts = [Script(Behaviour(LARGE, rate=2e6)) for _ in range(2)]
+    result = virtual.get(whole, *parts)
+    assert whole.connections == 1
+    assert virtual.path.read_bytes() == LARGE
+    assert result.sources[0].bytes > 0.3 * len(LARGE)
+    assert result.wasted_bytes < 0.15 * len(LARGE)
+
+
+def test_an_answer_that_would_bring_all_again_is_not_taken(virtual: VirtualRun) -> None:
+    """The others are half through before the mirror without ranges says a word."""
+    late = Script(Behaviour(DATA, rate=1e6, ranges=False, delay_s=0.3))
+    result = virtual.get(*(Script(Behaviour(DATA, rate=2e6)) for _ in range(2)), late)
+    assert virtual.path.read_bytes() == DATA
+    assert result.wasted_bytes < 0.1 * len(DATA)
+
+
+def test_when_the_kept_answer_breaks_another_mirror_without_ranges_is_asked(
+    virtual: VirtualRun,
+) -> None:
+    broken = Behaviour(DATA, rate=4e6, ranges=False, reset_after=1_200_000)
+    slow = Behaviour(DATA, rate=1e6, ranges=False)
+    virtual.get(Script(broken), Script(slow), checksum=SHA)
+    assert virtual.path.read_bytes() == DATA
+
+
+def test_a_liar_without_ranges_is_found_by_the_others(virtual: VirtualRun) -> None:
+    honest = Behaviour(LARGE, rate=RATE)
+    liar = Behaviour(WRONG * 4, rate=RATE, ranges=False)
+    result = virtual.get(Script(honest), Script(liar), Script(honest))
+    assert virtual.path.read_bytes() == LARGE
+    assert result.culprits == (result.sources[1].url,)
+
+
+def test_servers_that_stall_on_a_second_request_are_asked_one_at_a_time(
+    virtual: VirtualRun,
+) -> None:
     """What is sent while a request is being answered is never read."""
-    with running(*(Behaviour(DATA, rate=RATE, deaf=True) for _ in range(3))) as mirrors:
-        one.get(*(mirror.url for mirror in mirrors))
-    assert one.right()
-    # A machine that stands still for a second makes any mirror seem silent once; a client that did
-    # not learn would meet the silence with each block.
-    retried = [data["url"] for event, data in one.events if event == "retry"]
+    virtual.get(*(Script(Behaviour(DATA, rate=RATE, deaf=True)) for _ in range(3)))
+    assert virtual.path.read_bytes() == DATA
+    # A client that did not learn would meet the silence with each block.
+    retried = [data["url"] for event, data in virtual.events if event == "retry"]
     assert len(retried) == len(set(retried))
 
 
-def test_an_answer_to_a_later_request_is_no_lie_where_requests_were_crowded(one: Run) -> None:
+def test_an_answer_to_a_later_request_is_no_lie_where_requests_were_crowded(
+    virtual: VirtualRun,
+) -> None:
     """All mirrors were dropped for sending another part than was asked for."""
-    with running(*(Behaviour(DATA, rate=RATE, swallows=True) for _ in range(3))) as mirrors:
-        result = one.get(*(mirror.url for mirror in mirrors))
-    assert one.right()
+    result = virtual.get(*(Script(Behaviour(DATA, rate=RATE, swallows=True)) for _ in range(3)))
+    assert virtual.path.read_bytes() == DATA
     assert all(source.dropped is None for source in result.sources)
 
 
 def test_a_mirror_that_cuts_every_answer_at_one_place_is_asked_less_and_less(
-    tmp_path: Path,
+    virtual: VirtualRun,
 ) -> None:
     """It takes no ranges, so nothing is gained by asking: it was asked 130 times a second."""
-
-    async def bring(url: str) -> None:
-        options = Options(data_folder=tmp_path / "data")
-        network = open_network(options)
-        try:
-            download = build(network, read_urls([url]), tmp_path / "out", options)
-            await asyncio.wait_for(finish(download), 4)
-        finally:
-            await network.close()
-
-    with running(Behaviour(DATA, ranges=False, cut_after=len(DATA) // 3)) as (mirror,):
-        with pytest.raises(TimeoutError):
-            asyncio.run(bring(mirror.url))
-        assert len(mirror.requests) <= 8
+    mirror = Script(Behaviour(DATA, ranges=False, cut_after=len(DATA) // 3))
+    with pytest.raises(Interrupted):
+        virtual.get(mirror, until_s=4.0)
+    assert len(mirror.requests) <= 8
     visit = RetryState(RetryPolicy(jitter=0.0, max_failures=5), Random(1), 0.0)
     pauses = []
     for times in range(1, 5):
@@ -178,12 +175,22 @@ def test_a_mirror_that_cuts_every_answer_at_one_place_is_asked_less_and_less(
     assert isinstance(visit.answered(0.0, Failed("it broke off", 5)), GiveUp)
 
 
-def test_a_mirror_that_cuts_its_answers_is_asked_for_less(one: Run) -> None:
-    cutting = Behaviour(DATA, rate=4e6, cut_after=150_000)
-    with running(cutting, Behaviour(DATA, rate=1e6)) as (first, second):
-        result = one.get(first.url, second.url)
-        cuts = first.cuts
-    assert one.right()
-    assert cuts <= 4
+def test_a_mirror_that_cuts_its_answers_is_asked_for_less(virtual: VirtualRun) -> None:
+    cutting = Script(Behaviour(DATA, rate=4e6, cut_after=150_000))
+    result = virtual.get(cutting, Script(Behaviour(DATA, rate=1e6)))
+    assert virtual.path.read_bytes() == DATA
+    assert cutting.cuts <= 4
     assert result.sources[0].waited_s == 0
     assert result.sources[0].bytes > 0.5 * len(DATA)
+
+
+def test_a_broken_off_download_goes_on_where_it_stopped(virtual: VirtualRun) -> None:
+    mirror = Script(Behaviour(DATA, rate=6e6, reset_after=800_000))
+    with pytest.raises(NetworkProblem):
+        virtual.get(mirror, max_failures=1)
+    before = mirror.sent
+    result = virtual.get(mirror)
+    assert result.resumed_bytes >= 700_000
+    assert mirror.sent - before <= len(DATA) - 700_000
+    assert 'If-Range: "one"' in mirror.requests[-1]
+    assert virtual.path.read_bytes() == DATA

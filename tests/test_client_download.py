@@ -252,18 +252,6 @@ def test_nobody_there(one: Run) -> None:
         one.get(url, max_failures=1)
 
 
-def test_a_broken_off_download_goes_on_where_it_stopped(one: Run) -> None:
-    with running(Behaviour(DATA, rate=6e6, reset_after=800_000)) as (mirror,):
-        with pytest.raises(NetworkProblem):
-            one.get(mirror.url, max_failures=1)
-        before = mirror.sent
-        result = one.get(mirror.url)
-        assert mirror.sent - before < len(DATA) - 300_000
-        assert 'If-Range: "one"' in mirror.requests[-1]
-    assert result.resumed_bytes >= 300_000
-    assert one.right()
-
-
 @pytest.mark.parametrize("size", [1, 100_000])
 @pytest.mark.parametrize(
     "fault",
