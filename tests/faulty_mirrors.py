@@ -94,7 +94,7 @@ Steps = Generator[bytes | float | Step, Any, bool]
 
 
 class Script:
-    """What a mirror says, whoever carries it; `requests` are the heads it has read."""
+    """What a mirror says, on a socket or in virtual time; `requests` are the heads it has read."""
 
     def __init__(self, behaviour: Behaviour) -> None:
         self.behaviour = behaviour
