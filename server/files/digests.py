@@ -24,7 +24,7 @@ from twisted.python.threadpool import ThreadPool
 from protocol.manifest import FileDigests, piece_length_for
 from server.files.openfile import OpenFile
 from server.files.transfer import FileKey, Representation
-from server.http.clock import Threads, in_pool
+from server.http.clock import Threads, Waiters, in_pool
 
 T = TypeVar("T")
 
@@ -126,7 +126,7 @@ def _digest_behind_others(file: OpenFile, stopped: Callable[[], bool]) -> FileDi
 class _DigestWish:
     file: OpenFile
     hits: int = 0
-    waiting: list[defer.Deferred[FileDigests]] = field(default_factory=list)
+    waiters: Waiters[FileDigests] = field(default_factory=Waiters)
 
 
 class DigestService:
@@ -183,9 +183,8 @@ class DigestService:
             return defer.succeed(known)
         if self._stopped:
             return defer.fail(FileChanged())
-        result: defer.Deferred[FileDigests] = defer.Deferred()
         wish = self._wish(file)
-        wish.waiting.append(result)
+        result = wish.waiters.wait()
         wish.hits += hits
         self._next()
         return result
@@ -247,9 +246,7 @@ class DigestService:
         """Stop the threads, also in the midst of a file; wishes that are left fail."""
         self._stopped = True
         for wish in (*self._line.values(), *self._active.values()):
-            for waiting in wish.waiting:
-                waiting.errback(FileChanged())
-            wish.waiting.clear()
+            wish.waiters.fail(FileChanged())
         self._line.clear()
         if self._pool is not None:
             self._pool.stop()
@@ -319,8 +316,7 @@ class DigestService:
     def _done(self, key: FileKey, digests: FileDigests) -> None:
         wish = self._active.pop(key)
         self._learn(key, digests)
-        for waiting in wish.waiting:
-            waiting.callback(digests)
+        wish.waiters.tell(digests)
         self._next()
 
     def _failed(self, failure: Failure, key: FileKey) -> None:
@@ -329,6 +325,5 @@ class DigestService:
             return
         if not isinstance(failure.value, FileChanged | OSError):
             _log.failure("computing a digest failed", failure)
-        for waiting in wish.waiting:
-            waiting.errback(failure)
+        wish.waiters.tell(failure)
         self._next()

@@ -32,7 +32,7 @@ from server.files.headers import RepresentationHeaders
 from server.files.paths import MANIFEST, METALINK, SUMS, url_of
 from server.files.transfer import Visibility
 from server.files.tree import IsDirectory, NotHere, Tree
-from server.http.clock import Clock, cancel
+from server.http.clock import Clock, Waiters, cancel
 from server.http.request import Request
 
 _INDEX = b"index.meta4"
@@ -81,7 +81,7 @@ class GeneratedFiles:
         self._said = said
         self._reactor = reactor
         self._kept: dict[tuple[_Maker, bytes], tuple[float, bytes, bytes]] = {}
-        self._running: dict[bytes, list[defer.Deferred[_Digested]]] = {}
+        self._running: dict[bytes, Waiters[_Digested]] = {}
 
     def answer(self, request: Request, parts: list[bytes]) -> bool:
         """Answer when the path names a generated file of something that exists; else False."""
@@ -229,13 +229,11 @@ class GeneratedFiles:
     ) -> None:
         """Call `then` with the digests of all files directly in a directory."""
         key = b"/".join(folder)
-        waiting: defer.Deferred[_Digested] = defer.Deferred()
-        if key in self._running:
-            self._running[key].append(waiting)
-        else:
-            self._running[key] = [waiting]
+        begun = key in self._running
+        waiting = self._running.setdefault(key, Waiters()).wait()
+        if not begun:
             work = defer.Deferred.fromCoroutine(self._digest_all(folder))
-            work.addBoth(self._all_digested, key)
+            work.addBoth(lambda result: self._running.pop(key).tell(result))
         self._wait(request, waiting, lambda digested: then(request, digested))
 
     async def _digest_all(self, folder: list[bytes]) -> _Digested:
@@ -251,13 +249,6 @@ class GeneratedFiles:
                     continue
             digested.append((entry.name, known))
         return digested
-
-    def _all_digested(self, result: _Digested | Failure, key: bytes) -> None:
-        for waiting in self._running.pop(key):
-            if isinstance(result, Failure):
-                waiting.errback(result)
-            else:
-                waiting.callback(result)
 
     def _wait(
         self, request: Request, ready: defer.Deferred[Any], answer: Callable[[Any], None]

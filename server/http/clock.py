@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from twisted.internet import task, threads
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorFromThreads, IReactorTime
+from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 P = ParamSpec("P")
@@ -97,6 +98,33 @@ def cancel(*calls: DelayedCall | None) -> None:
     for call in calls:
         if call is not None and call.active():
             call.cancel()
+
+
+class Waiters(Generic[T]):
+    """Several who wait for one result."""
+
+    def __init__(self) -> None:
+        self._waiting: list[Deferred[T]] = []
+
+    def wait(self) -> Deferred[T]:
+        """Fires with what `tell` is given next; fails where that is a Failure."""
+        result: Deferred[T] = Deferred()
+        self._waiting.append(result)
+        return result
+
+    def tell(self, result: T | Failure) -> None:
+        """To all who wait now, in the order in which they came."""
+        for one in self._leave():
+            one.callback(result)
+
+    def fail(self, error: Exception) -> None:
+        """The same of a fault."""
+        for one in self._leave():
+            one.errback(error)
+
+    def _leave(self) -> list[Deferred[T]]:
+        waiting, self._waiting = self._waiting, []
+        return waiting
 
 
 def pause(clock: Clock, delay_s: float = 0) -> Deferred[None]:

@@ -12,13 +12,13 @@ import os
 from collections import OrderedDict
 from typing import Any
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, gatherResults, succeed
 
 from protocol.fec import BlockLayout
 from server.files.digests import FileChanged
 from server.files.openfile import OpenFile
 from server.files.transfer import FileKey
-from server.http.clock import Threads, in_pool
+from server.http.clock import Threads, Waiters, in_pool
 
 _KEEP = 256
 _READ_BYTES = 1 << 18
@@ -59,7 +59,7 @@ class BlockHashes:
         self._reactor = reactor
         self._pool = pool
         self._known: OrderedDict[tuple[FileKey, BlockLayout], tuple[bytes, ...]] = OrderedDict()
-        self._running: dict[tuple[FileKey, BlockLayout], list[Deferred[tuple[bytes, ...]]]] = {}
+        self._running: dict[tuple[FileKey, BlockLayout], Waiters[tuple[bytes, ...]]] = {}
 
     def known(self, key: FileKey, layout: BlockLayout) -> tuple[bytes, ...] | None:
         """The hashes if they are here now."""
@@ -68,14 +68,12 @@ class BlockHashes:
     def want(self, file: OpenFile, layout: BlockLayout) -> Deferred[tuple[bytes, ...]]:
         """The hashes, soon. Fails with `FileChanged` or OSError."""
         name = (file.rep.key, layout)
-        answer: Deferred[tuple[bytes, ...]] = Deferred()
         known = self._known.get(name)
         if known is not None:
-            answer.callback(known)
-            return answer
-        waiting = self._running.setdefault(name, [])
-        waiting.append(answer)
-        if len(waiting) == 1:
+            return succeed(known)
+        begun = name in self._running
+        answer = self._running.setdefault(name, Waiters()).wait()
+        if not begun:
             jobs = gatherResults(
                 [
                     in_pool(self._reactor, self._pool, hash_blocks, file, layout, first, end)
@@ -85,17 +83,15 @@ class BlockHashes:
             )
             jobs.addCallbacks(
                 lambda parts: self._keep(name, tuple(itertools.chain.from_iterable(parts))),
-                lambda failure: self._tell(name, failure.value.subFailure),
+                lambda failure: failure.value.subFailure,
             )
+            jobs.addBoth(lambda result: self._running.pop(name).tell(result))
         return answer
 
-    def _keep(self, name: tuple[FileKey, BlockLayout], hashes: tuple[bytes, ...]) -> None:
+    def _keep(
+        self, name: tuple[FileKey, BlockLayout], hashes: tuple[bytes, ...]
+    ) -> tuple[bytes, ...]:
         self._known[name] = hashes
         while len(self._known) > _KEEP:
             self._known.popitem(last=False)
-        for answer in self._running.pop(name):
-            answer.callback(hashes)
-
-    def _tell(self, name: tuple[FileKey, BlockLayout], failure: Any) -> None:
-        for answer in self._running.pop(name):
-            answer.errback(failure)
+        return hashes

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from urllib.parse import quote
@@ -26,7 +26,7 @@ from twisted.python.threadpool import ThreadPool
 from protocol.disk.durable import write_whole
 from server.files.openfile import OpenFile
 from server.files.transfer import FileKey
-from server.http.clock import Threads, in_pool
+from server.http.clock import Threads, Waiters, in_pool
 
 _log = Logger()
 _MOST_QUEUED, _MOST_KEPT = 64, 2048
@@ -89,7 +89,7 @@ class Metainfo:
 @dataclass(slots=True)
 class _TorrentWish:
     file: OpenFile
-    waiting: list[defer.Deferred[Metainfo]]
+    waiters: Waiters[Metainfo] = field(default_factory=Waiters)
 
 
 class MetainfoStore:
@@ -140,8 +140,7 @@ class MetainfoStore:
             return defer.succeed(known)
         if self._stopped or (len(self._wishes) >= _MOST_QUEUED and rep.key not in self._wishes):
             return defer.fail(CannotMake())
-        result: defer.Deferred[Metainfo] = defer.Deferred()
-        self._wishes.setdefault(rep.key, _TorrentWish(file, [])).waiting.append(result)
+        result = self._wishes.setdefault(rep.key, _TorrentWish(file)).waiters.wait()
         self._next()
         return result
 
@@ -151,8 +150,7 @@ class MetainfoStore:
         if self._making is not None:
             self._making.kill()
         for wish in self._wishes.values():
-            for waiting in wish.waiting:
-                waiting.errback(CannotMake())
+            wish.waiters.fail(CannotMake())
         self._wishes.clear()
         if self._pool is not None:
             self._pool.stop()
@@ -198,8 +196,8 @@ class MetainfoStore:
         wish = self._wishes.pop(key, None)
         if isinstance(found, Failure) and not isinstance(found.value, CannotMake | OSError):
             _log.failure("a torrent could not be made", found)
-        for waiting in wish.waiting if wish is not None else ():
-            waiting.callback(found)
+        if wish is not None:
+            wish.waiters.tell(found)
         self._next()
 
 
