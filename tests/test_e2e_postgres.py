@@ -22,7 +22,14 @@ from server.store import history
 from server.store import queries as ledger
 from server.store.database import MIGRATIONS, Database, StoreUnavailable
 from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
-from server.store.records import EventRecord, PassRecord, RevisionRecord, SampleRecord, UsageRecord
+from server.store.records import (
+    ArrivalRecord,
+    EventRecord,
+    PassRecord,
+    RevisionRecord,
+    SampleRecord,
+    UsageRecord,
+)
 from server.store.usage import add_usage, read_usage
 from tests.postgres import postgres_running
 from tests.running import make_release, serving, wait_for
@@ -77,6 +84,9 @@ def test_the_store_says_the_same_in_postgresql(url: str) -> None:
         assert ledger.add_revision(session, RevisionRecord(1.0, "ann", "fcfs", {})).number > 0
         ledger.write_events(session, [EventRecord(1.0, "a", "b")])
         assert ledger.read_events(session, 1, text="b")[0].kind == "a"
+        arrivals = [ArrivalRecord(n / 7, f'"c\\{n}é', "/f\n", 2**52 + n) for n in range(300)]
+        ledger.write_arrivals(session, arrivals)
+        assert ledger.read_arrivals(session, 0.0, 999) == arrivals
     with database.engine.begin() as connection:
         connection.exec_driver_sql("DROP SCHEMA public CASCADE")
         connection.exec_driver_sql("CREATE SCHEMA public")

@@ -643,7 +643,14 @@ class Leader:
         self._gathered()
 
     def _hear(self, node: Node, message: FromNode) -> None:
-        if isinstance(message, Asked):
+        # What comes often is looked for first: a look at another kind of message costs 0.1 us.
+        if isinstance(message, Ended):
+            remote = node.remote.get(message.number)
+            if remote is not None:
+                remote.body_ended(message.delivered_bytes, message.complete)
+            else:
+                self._forget(node, message.number)
+        elif isinstance(message, Asked):
             running = isinstance(message, Enter) and message.running
             if self._early is not None and not running:
                 self._early.append((node, message))
@@ -651,12 +658,6 @@ class Leader:
                 self._enter(node, message)
         elif isinstance(message, Gone):
             self._forget(node, message.number)
-        elif isinstance(message, Ended):
-            remote = node.remote.get(message.number)
-            if remote is not None:
-                remote.body_ended(message.delivered_bytes, message.complete)
-            else:
-                self._forget(node, message.number)
         elif isinstance(message, Ending):
             remote = node.remote.get(message.number)
             if remote is not None and remote.transfer is not None:

@@ -12,8 +12,8 @@ from sqlalchemy import delete, inspect, select
 from sqlalchemy.orm import Session
 
 from server.store.database import Database
-from server.store.journal import insert_for
 from server.store.models import Base, DocumentRow, SessionRow, TokenRow, UserRow
+from server.store.rows import insert_for
 from server.store.store import Store
 
 _TABLES: dict[str, type[Base]] = {

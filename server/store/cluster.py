@@ -16,8 +16,8 @@ from typing import Any
 from sqlalchemy import BigInteger, Float, String, Text, delete, func, literal, or_, select, update
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from server.store.journal import insert_for
 from server.store.models import Base
+from server.store.rows import insert_for
 
 
 class LeaseRow(Base):

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
-from sqlalchemy import (
-    JSON,
-    ColumnElement,
-    Insert,
-    Select,
-    Text,
-    and_,
-    bindparam,
-    cast,
-    column,
-    delete,
-    func,
-    not_,
-    or_,
-    select,
-)
-from sqlalchemy.dialects import sqlite
+from sqlalchemy import ColumnElement, Select, and_, delete, func, not_, or_, select
 from sqlalchemy.orm import Session
-from sqlalchemy.sql.compiler import SQLCompiler
 
 from policies.contract import ELSEWHERE, TicketRow, TicketState
 from server.store.models import Counter, TicketRecord
-
-if TYPE_CHECKING:
-    from sqlalchemy.dialects import postgresql
+from server.store.rows import RowInsert, insert_for
 
 #: States of tickets that still have a place, or a download that died with the process.
 LIVE = (TicketState.WAITING, TicketState.READY, TicketState.STARTED)
@@ -51,6 +30,7 @@ _CHANGING = (
     *("remaining_bytes", "weight", "priority_class", "state", "changed_s"),
     *("polls", "early_polls", "network", "stands_back"),
 )
+_TICKETS = RowInsert(TicketRecord, _COLUMNS, key="number", changing=_CHANGING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,61 +46,9 @@ class JournalState:
     next_number: int
 
 
-def insert_for(session: Session) -> type[sqlite.Insert] | type[postgresql.Insert]:
-    """The INSERT of this database that knows ON CONFLICT."""
-    return _insert_of(session.get_bind().dialect.name)
-
-
-def _insert_of(dialect: str) -> type[sqlite.Insert] | type[postgresql.Insert]:
-    if dialect != "postgresql":
-        return sqlite.Insert
-    from sqlalchemy.dialects import postgresql
-
-    return postgresql.Insert
-
-
-@functools.cache
-def _upsert(dialect: str) -> Insert:
-    # Building it costs more than writing a few rows with it.
-    statement = _insert_of(dialect)(TicketRecord.__table__)  # type: ignore[arg-type]
-    if dialect == "postgresql":
-        statement = statement.from_select(_COLUMNS, _rows_of_json())
-    changed = {name: statement.excluded[name] for name in _CHANGING}
-    return statement.on_conflict_do_update(index_elements=[TicketRecord.number], set_=changed)
-
-
-@functools.cache
-def _upsert_text() -> str:
-    """The same for SQLite's driver, which takes rows as they are."""
-    compiled = _upsert("sqlite").compile(dialect=sqlite.dialect())
-    assert isinstance(compiled, SQLCompiler)
-    assert compiled.positiontup == list(_COLUMNS)
-    return compiled.string
-
-
-def _rows_of_json() -> Select[Any]:
-    """The rows of the parameter `rows`: one text for all, where a driver would bind each value."""
-    table = TicketRecord.__table__
-    text = cast(bindparam("rows", type_=Text), JSON)
-    columns = [column(name, table.c[name].type) for name in _COLUMNS]
-    found = func.json_to_recordset(text).table_valued(*columns)
-    named = found.render_derived(with_types=True)
-    return select(*(named.c[name] for name in _COLUMNS))
-
-
 def write_tickets(session: Session, rows: Iterable[TicketRow]) -> None:
     """Insert or overwrite one row per ticket; of several rows of a ticket the last one counts."""
-    latest = {row.number: row for row in rows}
-    if not latest:
-        return
-    # The rows are parameters: with their values in the statement itself its compiling costs
-    # ten times the writing.
-    if session.get_bind().dialect.name != "postgresql":
-        session.connection().exec_driver_sql(_upsert_text(), list(latest.values()))
-        return
-    parameters = [dict(zip(_COLUMNS, row, strict=True)) for row in latest.values()]
-    rows_of_json = {"rows": msgspec.json.encode(parameters).decode()}
-    session.connection().execute(_upsert("postgresql"), rows_of_json)
+    _TICKETS.write(session, {row.number: row for row in rows}.values())
 
 
 def reserve_numbers(session: Session, below: int) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from server.store.journal import insert_for
 from server.store.models import ArrivalRow, Digest, EventRow, PassRow, Revision
 from server.store.records import (
     ArrivalRecord,
@@ -17,6 +17,7 @@ from server.store.records import (
     PassRecord,
     RevisionRecord,
 )
+from server.store.rows import RowInsert, insert_for
 
 
 def read_digest(session: Session, key: str) -> dict[str, Any] | None:
@@ -142,15 +143,13 @@ def forget_events(session: Session, before_s: float) -> None:
     session.execute(delete(ArrivalRow).where(ArrivalRow.at_s < before_s))
 
 
-_ARRIVAL = insert(ArrivalRow.__table__)  # type: ignore[arg-type]
+_ARRIVAL = tuple(one.name for one in fields(ArrivalRecord))
+_ARRIVALS = RowInsert(ArrivalRow, _ARRIVAL)
 
 
 def write_arrivals(session: Session, records: Iterable[ArrivalRecord]) -> None:
     """Add arrivals."""
-    rows = [asdict(record) for record in records]
-    if rows:
-        # Past the ORM: it is one for each download, and what it would remember nobody asks for.
-        session.connection().execute(_ARRIVAL, rows)
+    _ARRIVALS.write(session, map(attrgetter(*_ARRIVAL), records))
 
 
 def read_arrivals(session: Session, since_s: float, limit: int) -> list[ArrivalRecord]:

@@ -8,9 +8,9 @@ from dataclasses import asdict
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from server.store.journal import insert_for
 from server.store.models import Usage, UsageHour
 from server.store.records import UsageRecord
+from server.store.rows import insert_for
 
 _READ_MOST = 200_000
 HOUR_S = 3600
