@@ -70,7 +70,7 @@ class RowInsert:
     @cached_property
     def _sqlite_text(self) -> str:
         """For SQLite's driver, which takes rows as they are."""
-        values = {name: bindparam(name) for name in self._names}
+        values: dict[str, Any] = {name: bindparam(name) for name in self._names}
         statement = self._overwriting(sqlite.Insert(self._table).values(values))
         compiled = statement.compile(dialect=sqlite.dialect())
         assert isinstance(compiled, SQLCompiler)
@@ -90,7 +90,7 @@ class RowInsert:
         named = found.render_derived(with_types=True)
         return select(*(named.c[name] for name in self._names))
 
-    def _overwriting(self, statement: Any) -> Any:
+    def _overwriting(self, statement: sqlite.Insert | postgresql.Insert) -> Insert:
         if not self._key:
             return statement
         changed = {name: statement.excluded[name] for name in self._changing}
