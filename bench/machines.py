@@ -639,7 +639,7 @@ class Harm:
     notes: list[str] = field(default_factory=list)
     at_s: list[float] = field(default_factory=list)
     apart: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
-    #: The times in which the node of a machine led itself.
+    #: The times in which the node of a machine surely led itself.
     alone: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
 
     async def go_on(self, until_s: float) -> None:
@@ -727,8 +727,8 @@ class Harm:
     def led_themselves(self, logs: Sequence[str]) -> None:
         """By its log, when each machine's node led itself: that was apart, too."""
         for index, log in enumerate(logs):
-            for began_s, ended_s in alone_by(log, time.time() - time.monotonic()):
-                self.alone.setdefault(index, []).append((began_s, ended_s))
+            for began_s, sure_s, ended_s in alone_by(log, time.time() - time.monotonic()):
+                self.alone.setdefault(index, []).append((began_s + 1.0, sure_s))
                 spans = self.apart.setdefault(index, [])
                 spans.append((began_s, ended_s + _BACK_S))
                 self.apart[index] = merged(spans)
@@ -749,28 +749,33 @@ class Harm:
                 os.kill(pid, signal.SIGCONT)
 
 
-def alone_by(log: str, ahead_s: float) -> Iterator[tuple[float, float]]:
+def alone_by(log: str, ahead_s: float) -> Iterator[tuple[float, float, float]]:
     """When a machine's only node led itself by its log, on a clock that is so far behind Unix time.
 
-    The log has whole seconds; one that was killed meanwhile led itself no more.
+    When it began, until when it surely did, and when at last it was over. The log has whole
+    seconds; one that was killed meanwhile led itself no more.
     """
     began_s: float | None = None
+    sure_s = 0.0
     killed = False
     for line in log.splitlines():
         if began_s is not None and line.startswith("tidegate: node-0 "):
-            # The parent's lines have no time: it was over before the next one that has.
+            # The parent's lines have no time: it was after the last one, and before the next one,
+            # that has. The node that follows may have a leader long before that.
             killed = True
         if not _STAMPED.match(line):
             continue
         at_s = _unix(line[:24]) - ahead_s
+        if not killed:
+            sure_s = at_s
         if began_s is not None and (killed or line.endswith("gives its queue back.")):
-            yield began_s, at_s + 1.0
+            yield began_s, sure_s, at_s + 1.0
             began_s = None
         killed = False
         if line.endswith("goes on with a queue of its own."):
-            began_s = at_s
+            began_s = sure_s = at_s
     if began_s is not None:
-        yield began_s, math.inf
+        yield began_s, sure_s if killed else math.inf, math.inf
 
 
 def _unix(stamp: str) -> float:
@@ -880,7 +885,7 @@ def _above_alone_s(history: CrowdHistory, harm: Harm, own: int) -> float:
             here = [
                 one
                 for one in history.bodies
-                if one.server == server and began_s + 1.0 <= one.began_s < ended_s
+                if one.server == server and began_s <= one.began_s < ended_s
             ]
             longest_s = max(longest_s, longest_above(here, own))
     return longest_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from server.accounts.accounts import digest
 from server.accounts.proofs import shows_one_of
 from server.admission.actions import QueueActions
 from server.admission.rules import Rule
+from server.app.health import add_node_routes
 from server.cluster.link import Link
 from server.cluster.node import PATIENCE_S, TICK_S, RemoteAdmission, RemoteDigests
 from server.http.request import Request
@@ -186,6 +188,35 @@ def test_a_probe_does_not_wait_for_a_leader_that_stands_still() -> None:
     house.leader.stop()
     house.wait(2.25)
     assert house.fleet[0].fault.startswith("The leader says nothing")
+
+
+def test_a_node_is_ready_once_it_has_met_a_leader() -> None:
+    house = FleetHouse(slots=2)
+    node = RemoteAdmission(house.clock, "late", 9, Outlet(), small_below_bytes=1)
+    node.begin()
+    routes: dict[str, Callable[[Request], None]] = {}
+    site: Any = SimpleNamespace(add_route=routes.__setitem__)
+    add_node_routes(site, node, lambda: False)
+
+    def ready() -> FakeConnection:
+        connection = FakeConnection()
+        routes["/-/ready"](Request(connection, b"GET", b"/-/ready", {}))  # type: ignore[arg-type]
+        return connection
+
+    early = ready()
+    assert (early.status, early.fields["retry-after"]) == (503, "2")
+    assert b"no-leader" in early.body
+    house.wait(PATIENCE_S + 1)
+    assert ready().status == 503
+    link = join(house.clock, house.leader, node)
+    house.wait(0.25)
+    assert ready().status == 0
+    house.wait(0.25)
+    assert [asked.path for asked in house.home.routed] == [b"/-/ready"]
+    link.drop()
+    house.wait(0.25)
+    gone = ready()
+    assert (gone.status, gone.body[:13]) == (200, b"ready\nNobody ")
 
 
 def test_an_admin_page_without_a_leader_is_answered_by_its_own_machine() -> None:

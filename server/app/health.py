@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from server.cluster.alone import RETRY_S
 from server.control.vitals import Vitals
 from server.files.site import Site
 from server.http.answers import Header
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 LIVE, READY = "/-/live", "/-/ready"
 _NO_STORE = (b"Cache-Control", b"no-store")
+_UNMET = "This process has met no leader since its start, and starts no large downloads as yet."
 _STOPPING = "The server is being stopped or restarted."
 
 
@@ -35,13 +37,16 @@ def add_routes(site: Site, vitals: Vitals) -> None:
 def add_node_routes(site: Site, admission: RemoteAdmission, draining: Callable[[], bool]) -> None:
     """The same at a node, which asks its leader while there is one.
 
-    Without one it is ready all the same, and says what is wrong: what runs goes on, small files are
-    served, and large ones wait a moment for the next leader, or start on this node's own slots.
+    One that has met no leader since its start is not ready. Without a leader later it is ready all
+    the same, and says what is wrong: what runs goes on, small files are served, and large ones
+    wait a moment for the next leader, or start on this node's own slots.
     """
 
     def ready(request: Request) -> None:
         if draining():
             request.refuse(503, "closed", _STOPPING, [(b"Retry-After", b"5")])
+        elif not admission.met_leader:
+            request.refuse(503, "no-leader", _UNMET, [(b"Retry-After", b"%d" % RETRY_S)])
         elif admission.fault:
             _say(request, f"ready\n{admission.fault}\n")
         else:

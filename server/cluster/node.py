@@ -272,6 +272,12 @@ class RemoteAdmission:
         return self._welcomed and self._own is None and self._silent_s < MISSING_S
 
     @property
+    def met_leader(self) -> bool:
+        """Whether a leader has told its terms since the start: without them large ones cannot
+        start here."""
+        return self._terms is not None
+
+    @property
     def unheard_s(self) -> float | None:
         """For how long the leader that is there has said nothing; None where none is there."""
         return self._silent_s if self._welcomed else None
