@@ -603,6 +603,38 @@ def test_nothing_is_opened_under_a_hidden_name(
     assert client.get("/sub/x.txt").status == 200
 
 
+@pytest.mark.parametrize("asked", ["/link.txt", "/folder/x.txt"])
+def test_a_link_that_is_moved_after_it_was_followed_shows_nothing_hidden(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """One answer in ten had what is hidden while a link was moved all the time."""
+    root = Path(os.fsdecode(bench.tree.root))
+    link, hidden, shown = {
+        "/link.txt": (root / "link.txt", "sub/x.txt", "a.bin"),
+        "/folder/x.txt": (root / "folder", "sub", "other"),
+    }[asked]
+    (root / "other").mkdir()
+    (root / "other" / "x.txt").write_text("other")
+    link.symlink_to(shown)
+    find = bench.tree.open
+
+    def open_(parts: list[bytes]) -> OpenFile:
+        link.unlink()
+        link.symlink_to(hidden)
+        found = find(parts)
+        link.unlink()
+        link.symlink_to(shown)
+        return found
+
+    # As the rules judge: by the name, and by where its links lead now.
+    bench.visible.hides = lambda path: "/sub" in (path[:4], bench.tree.real_url(path)[:4])
+    client = bench.connect()
+    with monkeypatch.context() as moving:
+        moving.setattr(bench.tree, "open", open_)
+        assert client.get(asked).status == 404
+    assert client.get(asked).status == 200
+
+
 def test_what_is_hidden_until_its_hour_is_nowhere(bench: Bench) -> None:
     client = bench.connect()
     assert client.get("/a.bin").status == client.get("/sub/x.txt").status == 200

@@ -106,11 +106,15 @@ class OpenFile:
     object any more; so a plan, a queue or a sender keeps it open by having it.
     """
 
-    __slots__ = ("_mtime_ns", "_size_bytes", "_tag_of", "_told", "fd", "memo", "rep")
+    __slots__ = ("_mtime_ns", "_size_bytes", "_tag_of", "_told", "by_link", "fd", "memo", "rep")
 
-    def __init__(self, fd: int, rep: Representation, tag_of: TagOf = local_tag) -> None:
+    def __init__(
+        self, fd: int, rep: Representation, tag_of: TagOf = local_tag, *, by_link: bool = False
+    ) -> None:
         self.fd = fd
         self.rep = rep
+        #: Whether it lay under another name than it was asked for when it was opened.
+        self.by_link = by_link
         self._tag_of = tag_of
         #: For the site: what it last said of this content, and as of when.
         self.memo: tuple[int, object, list[tuple[bytes, bytes]]] | None = None
@@ -139,7 +143,7 @@ class OpenFile:
         rep = replace(
             self.rep, key=key, etag=self._tag_of(self.fd, key), mtime_s=now.st_mtime_ns / 1e9
         )
-        return OpenFile(os.dup(self.fd), rep, self._tag_of)
+        return OpenFile(os.dup(self.fd), rep, self._tag_of, by_link=self.by_link)
 
     def accept(self, other: OpenFile) -> None:
         """Another status of this file was found to have the same content."""

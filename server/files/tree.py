@@ -239,6 +239,22 @@ class Tree:
             return url_path
         return url_of(real[len(inside) :]) + ("/" if path.endswith(b"/") else "")
 
+    def place_of(self, file: OpenFile) -> str | None:
+        """The URL path under which an open file lies now, whatever link led to it.
+
+        None: under the name it was asked for, or nobody can say.
+        """
+        place = self._place_of(file.fd) if file.by_link else None
+        return None if place is None else url_of(place)
+
+    def _place_of(self, fd: int) -> bytes | None:
+        inside = self.root.rstrip(b"/") + b"/"
+        try:
+            real = os.readlink(b"/proc/self/fd/%d" % fd)
+        except OSError:
+            return None
+        return real[len(inside) :].removesuffix(b" (deleted)") if real.startswith(inside) else None
+
     def open(self, parts: list[bytes]) -> OpenFile:
         """The regular file under these components.
 
@@ -257,7 +273,7 @@ class Tree:
         key = key_of(status)
         tag = self._tag_of(fd, key)
         rep = Representation(path, url_of(path), key.size_bytes, key.mtime_ns / 1e9, tag, key)
-        file = OpenFile(fd, rep, self._tag_of)
+        file = OpenFile(fd, rep, self._tag_of, by_link=self._place_of(fd) not in (None, path))
         self._open[path] = file
         if len(self._open) > self._most_open:
             self._open.popitem(last=False)
