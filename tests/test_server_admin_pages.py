@@ -357,8 +357,8 @@ def test_closed_doors_queue_everybody_and_open_in_order(site: Site, browser: Bro
     assert found["last_wait"] is None
     api(browser, "PUT", "/doors", closed=False)
     assert site.download("192.0.2.2").status == 0, "it starts"
-    assert "New disks." not in site.service.waiting.text
-    assert site.service.waiting.resumes_s is None
+    assert "New disks." not in site.service.waiting.wording.text
+    assert site.service.waiting.wording.resumes_s is None
     bell = browser.post("/queue/doors", {"closed": "yes", "text": "New\a disks."})
     assert bell.status == 422
     assert b"Control characters other than line breaks and tabs cannot be shown." in bell.body
@@ -375,7 +375,7 @@ def test_closed_doors_stay_closed_over_a_restart(
     again = make_site(tmp_path, monkeypatch)
     try:
         assert again.download("192.0.2.2").status == 503
-        assert again.service.waiting.text == "New disks."
+        assert again.service.waiting.wording.text == "New disks."
     finally:
         stop(again)
 

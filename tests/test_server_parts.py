@@ -24,7 +24,7 @@ from protocol.ticket import KeyRing, Ticket
 from server.admission.client_keys import find_pass, find_remaining, find_ticket
 from server.admission.client_programs import ToolRule, ToolTable
 from server.admission.number_allocator import BLOCK, Numbers
-from server.admission.responses import Notice, RetryResponder, document_of, sentence
+from server.admission.responses import Notice, RetryResponder, Wording, document_of, sentence
 from server.admission.rules import NOTHING, Rule, RuleBook, Verdict
 from server.app.config import CannotStart
 from server.app.keys import OVERLAP_S, KeyKeeper, load_keys
@@ -383,7 +383,7 @@ def test_a_page_by_its_pieces_is_the_page_that_the_template_makes(
     for notice, language, origin, elsewhere, says in asked:
         free = [Source("https://m.example/a&b", 1)] if elsewhere else []
         for room in rooms:
-            room.heading = room.text = text if says else ""
+            room.show(Wording(text, text) if says else Wording())
         one, other = (room.page(notice, Phrases(language), origin, free) for room in rooms)
         assert one == other
 

@@ -162,6 +162,11 @@ class ParkedRequests:
         self._for_connection: dict[tuple[str, str], dict[ParkedRequest, None]] = {}
         self._unchecked: list[ParkedRequest] = []
 
+    def limit(self, most: int, most_per_client: int) -> None:
+        """Hold no more than so many at once; those that are held stay."""
+        self.most = most
+        self.most_per_client = most_per_client
+
     def __len__(self) -> int:
         return len(self._requests)
 

@@ -68,10 +68,19 @@ class Notice:
         return "ready" if self.wait.ready else "waiting"
 
 
-class RetryResponder:
-    """Renders waiting pages and refusals. `heading` and `logo_url` are the operator's own.
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """What the operator says on waiting pages; `resumes_s` is the wall time at which closed doors
+    are expected to open."""
 
-    `resumes_s` is the wall time at which closed doors are expected to open.
+    heading: str = ""
+    text: str = ""
+    logo_url: str = ""
+    resumes_s: float | None = None
+
+
+class RetryResponder:
+    """Renders waiting pages and refusals.
 
     `elsewhere` tells mirrors that would start a download of a URL path at once, `hurry` how soon
     a client should ask again, whatever the queue says (multicast). `has_torrent` says
@@ -101,11 +110,12 @@ class RetryResponder:
         self._signatures = signatures
         self._elsewhere = elsewhere
         self._hurry = hurry
-        self.heading = ""
-        self.text = ""
-        self.resumes_s: float | None = None
-        self.logo_url = ""
+        self.wording = Wording()
         self._patterns: dict[Hashable, Pattern] = {}
+
+    def show(self, wording: Wording) -> None:
+        """Say this from now on."""
+        self.wording = wording
 
     def answer(self, request: Request, notice: Notice) -> None:
         """Answer 503 in the form that this client understands."""
@@ -196,7 +206,7 @@ class RetryResponder:
             bool(signatures),
             magnet_url is not None,
             metalink_url is not None,
-            *(self.heading, self.text, self.resumes_s, self.logo_url),
+            self.wording,
         )
         lead = _lead_key(notice)
         key = (shape, lead, notice.file, notice.size_bytes, origin if live else "", signatures)
@@ -287,9 +297,9 @@ class RetryResponder:
 
     def _looks(self, phrases: Phrases) -> dict[str, Any]:
         return {
-            "heading": self.heading,
+            "heading": self.wording.heading,
             "paragraphs": self._paragraphs(phrases),
-            "logo_url": self.logo_url,
+            "logo_url": self.wording.logo_url,
         }
 
     def _ways(self, notice: Notice) -> tuple[str | None, str | None]:
@@ -301,9 +311,9 @@ class RetryResponder:
         )
 
     def _paragraphs(self, phrases: Phrases) -> list[list[dict[str, str]]]:
-        found = paragraphs_of(self.text) if self.text else []
-        if self.resumes_s is not None:
-            told = phrases("resumes", time=phrases.moment(self.resumes_s))
+        found = paragraphs_of(self.wording.text) if self.wording.text else []
+        if self.wording.resumes_s is not None:
+            told = phrases("resumes", time=phrases.moment(self.wording.resumes_s))
             found.insert(0, [{"text": told}])
         return found
 

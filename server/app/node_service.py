@@ -194,8 +194,7 @@ class NodeService:
         if self.certificate is not None:
             self.certificate.read_now()
         self.factory.limits = self._limits(new)
-        self.site.said.mirrors = configured_mirrors(new)
-        self.site.forget_all()
+        self.site.use_mirrors(configured_mirrors(new))
         return [name for name in FIXED if getattr(old, name) != getattr(new, name)]
 
     def reopen_logs(self) -> None:

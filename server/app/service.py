@@ -423,11 +423,9 @@ class Service:
         parts.tools = ToolTable(new.holding.tools, new.holding.unknown)
         parts.clients.per_address = new.clients_per_address
         parts.ticket_max_age_s = new.ticket_max_age_s
-        self.gate.parked.most = new.holding.most
-        self.gate.parked.most_per_client = new.holding.most_per_client
+        self.gate.parked.limit(new.holding.most, new.holding.most_per_client)
         self.factory.limits = affordable(new.limits.http_limits(), self._open_files)
-        self.site.said.mirrors = configured_mirrors(new)
-        self.site.forget_all()
+        self.site.use_mirrors(configured_mirrors(new))
         if self.certificate is not None:
             self.certificate.read_now()
         self.keys.rotate_after_s = new.keys_rotate_s

@@ -7,7 +7,7 @@ import hashlib
 from dataclasses import dataclass
 
 from policies.contract import Estimate, Wait
-from server.admission.responses import Notice, RetryResponder
+from server.admission.responses import Notice, RetryResponder, Wording
 from server.control.key_values import KeyValues
 from server.http.phrases import Phrases
 from server.http.request import Request
@@ -46,6 +46,7 @@ class Branding:
         self._waiting = waiting
         self._papers = papers
         self._announcement = ""
+        self._resumes_s: float | None = None
         kept = papers.read(_PAPER)
         logo = base64.b64decode(kept.get("logo", ""))
         self.look = Look(
@@ -64,14 +65,14 @@ class Branding:
     def announce(self, text: str, resumes_s: float | None) -> None:
         """Say this above the operator's own text, and when downloads start again (wall time)."""
         self._announcement = text
-        self._waiting.resumes_s = resumes_s
+        self._resumes_s = resumes_s
         self._apply()
 
     def _apply(self) -> None:
-        self._waiting.heading = self.look.title
-        self._waiting.text = "\n\n".join(filter(None, (self._announcement, self.look.text)))
+        text = "\n\n".join(filter(None, (self._announcement, self.look.text)))
         tag = hashlib.sha256(self.look.logo).hexdigest()[:8]
-        self._waiting.logo_url = f"{LOGO_ROUTE}?v={tag}" if self.look.logo else ""
+        logo_url = f"{LOGO_ROUTE}?v={tag}" if self.look.logo else ""
+        self._waiting.show(Wording(self.look.title, text, logo_url, self._resumes_s))
 
     def answer_logo(self, request: Request) -> None:
         """Visitors' browsers ask for the logo here."""

@@ -453,6 +453,11 @@ class Site:
             and not look.secret(url_path + ending.decode())
         ]
 
+    def use_mirrors(self, mirrors: Sequence[Source]) -> None:
+        """Name these with every file from now on."""
+        self.said.mirrors = tuple(mirrors)
+        self.forget_all()
+
     def forget_all(self) -> None:
         """Drop every ready answer: what is said of files (mirrors, links) has changed."""
         self.said.forget()
