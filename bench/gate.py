@@ -59,18 +59,28 @@ def address(number: int) -> str:
     return f"10.{number >> 8 & 255}.{number & 255}.1"
 
 
-def crowd(fields: dict[str, Any], running: int, waiting: int) -> tuple[House, dict[str, str]]:
-    """A house with so many downloads and tickets; the tokens by address."""
+def cookie_of(answer: dict[str, str]) -> dict[str, Any]:
+    """The field with which a browser shows what it was given."""
+    given = answer.get("set-cookie")
+    if given is None:
+        return {}
+    return {"cookie": "; ".join(line.partition(";")[0] for line in given.split("\n"))}
+
+
+def crowd(
+    fields: dict[str, Any], running: int, waiting: int
+) -> tuple[House, dict[str, tuple[str, dict[str, Any]]]]:
+    """A house with so many downloads and tickets; by address the token, and what cookie came."""
     house = House("fair", slots=50, slots_max=max(1, running), bandwidth_bytes_s=LINE_BYTES_S)
     house.gate.parts.line = KnownLine()
     house.wait(2)
-    tokens: dict[str, str] = {}
+    tokens: dict[str, tuple[str, dict[str, Any]]] = {}
     for number in count():
         if len(tokens) >= waiting:
             break
         asked = house.ask(address(number), **fields)
         if not asked.started:
-            tokens[address(number)] = asked.token
+            tokens[address(number)] = asked.token, cookie_of(asked.connection.fields)
         house.clock.advance(0.005)
     house.wait(1)
     return house, tokens
@@ -96,17 +106,17 @@ def polls(fields: dict[str, Any], many: int) -> tuple[float, float]:
     table, keys = house.gate.policy.queue.table, house.keys  # type: ignore[attr-defined]
     now = house.clock.seconds()
     crowded = [
-        (who, token, keys.read_ticket(token, who, "/big.iso", now).number)
-        for who, token in tokens.items()
+        (who, token, cookie, keys.read_ticket(token, who, "/big.iso", now).number)
+        for who, (token, cookie) in tokens.items()
     ]
     visits = iter(crowded * (many * REQUESTS // len(tokens) + 1))
 
     def poll() -> None:
-        who, token, number = next(visits)
+        who, token, cookie, number = next(visits)
         row = table.rows.get(number)
         if row is not None:
             table.promise_s[row] = house.clock.seconds()
-        house.ask(who, token=token, **fields)
+        house.ask(who, token=token, **fields, **cookie)
 
     return turns(house, poll, many)
 

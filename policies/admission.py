@@ -777,6 +777,9 @@ class HookedAdmission:
     def _state(self, wait_s: float, away_s: float = 0.0, *, small: bool = False) -> Estimate:
         longest_s = LONGEST * self.settings.retry_max_s
         stated = self.estimator.state(wait_s, away_s, small=small)
+        # The bound is never below what is expected.
+        if stated.p90_s <= longest_s:
+            return stated
         return Estimate(min(stated.expected_s, longest_s), min(stated.p90_s, longest_s))
 
     def _wait(self, row: int, now: float) -> Wait:

@@ -359,7 +359,7 @@ class FairPolicy(Policy):
         soonest_s = min(soonest_s, told.wait_s)
         if soonest_s > _LONG_S:
             soonest_s *= _LOOK_PART
-        return told._replace(soonest_s=soonest_s)
+        return Forecast(told.wait_s, told.at_least_s, soonest_s)
 
     def next_forecast(self, now: float) -> Forecast | None:
         """The same for a newcomer that ranks last."""

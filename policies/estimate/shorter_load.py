@@ -58,11 +58,14 @@ class ShorterLoad:
         sums = self._sums.get(bins)
         if sums is None:
             sums = self._sums[bins] = [sum(loads[:bins]) for loads in self._loads]
+        alone_s = before_bytes / line_bytes_s
+        if not any(sums):
+            # Where all want the same file, nothing shorter comes.
+            return alone_s, alone_s
         rates = [
             load * math.exp(-passed / span_s) / span_s
             for load, span_s in zip(sums, _SPANS_S, strict=True)
         ]
-        alone_s = before_bytes / line_bytes_s
         parts = [min(_MOST, rate / line_bytes_s) for rate in rates]
         return _agreed_s(alone_s, parts, 1.0), _agreed_s(alone_s, parts, _FAR_LONGER)
 
