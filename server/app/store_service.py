@@ -8,7 +8,7 @@ from twisted.internet.defer import maybeDeferred
 from twisted.python.threadpool import ThreadPool
 
 from server.app.parts import Part
-from server.http.clock import Reactor, in_pool
+from server.http.clock import Reactor, in_pool, pause
 from server.store.database import Database
 from server.store.store import LATE_S, Store, Work
 
@@ -29,6 +29,7 @@ class StoreService:
         fenced: Callable[[], None] = lambda: None,
         late_s: float = LATE_S,
     ) -> None:
+        self._reactor = reactor
         self._database = database
         self._write_pool = ThreadPool(1, 1, "store-write")
         #: Threads that may wait for a disk.
@@ -58,6 +59,8 @@ class StoreService:
         return Part("store", begin, self._end)
 
     async def _end(self) -> None:
+        # Connections that a stop has cut are lost in the next turn, and with them downloads end.
+        await pause(self._reactor)
         self.hung = not await self.store.close()
         self._database.interrupt()
         if not self.hung:
