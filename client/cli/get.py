@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -128,8 +129,12 @@ def get(begun: HeadStart | None, /, **given: Any) -> None:
 
     Several URLs are mirrors of one file. A FILE.meta4 (here or a URL) names mirrors and digests.
     """
+    # Nothing of what is loaded becomes garbage, and a twentieth of the start was looking for it.
+    gc.disable()
     from client.cli.running import run_get
 
+    gc.freeze()
+    gc.enable()
     if not given["urls"] and not given["forget"]:
         raise click.UsageError("Name at least one URL, or a FILE.meta4.")
     sys.exit(run_get(given, begun))
