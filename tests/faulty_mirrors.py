@@ -52,6 +52,8 @@ class Behaviour:
     redirect: str | None = None
     chunked: bool = False
     no_length: bool = False
+    #: The size that it tells of the file, where that is a lie.
+    told_bytes: int | None = None
     short_by: int = 0
     wrong_start: bool = False
     huge_head: bool = False
@@ -187,7 +189,8 @@ class Script:
             return (yield from self._send("416 Range Not Satisfiable", out, b""))
         if told.wrong_start:
             start += 1
-        out.append(("Content-Range", f"bytes {start}-{end - 1}/{len(data)}"))
+        size = len(data) if told.told_bytes is None else told.told_bytes
+        out.append(("Content-Range", f"bytes {start}-{end - 1}/{size}"))
         return (yield from self._send("206 Partial Content", out, data[start:end]))
 
     def _send(self, status: str, out: list[tuple[str, str]], body: bytes) -> Steps:
@@ -197,7 +200,8 @@ class Script:
         if told.chunked and is_file:
             lines.append("Transfer-Encoding: chunked")
         elif not (told.no_length and is_file):
-            lines.append(f"Content-Length: {len(body)}")
+            lie = told.told_bytes if status.startswith("200") else None
+            lines.append(f"Content-Length: {len(body) if lie is None else lie}")
         if told.close_each or (told.no_length and is_file):
             lines.append("Connection: close")
         yield ("\r\n".join(lines) + "\r\n\r\n").encode()
@@ -220,7 +224,8 @@ class Script:
             yield Step.END
             while (yield Step.READ):
                 pass
-        return not (told.close_each or (is_file and (told.short_by or told.no_length)))
+        ends = told.short_by or told.no_length or told.told_bytes is not None
+        return not (told.close_each or (is_file and ends))
 
     def _may_send(self, count: int) -> Steps:
         told = self.behaviour

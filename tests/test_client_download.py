@@ -252,6 +252,21 @@ def test_nobody_there(one: Run) -> None:
         one.get(url, max_failures=1)
 
 
+def test_what_arrived_is_kept_where_there_is_no_room_for_the_rest(
+    one: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that had filled up meanwhile used to cost what had arrived before."""
+    with running(Behaviour(DATA, rate=6e6, reset_after=800_000)) as (mirror,):
+        with pytest.raises(NetworkProblem):
+            one.get(mirror.url, max_failures=1)
+        with monkeypatch.context() as full:
+            full.setattr("client.storage.storage.FileStorage.room_bytes", lambda _: 4096)
+            with pytest.raises(LocalProblem, match="bytes are needed and 4096 are free"):
+                one.get(mirror.url)
+        assert one.get(mirror.url).resumed_bytes >= 300_000
+    assert one.right()
+
+
 @pytest.mark.parametrize("size", [1, 100_000])
 @pytest.mark.parametrize(
     "fault",
@@ -286,6 +301,37 @@ def test_of_two_sizes_that_of_the_mirror_named_first_counts_not_of_who_answers_f
         result = one.get(*(m.url for m in mirrors))
         assert result.sources[1].dropped == "its copy has another size"
     assert one.right()
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_size_that_no_disk_could_hold_does_not_end_the_download(one: Run, place: int) -> None:
+    """The first to answer, wherever it was named, could end what the others had."""
+    mirrors = [Behaviour(DATA, rate=RATE, delay_s=0.1) for _ in range(2)]
+    mirrors.insert(place, Behaviour(DATA, rate=RATE, told_bytes=10**18 - 1))
+    with running(*mirrors) as running_mirrors:
+        result = one.get(*(m.url for m in running_mirrors))
+    assert "for which there is no room here" in (result.sources[place].dropped or "")
+    assert one.right()
+
+
+def _free_bytes(folder: Path) -> int:
+    stat = os.statvfs(folder)
+    return (stat.f_bavail + stat.f_blocks) // 2 * stat.f_frsize
+
+
+def test_what_finds_no_room_now_is_said_where_the_first_mirror_tells_it(one: Run) -> None:
+    """A smaller copy, perhaps an older one, is not taken for it because the disk is full."""
+    large = Behaviour(DATA, rate=RATE, told_bytes=_free_bytes(one.folder))
+    late = Behaviour(DATA, rate=RATE, delay_s=0.1)
+    with running(large, late) as mirrors:
+        urls = [mirror.url for mirror in mirrors]
+        with pytest.raises(LocalProblem, match="bytes are needed and"):
+            one.get(*urls)
+        one.get(*reversed(urls))
+    assert one.right()
+    with running(large, large) as mirrors:
+        with pytest.raises(LocalProblem, match="bytes are needed and"):
+            one.get(*(m.url for m in mirrors))
 
 
 @pytest.mark.parametrize("ways", [{}, {"ranges": False}, {"chunked": True}], ids=str)

@@ -6,15 +6,16 @@ import asyncio
 import socket
 import sys
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.net.network import Endpoint, Transport
 from client.net.read_threshold import ReadThreshold
-from client.net.sockets import AsyncioNetwork, run_blocking
+from client.net.sockets import _SWEEP_S, AsyncioNetwork, run_blocking
 
 MBIT_BYTES_S = 125_000
 SURE = 1 << 30
+SWEEP_MS = round(_SWEEP_S * 1000)
 
 
 def steady(rate_bytes_s: float, seconds: float) -> ReadThreshold:
@@ -115,3 +116,39 @@ def test_a_few_bytes_after_many_are_not_left_lying() -> None:
         await network.close()
 
     run_blocking(talk)
+
+
+@settings(max_examples=100)
+@given(
+    rate_mbit=st.sampled_from([3, 20, 200, 1000]),
+    arrivals=st.lists(
+        st.tuples(st.integers(0, 200), st.integers(1, 100_000)), min_size=1, max_size=40
+    ),
+    expected=st.one_of(st.just(SURE), st.integers(-20_000, 100_000)),
+)
+def test_whatever_comes_and_stops_nothing_lies_unread_for_more_than_two_sweeps(
+    rate_mbit: int, arrivals: list[tuple[int, int]], expected: int
+) -> None:
+    """After 0.2 s at a steady rate bytes come as they like (ms of pause, count), and then no more:
+    the last of an answer, half a TLS record, a sender that waits for us. `expected` is wrong, as
+    it is where the sender breaks off."""
+    coming = [(ms, rate_mbit * 125) for ms in range(200)]
+    end_ms = 200
+    for pause_ms, count in arrivals:
+        end_ms += pause_ms
+        coming.append((end_ms, count))
+    by_ms: dict[int, int] = {}
+    for at_ms, count in coming:
+        by_ms[at_ms] = by_ms.get(at_ms, 0) + count
+    rule, low_water, unread, since_ms = ReadThreshold(), 1, 0, 0
+    for ms in range(end_ms + 3 * SWEEP_MS):
+        if ms in by_ms:
+            since_ms = since_ms if unread else ms
+            unread += by_ms[ms]
+        if ms % SWEEP_MS == 0 and low_water > 1 and rule.calm():
+            low_water = 1
+        if unread >= low_water:
+            rule.took(unread, ms / 1000)
+            low_water, unread = rule.threshold_bytes(expected), 0
+        assert not unread or ms - since_ms < 2 * SWEEP_MS
+    assert unread == 0

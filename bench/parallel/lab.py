@@ -213,7 +213,11 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         timer.start()
         spent_s = _spent_s()
         began = time.monotonic()
-        environ = {**os.environ, "HOME": folder, "PYTHONPATH": os.pathsep.join([str(ROOT), *site.getsitepackages()])}
+        environ = {
+            **os.environ,
+            "HOME": folder,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *site.getsitepackages()]),
+        }
         # Modules are compiled once, as on an installed machine.
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
         status = subprocess.run(

@@ -32,6 +32,7 @@ from client.fetch.events import (
     PiecesWrong,
     PlaceReady,
     Redirected,
+    RoomLacking,
     Said,
     Sampled,
     SessionJoined,
@@ -114,6 +115,8 @@ def _note(state: State, event: Event, now: float) -> list[Action]:
             whole_answers.end(state, event.lane)
         case ShortEnd():
             return _short_end(state, event)
+        case RoomLacking():
+            return faults.room_lacking(state, event)
         case MirrorsFound():
             return acceptance.mirrors_found(state, event.findings, state.size_bytes, now)
         case SessionJoined():

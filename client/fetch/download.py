@@ -46,6 +46,7 @@ from client.fetch.events import (
     Opened,
     PiecesWrong,
     PlaceReady,
+    RoomLacking,
     Silent,
     Started,
     Tick,
@@ -61,7 +62,14 @@ from client.fetch.report import make_result, remember
 from client.fetch.sharing import make_board
 from client.fetch.state import DownloadPhase, State
 from client.fetch.workers import Worker
-from client.net.errors import Corrupt, DownloadFailed, Interrupted, LocalProblem, UsageProblem
+from client.net.errors import (
+    Corrupt,
+    DownloadFailed,
+    Interrupted,
+    LocalProblem,
+    NoRoom,
+    UsageProblem,
+)
 from client.net.guarded import GuardedNetwork
 from client.net.identity import client_secret, data_folder
 from client.net.network import Network
@@ -216,6 +224,8 @@ class Download:
         for action in decide(self.state, event, self.network.now()):
             if self.over:
                 return False
+            if isinstance(action, SetUp) and not self._placed(action.size_bytes):
+                return False
             accepted = accepted or isinstance(action, Accept)
             self._perform(action)
         return accepted and not self.over
@@ -251,8 +261,6 @@ class Download:
     def _perform_on_file(self, action: Action) -> None:
         intake, sink = self.intake, self.sink
         match action:
-            case SetUp(size_bytes):
-                self._attempt(lambda: self.set_up(size_bytes))
             case StartOver():
                 self._start_over()
             case FetchMetalink(url):
@@ -271,6 +279,17 @@ class Download:
                 self.hear(Doubted(self.content.next_doubt(intake)))
             case FinishFile():
                 self._attempt(self._finish)
+
+    def _placed(self, size_bytes: int) -> bool:
+        try:
+            self.set_up(size_bytes)
+        except NoRoom as problem:
+            self.hear(RoomLacking(size_bytes, problem))
+            return False
+        except DownloadFailed as problem:
+            self.fail(problem)
+            return False
+        return True
 
     def _attempt(self, work: Callable[[], None]) -> None:
         try:

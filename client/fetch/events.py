@@ -10,6 +10,7 @@ from typing import NamedTuple
 from client.fetch.breaks import Break
 from client.fetch.findings import NOTHING_FOUND, Findings
 from client.net.answers import Body
+from client.net.errors import NoRoom
 from client.net.retry import Answer
 
 
@@ -143,6 +144,13 @@ class ShortEnd(NamedTuple):
     size_bytes: int
 
 
+class RoomLacking(NamedTuple):
+    """There is no room for a file of that size."""
+
+    size_bytes: int
+    problem: NoRoom
+
+
 class Unfinished(NamedTuple):
     """A connection stands again whose answer of untold length had broken off, and none runs."""
 
@@ -212,6 +220,7 @@ Event = (
     | WholeBegan
     | WholeEnded
     | ShortEnd
+    | RoomLacking
     | Unfinished
     | PiecesWrong
     | WrongBytes

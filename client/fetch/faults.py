@@ -23,7 +23,7 @@ from client.fetch.actions import (
     Wake,
 )
 from client.fetch.breaks import Fault, judge
-from client.fetch.events import BrokeOff, OutsideFile
+from client.fetch.events import BrokeOff, OutsideFile, RoomLacking
 from client.fetch.state import (
     Depth,
     DownloadPhase,
@@ -299,6 +299,8 @@ def _last_hope(state: State, text: str) -> Actions:
     called = revive(state) or _empty_after_all(state)
     if called:
         return called
+    if state.no_room is not None:
+        return fail(state, state.no_room)
     if state.reasons and len(state.mirrors) == 1:
         reason, text = state.reasons[-1]
     else:
@@ -426,6 +428,21 @@ def disagrees(state: State, mirror: Mirror, size: int | None) -> Actions:
         promised = f"where {state.size_bytes} are promised"
         return fail(state, Corrupt(f"{mirror.url.text} has {size} bytes {promised}"))
     return start_over(state, mirror, "the file has another size than before")
+
+
+def room_lacking(state: State, event: RoomLacking) -> Actions:
+    """One mirror's word must not end the download where another's file would find its place.
+
+    The first mirror's counts before the others', but not where no disk of this size could hold it.
+    """
+    tellers = [mirror for mirror in state.mirrors if mirror.size_bytes == event.size_bytes]
+    first = any(mirror.number == 0 for mirror in tellers) and not event.problem.ever
+    others = [mirror for mirror in state.alive if mirror not in tellers]
+    if first or not tellers or not others or state.promised_bytes is not None:
+        return fail(state, event.problem)
+    state.no_room = event.problem
+    text = f"it tells a size of {event.size_bytes} bytes, for which there is no room here"
+    return [action for mirror in tellers for action in drop(state, mirror, text)]
 
 
 def unfinished(state: State, lane: int) -> Actions:

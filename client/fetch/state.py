@@ -13,6 +13,7 @@ from random import Random
 from typing import NamedTuple
 
 from client.fetch.options import Options
+from client.net.errors import NoRoom
 from client.net.retry import FailureReason, RetryPolicy, RetryState
 from client.net.urls import Url
 from client.schedule.model import Path
@@ -251,6 +252,8 @@ class State:
     #: The mirror whose bytes are being replaced, to see whether it was the one that lied.
     suspect: int | None = None
     restarts: int = 0
+    #: There was no room for the size that a mirror told, which is left out.
+    no_room: NoRoom | None = None
     reasons: list[tuple[FailureReason, str]] = field(default_factory=list)
     wrong_pieces: dict[int, int] = field(default_factory=dict)
     #: Told by the first mirror in its first answer.

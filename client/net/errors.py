@@ -80,6 +80,14 @@ class LocalProblem(DownloadFailed):
         return cls(f"cannot write {os.fspath(path)}: {text}")
 
 
+class NoRoom(LocalProblem):
+    """The file is larger than what is free; `ever`: it would be if nothing else were there."""
+
+    def __init__(self, text: str, ever: bool) -> None:
+        super().__init__(text)
+        self.ever = ever
+
+
 class Interrupted(DownloadFailed):
     """The caller stopped it; what arrived is kept for the next time."""
 

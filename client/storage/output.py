@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from client.net.errors import LocalProblem
+from client.net.errors import LocalProblem, NoRoom
 from client.net.network import Network
 from client.schedule.segments import UNKNOWN_SIZE
 from client.storage.journal import JOURNAL_SUFFIX, PART_SUFFIX, Identity, Journal, boot_id
@@ -118,9 +118,15 @@ class FileOutput:
         self._backing = FileStorage(self._part)
         missing = identity.size_bytes - have.total
         if identity.size_bytes != UNKNOWN_SIZE and missing > self._backing.room_bytes():
-            room = self._backing.room_bytes()
-            raise LocalProblem(
-                f"cannot write {self._final}: {missing} bytes are needed and {room} are free"
+            room, ever = self._backing.room_bytes(), missing > self._backing.capacity_bytes()
+            if same:
+                # What arrived earlier is kept until there is room.
+                self._backing.close()
+                self._backing = None
+            else:
+                self.restart()
+            raise NoRoom(
+                f"cannot write {self._final}: {missing} bytes are needed and {room} are free", ever
             ) from OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._final))
         if identity.size_bytes != UNKNOWN_SIZE:
             self._journal.start(identity, have, checked)

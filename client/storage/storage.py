@@ -60,6 +60,11 @@ class FileStorage:
         stat = os.fstatvfs(self._fd)
         return stat.f_bavail * stat.f_frsize
 
+    def capacity_bytes(self) -> int:
+        """What the file system can hold, free or not."""
+        stat = os.fstatvfs(self._fd)
+        return stat.f_blocks * stat.f_frsize
+
     def close(self) -> None:
         with contextlib.suppress(OSError):
             os.close(self._fd)
