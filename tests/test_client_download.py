@@ -24,6 +24,7 @@ from client.net.errors import (
     DownloadFailed,
     LocalProblem,
     NetworkProblem,
+    NoRoom,
     NotFound,
     UsageProblem,
     WaitedTooLong,
@@ -261,7 +262,7 @@ def test_what_arrived_is_kept_where_there_is_no_room_for_the_rest(
             one.get(mirror.url, max_failures=1)
         with monkeypatch.context() as full:
             full.setattr("client.storage.storage.FileStorage.room_bytes", lambda _: 4096)
-            with pytest.raises(LocalProblem, match="bytes are needed and 4096 are free"):
+            with pytest.raises(NoRoom, match="bytes are needed and 4096 are free"):
                 one.get(mirror.url)
         assert one.get(mirror.url).resumed_bytes >= 300_000
     assert one.right()
@@ -325,12 +326,12 @@ def test_what_finds_no_room_now_is_said_where_the_first_mirror_tells_it(one: Run
     late = Behaviour(DATA, rate=RATE, delay_s=0.1)
     with running(large, late) as mirrors:
         urls = [mirror.url for mirror in mirrors]
-        with pytest.raises(LocalProblem, match="bytes are needed and"):
+        with pytest.raises(NoRoom, match="bytes are needed and"):
             one.get(*urls)
         one.get(*reversed(urls))
     assert one.right()
     with running(large, large) as mirrors:
-        with pytest.raises(LocalProblem, match="bytes are needed and"):
+        with pytest.raises(NoRoom, match="bytes are needed and"):
             one.get(*(m.url for m in mirrors))
 
 

@@ -80,8 +80,11 @@ class LocalProblem(DownloadFailed):
         return cls(f"cannot write {os.fspath(path)}: {text}")
 
 
-class NoRoom(LocalProblem):
+class NoRoom(DownloadFailed):
     """The file is larger than what is free; `ever`: it would be if nothing else were there."""
+
+    code = LocalProblem.code
+    kind = LocalProblem.kind
 
     def __init__(self, text: str, ever: bool) -> None:
         super().__init__(text)
