@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import shutil
 import sqlite3
 import tarfile
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 import click
@@ -104,14 +105,34 @@ def restore(source: Path, file: Path | None, state: str | None) -> None:
             names = archive.getnames()
             if "keys.json" not in names:
                 _fail(f"{source} is no backup of Tidegate: it has no keys.json.")
-            archive.extractall(folder, filter="data")
-        for path in folder.rglob("*"):
-            path.chmod(0o700 if path.is_dir() else 0o600)
+            _unpack(archive, folder)
         keep_mark(folder, read_mark(folder) + _SKIPPED_NUMBERS)
         os.close(held)
     except (OSError, tarfile.TarError, CannotStart) as fault:
         _fail(f"{source} could not be restored: {fault}")
     click.echo(f"{folder} is as it was in {source}. Start the server.")
+
+
+def _unpack(archive: tarfile.TarFile, folder: Path) -> None:
+    """Write all files of a backup; raises TarError, before the first one, if it has anything else.
+
+    `tarfile` can do this by itself only from Python 3.11.4 on.
+    """
+    members = archive.getmembers()
+    for member in members:
+        path = PurePosixPath(member.name)
+        if not member.isfile() or path.is_absolute() or ".." in path.parts:
+            raise tarfile.TarError(f"{member.name!r} is no file of a state folder")
+    for member in members:
+        target = folder / member.name
+        for parent in reversed(PurePosixPath(member.name).parents[:-1]):
+            (folder / parent).mkdir(mode=0o700, exist_ok=True)
+        content = archive.extractfile(member)
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "wb") as out:
+            if content is not None:
+                shutil.copyfileobj(content, out)
+        os.utime(target, (member.mtime, member.mtime))
 
 
 def _load(file: Path | None, state: str | None) -> ServerConfig:
