@@ -199,6 +199,8 @@ def test_what_opens_soon_can_be_found_and_registered_for(tmp_path: Path, workers
         assert '<a href="big.iso"><bdi>big.iso</bdi></a>' in folder.text
         assert "take part in the draw" in folder.text
         assert "Nothing has been put here" not in folder.text
+        # What is to come is told of above: there is no row for a table.
+        assert "<table" not in folder.text
         assert ask("/44/").status_code == 404
         assert "big.iso" not in ask("/43/SHA256SUMS").text
         (coming,) = requests.get(f"{server.url}/43/?format=json", timeout=60).json()["entries"]
