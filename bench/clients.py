@@ -5,8 +5,8 @@
 A scripted server keeps each program waiting in five ways: it says nothing for 12, 28 or 40 s, it
 says nothing for 8 s and then sends a header line every 5 s, eight in all, or it answers 503 with
 `Retry-After: 3` twice. Programs that are not installed are left out (Debian: curl wget wget2 aria2
-axel ffmpeg mpv vlc-bin vlc-plugin-base skopeo podman git-lfs python3-libtorrent nodejs npm golang
-cargo default-jdk dnf zypper pacman-package-manager lftp rclone yt-dlp httpie; PyPI: py-rattler).
+axel ffmpeg mpv vlc-bin vlc-plugin-base skopeo podman git-lfs nodejs npm golang cargo default-jdk
+dnf zypper pacman-package-manager lftp rclone yt-dlp httpie; PyPI: py-rattler libtorrent).
 
 With `--full` the server is a real one on its defaults but for a line of 1 MB/s, which forty
 downloads of as many addresses fill first; all programs come at once, of one address.
@@ -247,7 +247,7 @@ sys.exit(not handle.status().is_seeding)
 
 def _libtorrent(origin: str, folder: Path) -> list[str]:
     (folder / "payload.wav").write_bytes(PAYLOAD)
-    return ["/usr/bin/python3", "-c", _TORRENT, f"{origin}/payload.wav", str(folder)]
+    return [sys.executable, "-c", _TORRENT, f"{origin}/payload.wav", str(folder)]
 
 
 def _cargo(origin: str, folder: Path) -> list[str]:
@@ -424,7 +424,7 @@ TOOLS: dict[str, Tool] = {
         ),
         plays=True,
     ),
-    "libtorrent": Tool("/usr/bin/python3", _libtorrent),
+    "libtorrent": Tool(sys.executable, _libtorrent),
     "lftp": Tool("lftp", _script("lftp", "-c", "get URL -o OUT")),
     "HTTPie": Tool(
         "http", _script("http", "--ignore-stdin", "--check-status", "-do", "OUT", "GET", "URL")
