@@ -119,7 +119,7 @@ lab-policies: $(VENV)/.test
 # An hour of faults at random under mixed real clients.
 .PHONY: chaos
 chaos: $(VENV)/.test
-	TIDEGATE_CHAOS_S=3600 $(BIN)/python -m pytest -q --timeout 4000 tests/test_e2e_chaos.py
+	TIDEGATE_CHAOS_S=$${TIDEGATE_CHAOS_S:-3600} $(BIN)/python -m pytest -q --timeout 4000 tests/test_e2e_chaos.py
 
 # The whole site on this machine, without Docker: an origin with two mirrors, until Ctrl-C.
 .PHONY: staging

@@ -7,8 +7,9 @@ its users run it: the `tidegate serve` command with admission on. Rows "over vet
 receiver in a network namespace, where real segments flow; they need root and are left out without.
 
 Needs the Debian packages nginx, wrk, openssl and iproute2. Options: --rounds N, --seconds S,
---stalled N, --pair (nginx and Tidegate alone), --only ROW (a part of its name, repeatable), --json
-FILE.
+--stalled N, --pair (nginx and Tidegate alone), --only ROW (a part of its name, repeatable),
+--warm-up S (each server, before the first row), --json FILE. Only files that a row asks for are
+made.
 """
 
 from __future__ import annotations
@@ -127,11 +128,11 @@ def free_port() -> int:
 
 
 def start_all(
-    root: Path, scratch: Path, host: str, stalled: int, pair: bool
+    root: Path, scratch: Path, host: str, stalled: int, pair: bool, tls: bool
 ) -> list[BenchedServer]:
     """Start every server, at an address that the load generator reaches, until each answers.
 
-    A `pair` is nginx and Tidegate alone.
+    A `pair` is nginx and Tidegate alone; a second Tidegate speaks `tls`.
 
     They have room for so many `stalled` downloads.
     """
@@ -188,6 +189,8 @@ def start_all(
     }
     if pair:
         commands = {name: commands[name] for name in ports if name in commands}
+    if not tls:
+        del commands["tidegate-tls"]
     peers: dict[str, BenchedServer] = {}
     try:
         with (scratch / "peers.log").open("wb") as log:
@@ -203,7 +206,8 @@ def start_all(
         raise
     master = peers["nginx"]
     master.tls = BenchedServer("nginx-tls", host, ports["nginx-tls"], master.process)
-    peers["tidegate"].tls = peers.pop("tidegate-tls")
+    if tls:
+        peers["tidegate"].tls = peers.pop("tidegate-tls")
     return list(peers.values())
 
 
@@ -296,6 +300,16 @@ class Row:
     conditional: bool = False
 
 
+#: Files below the root and their sizes in bytes; folders, with how many files and their size.
+_FILES = {
+    "1k.bin": 1 << 10,
+    "2k.bin": 2 << 10,
+    "10k.bin": 10 << 10,
+    "30k.bin": 30_000,
+    "100k.bin": 100_000,
+    "256m.bin": BIG_BYTES,
+}
+_FOLDERS = {"many": (20_000, 4096), "thirty": (30, 2000)}
 _CLOSE = ("Connection: close",)
 _MIB = ("Range: bytes=52428800-53477375",)
 ROWS = (
@@ -319,6 +333,8 @@ ROWS = (
     Row("HTTPS 1 KiB, new connection each", "/1k.bin", fields=_CLOSE, tls=True),
     Row("HTTPS 256 MiB", "/256m.bin", 4, by_bytes=True, tls=True),
 )
+#: The rows with which each server warms up.
+_WARM_UP = ("1 KiB", "256 MiB")
 
 
 class VethLine:
@@ -460,13 +476,16 @@ def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
     return markdown.table(titles, lines)
 
 
-def fill(root: Path) -> None:
-    """The files that are asked for."""
-    for name, size in (("1k", 1 << 10), ("2k", 2 << 10), ("10k", 10 << 10), ("30k", 30_000)):
-        (root / f"{name}.bin").write_bytes(os.urandom(size))
-    (root / "100k.bin").write_bytes(os.urandom(100_000))
-    (root / "256m.bin").write_bytes(os.urandom(1 << 20) * (BIG_BYTES >> 20))
-    for folder, count, size in (("many", 20_000, 4096), ("thirty", 30, 2000)):
+def fill(root: Path, rows: Sequence[Row], stalled: bool) -> None:
+    """The files that are asked for, by `rows` and by downloads that are `stalled`."""
+    asked = {path.split("/")[1] for row in rows for path in (row.path, row.nginx_path) if path}
+    asked |= {"1k.bin", *(["256m.bin"] if stalled else [])}
+    for name in asked & _FILES.keys():
+        with (root / name).open("wb") as file:
+            for begin in range(0, _FILES[name], 1 << 20):
+                file.write(os.urandom(min(1 << 20, _FILES[name] - begin)))
+    for folder in asked & _FOLDERS.keys():
+        count, size = _FOLDERS[folder]
         (root / folder).mkdir()
         for number in range(count):
             (root / folder / f"{number}.bin").write_bytes(os.urandom(size))
@@ -490,6 +509,7 @@ def main() -> None:
     parser.add_argument("--stalled", type=int, default=2000)
     parser.add_argument("--pair", action="store_true", help="nginx and Tidegate alone")
     parser.add_argument("--only", action="append", default=[], metavar="ROW")
+    parser.add_argument("--warm-up", type=int, default=1, metavar="S")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     os.environ["PATH"] += ":/usr/sbin"
@@ -533,16 +553,18 @@ def measure(
     root.mkdir()
     for path in (scratch, root):
         path.chmod(0o755)
-    fill(root)
+    fill(root, rows, options.stalled > 0)
     host = line.host if line is not None else "127.0.0.1"
-    peers = start_all(root, scratch, host, options.stalled, options.pair)
+    tls = any(row.tls for row in rows)
+    peers = start_all(root, scratch, host, options.stalled, options.pair, tls)
     try:
         # Caches warm, digests computed: the state a release server is in.
-        for peer in peers:
-            for row in (ROWS[0], ROWS[11]):
-                load(peer, row, 1, scratch, line)
-        # Both of ours hash each file once, so that the rows are of serving alone.
-        await_walks(scratch / "peers.log", 2)
+        for peer in peers if options.warm_up else ():
+            for row in ROWS:
+                if row.name in _WARM_UP and (root / row.path[1:]).exists():
+                    load(peer, row, options.warm_up, scratch, line)
+        # Each of ours hashes each file once, so that the rows are of serving alone.
+        await_walks(scratch / "peers.log", 1 + tls)
         for row in rows:
             asked = [p for p in peers if row.everybody or p.name in ("nginx", "tidegate")]
             for number in range(options.rounds):

@@ -572,11 +572,26 @@ async def _decisions(
 @click.option("--flights", default=64, show_default=True, help="Cycles of each at once.")
 @click.option("--policy", default="ticket", show_default=True)
 @click.option("--tickets", default=0, show_default=True, help="That wait all the time.")
-def decisions(seconds: float, testers: int, flights: int, policy: str, tickets: int) -> None:
+@click.option(
+    "--rate",
+    "rates",
+    multiple=True,
+    default=(0.0, 500.0),
+    show_default=True,
+    help="Cycles that are asked for a second; 0: as many as it can.",
+)
+def decisions(
+    seconds: float,
+    testers: int,
+    flights: int,
+    policy: str,
+    tickets: int,
+    rates: tuple[float, ...],
+) -> None:
     """Cycles (issue, claim, release) that a leader decides, every answer after its commit."""
     columns = "asked", "cycles/s", "leader, us of CPU a cycle", "p50, ms", "p99, ms"
     click.echo(markdown.head(*columns))
-    for rate in (0.0, 500.0):
+    for rate in rates:
         with tempfile.TemporaryDirectory() as folder, postgres_running(durable=True) as url:
             root = Path(folder)
             (root / "release").mkdir()

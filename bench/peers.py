@@ -49,7 +49,9 @@ class PeerRound:
 def _serve(network: MulticastLab, folder: Path, env: dict[str, str]) -> None:
     config = folder / "tidegate.toml"
     config.write_text(
-        f'listen = ["{SENDER_ADDRESS}:{_PORT}"]\nadmin = "off"\n\n[torrent]\nenabled = true\n'
+        f'listen = ["{SENDER_ADDRESS}:{_PORT}"]\nadmin = "off"\n\n'
+        # However small the crowd's file is.
+        "[torrent]\nenabled = true\nleast = 1\n"
     )
     words = [sys.executable, "-m", "tidegate", "serve", str(folder / "release")]
     words += ["--config", str(config), "--state", str(folder / "state")]
@@ -134,6 +136,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(given)
     size_bytes = int(options.mib * (1 << 20))
+    if size_bytes < 1 or options.clients < 1 or not 0 <= options.share <= 1:
+        parser.error("--mib and --clients must be above 0, and --share between 0 and 1")
     sharing = round(options.share * options.clients)
     print(f"{'':<16}{'last s':>8}{'mean s':>8}{'sharing':>9}{'others':>9}{'origin':>9}")
     found = []

@@ -5,7 +5,7 @@ more than fill. Beside them, from before the first of them until the last is don
 the names and addresses that it can have. What the people lose is their mean session time against
 that of days without an attacker.
 
-`python -m bench.attacks.live people|attack …` is the part that runs in the clients' namespace.
+`python -m bench.attacks.live people N …|attack …` is the part that runs in the clients' namespace.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ _SERVER, _CLIENTS = "tga-s", "tga-c"
 _PORT = 8080
 _HOST, _HOST6 = "192.0.2.1", "fd5a::1"
 _LINE_MBIT = 24.0
-_PEOPLE, _FILE_BYTES, _SPAN_S = 40, 900_000, 8.0
+#: How many people come on a day, one after the other.
+PEOPLE = 40
+_FILE_BYTES, _EVERY_S = 900_000, 0.2
 #: The crowd of which every other one sits behind one address, and that address.
-BEHIND_ONE = f"{_PEOPLE // 2} honest people behind one address"
+BEHIND_ONE = f"{PEOPLE // 2} honest people behind one address"
 _ONE_ADDRESS = "203.0.113.7"
 #: Nobody waits longer than this: a day costs no more than a minute.
 LONGEST_S = 45.0
@@ -119,19 +121,19 @@ async def _fetch(number: int, source: str, name: str) -> float:
     return LONGEST_S
 
 
-async def _people(behind_one: bool) -> list[float]:
+async def _people(count: int, behind_one: bool) -> list[float]:
     """Their sessions in the order in which they come. Those behind one address, every other one,
     are told apart by the id that each of this crowd sends."""
 
     async def person(number: int) -> float:
-        await asyncio.sleep(number * _SPAN_S / _PEOPLE)
+        await asyncio.sleep(number * _EVERY_S)
         own = f"10.20.{number}.1"
         if not behind_one:
             return await _fetch(number, own, "User-Agent: curl/8")
         source = own if number % 2 else _ONE_ADDRESS
         return await _fetch(number // 2, source, f"Tidegate-Client: p{number}")
 
-    return await asyncio.gather(*map(person, range(_PEOPLE)))
+    return await asyncio.gather(*map(person, range(count)))
 
 
 async def _strike(attacker: LiveAttacker, number: int, manner: Manner) -> None:
@@ -241,12 +243,13 @@ def _client(*words: str) -> list[str]:
     return inside(_CLIENTS, sys.executable, "-m", "bench.attacks.live", *words)
 
 
-def _sessions_s(*words: str) -> list[float]:
-    done = subprocess.run(_client("people", *words), cwd=_ROOT, stdout=subprocess.PIPE, check=True)
+def _sessions_s(people: int, *words: str) -> list[float]:
+    command = _client("people", f"{people}", *words)
+    done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, check=True)
     return [float(one) for one in json.loads(done.stdout)]
 
 
-def day(policy: str, title: str = "", manner: Manner = "idle") -> float:
+def day(policy: str, title: str = "", manner: Manner = "idle", people: int = PEOPLE) -> float:
     """A fresh server, the people, and beside them the attacker of this title; the mean session."""
     with _serving(policy):
         attack = None
@@ -254,7 +257,7 @@ def day(policy: str, title: str = "", manner: Manner = "idle") -> float:
             if title:
                 attack = subprocess.Popen(_client("attack", title, manner), cwd=_ROOT)
                 time.sleep(_AHEAD_S)
-            return statistics.fmean(_sessions_s())
+            return statistics.fmean(_sessions_s(people))
         finally:
             if attack is not None:
                 attack.kill()
@@ -265,7 +268,7 @@ def behind_one(policy: str) -> tuple[float, float]:
     """A fresh server and nobody but the people: the mean session of those behind one address, and
     of the others."""
     with _serving(policy):
-        found_s = _sessions_s("behind-one")
+        found_s = _sessions_s(PEOPLE, "behind-one")
     return statistics.fmean(found_s[::2]), statistics.fmean(found_s[1::2])
 
 
@@ -274,8 +277,8 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192), most))
     match sys.argv[1:]:
-        case ["people", *words]:
-            print(json.dumps(asyncio.run(_people("behind-one" in words))))
+        case ["people", count, *words]:
+            print(json.dumps(asyncio.run(_people(int(count), "behind-one" in words))))
         case ["attack", title, ("ghost" | "idle" | "half" | "real") as manner]:
             asyncio.run(_attack(ATTACKERS[title], manner))
         case _:

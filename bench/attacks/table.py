@@ -172,8 +172,9 @@ class SimulatedCells:
 class LiveCells:
     """The cells of real servers: medians of some days, each beside a day without attackers."""
 
-    def __init__(self, cells: Cells, days: int, titles: Sequence[str]) -> None:
+    def __init__(self, cells: Cells, days: int, titles: Sequence[str], people: int) -> None:
         self._cells = cells
+        self._people = people
         self._days = range(days)
         self._titles = [one for one in live.ATTACKERS if not titles or one in titles]
         self._with_nat = not titles or live.BEHIND_ONE in titles
@@ -202,7 +203,7 @@ class LiveCells:
 
                     def one(title: str = title, manner: str = manner) -> list[Cost]:
                         kind = cast("live.Manner", manner)
-                        return [Cost(live.day(policy, title, kind), 0.0)]
+                        return [Cost(live.day(policy, title, kind, self._people), 0.0)]
 
                     self._cells.get(f"{name}/{day}", one)
 
@@ -315,6 +316,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--attacker", action="append", choices=choices)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--days", type=int, default=2)
+    parser.add_argument("--people", type=int, default=live.PEOPLE, help="On a live day.")
     parser.add_argument("--minutes", type=float, default=45.0, help="No cell begins after so many.")
     parser.add_argument("--no-live", dest="live", action="store_false")
     parser.add_argument("--no-simulated", dest="simulated", action="store_false")
@@ -325,6 +327,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     judge = CostJudge()
     attackers = [one for one in everybody if one.title in (given.attacker or titles)]
     policies = given.policy or _POLICIES
+    if given.people < 1 or (given.results and given.people != live.PEOPLE):
+        parser.error(
+            f"--people is at least 1, and {live.PEOPLE} where figures are kept (--results)"
+        )
     cells = Cells(given.results, given.minutes)
     tables = {"simulated": "", "live": "", "mirrors": ""}
 
@@ -339,7 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         played = SimulatedCells(cells, given.seeds)
         show("simulated", simulated_rows(policies, attackers, played, judge))
     if given.live:
-        lived = LiveCells(cells, given.days, given.attacker or ())
+        lived = LiveCells(cells, given.days, given.attacker or (), given.people)
         names = [name for name in _LIVE_POLICIES if name in policies]
         show("live", live_rows(names, lived, judge))
     if given.write:
