@@ -67,8 +67,8 @@ print(json.dumps(faults))
 SMALLEST = {
     "bench.admin pages --tickets 100 --samples 500 --times 1": '"history_rows"',
     "bench.admin switches --turns 3 --guests 3": '"admitted_total": 3',
-    "bench.attacks.table --policy fair --attacker 'one IPv4' --days 1 --people 4 --minutes 0.01 "
-    "--no-simulated --no-mirrors": "nobody: ",
+    "bench.attacks.table --policy fair --attacker '16 people who always download' --days 1 "
+    "--people 4 --no-simulated --no-mirrors": "nobody: ",
     "bench.bars --seeds 1 --only 'ticket exp2 0.5: to HTTP'": "of 1 bars held",
     "bench.book --restart --tickets 1000": "taken_up_s",
     "bench.clients --only curl --full ticket": "| curl | 200 |",
