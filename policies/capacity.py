@@ -130,6 +130,10 @@ class Capacity:
         nothing of a client's speed but that it is not below. None: perhaps the line did.
         `reads_bytes_s`: what its program is known to read (`policies.reading`); 0: not known.
         """
+        unmeasured = rate_bytes_s <= 0.0 and lease.cap_bytes_s == math.inf
+        if unmeasured and held_back is None and not self.known:
+            # Its share of a line that nobody knows would soon be taken for its speed.
+            return
         hardly = held_back is not True and rate_bytes_s < self._hardly_bytes_s
         if hardly:
             # Else idle readers would be paused as if they were fast, in the places of others.

@@ -371,6 +371,22 @@ def test_a_share_of_a_full_line_is_never_taken_for_a_clients_speed(seed: int) ->
     assert len(wrong) <= 0.1 * len(leases), (len(wrong), len(leases))
 
 
+def test_a_first_look_at_an_unknown_line_tells_nothing_of_a_clients_speed() -> None:
+    """It has no rate yet; that passed for next to nothing, and a share for the speed after it."""
+    capacity = Capacity()
+    capacity.configure(None, 1.0)
+    capacity.observe(2.0 * MB, False, True, math.inf, 10)
+    lease = Lease(1, Job("c1", "f", 10**6, 10**6), 0.0, None, True)
+    capacity.measured(lease, 0.0, None)
+    capacity.measured(lease, 0.1 * MB, None)
+    assert capacity.speed(lease) == capacity.typical_client_bytes_s
+    # On a line that is known a newcomer runs until it was measured.
+    capacity.observe(2.0 * MB, True, True, 2.0 * MB, 10)
+    other = Lease(2, Job("c2", "f", 10**6, 10**6), 0.0, None, True)
+    capacity.measured(other, 0.0, None)
+    assert capacity.speed(other) < 0.01 * MB
+
+
 def test_who_takes_less_than_the_line_has_is_limited_by_itself() -> None:
     world = World(steady(10 * MB), Bottleneck(), buffer=60_000.0)
     for number in range(12):
