@@ -280,6 +280,12 @@ def test_a_huge_announcement_takes_no_room(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.iterdir() if path.name.startswith("got")]
 
 
+def test_a_full_disk_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.storage.storage.FileStorage.room_bytes", lambda _: 4096)
+    with pytest.raises(OSError, match="No space left"):
+        brought(tmp_path, lambda h: answer(h, body=b"a" * 5000), 5000, b"a" * 5000)
+
+
 def test_wrong_bytes_are_not_brought(tmp_path: Path) -> None:
     assert not brought(tmp_path, lambda h: answer(h, body=b"b" * 5000), 5000, b"a" * 5000)
 

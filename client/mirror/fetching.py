@@ -138,7 +138,7 @@ class HttpTransport:
             path.unlink(missing_ok=True)
         except failures.Interrupted as stop:
             raise KeyboardInterrupt from stop
-        except failures.LocalProblem as fault:
+        except (failures.LocalProblem, failures.NoRoom) as fault:
             if isinstance(fault.__cause__, OSError):
                 raise fault.__cause__ from None
             raise DownloadError(str(fault)) from fault
