@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from itertools import islice
 
 #: A crowd has so many slots as `network_shares` say beside as many as this of all others.
@@ -247,12 +248,12 @@ class Crowds:
             if len(self._wasted) > _REMEMBERED:
                 self._wasted.popitem(last=False)
 
-    def owe(self, network: str) -> list[int]:
+    def owe(self, network: str, may_stand_back: Callable[[int], bool]) -> list[int]:
         """This crowd had a slot for nothing: its tickets that stand back from now on."""
         if not network:
             return []
         self._owing.add(network)
-        numbers = sorted(self._tickets.get(network, ()))
+        numbers = sorted(filter(may_stand_back, self._tickets.get(network, ())))
         for number in numbers:
             self._leave_front(number, network)
         if numbers:

@@ -263,5 +263,10 @@ class SlotUse:
 
     def _owe(self, network: str) -> None:
         if self._room.network_shares:
-            for number in self._crowds.owe(network):
-                self._queue.stand_back(self._queue.table.rows[number])
+            queue, rows = self._queue, self._queue.table.rows
+
+            def in_turn(number: int) -> bool:
+                return not queue.goes_first(rows[number])
+
+            for number in self._crowds.owe(network, in_turn):
+                queue.stand_back(rows[number])

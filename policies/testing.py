@@ -53,7 +53,7 @@ class Laws(RuleBasedStateMachine):
         super().__init__()
         self.now = 1_000.0
         #: Leases beyond the slots, as some of these were doubted when they started.
-        self.beside = 0
+        self.beside = self.large_beside = 0
         self.settings = PolicySettings(**SETTINGS)
         self.policy = make_policy(self.start_with, self.settings, random.Random(5))
         self.policy.changes()
@@ -312,13 +312,15 @@ class Laws(RuleBasedStateMachine):
         assert seen.paused == len(self.paused)
         if not self.switches:
             assert isinstance(self.policy, HookedAdmission)
-            # What started beside slots that were doubted outlives the doubt.
-            most = seen.slots + seen.slotless
-            self.beside = max(self.policy.pool.doubted, min(self.beside, len(views) - most))
-            beside = seen.slotless + self.beside
-            assert len(views) <= seen.slots + beside
+            # What started beside slots that were doubted outlives the doubt, also where slots
+            # for small ones are still free.
+            doubted, slotless = self.policy.pool.doubted, seen.slotless
+            most, most_large = seen.slots + slotless, seen.large_slots + slotless
+            self.beside = max(doubted, min(self.beside, len(views) - most))
+            self.large_beside = max(doubted, min(self.large_beside, large - most_large))
+            assert len(views) <= most + self.beside
             assert seen.slots <= max(self.settings.slots, self.settings.slots_max)
-            assert large <= seen.large_slots + beside
+            assert large <= most_large + self.large_beside
 
     @invariant()
     def tickets_are_kept_in_order(self) -> None:

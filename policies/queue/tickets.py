@@ -133,6 +133,13 @@ class TicketQueue:
         """Whether all those go before this ticket that do not stand back."""
         return self.table.key[row] >= BACK
 
+    def goes_first(self, row: int) -> bool:
+        """Whether this ticket goes before all others, whatever its crowd does.
+
+        It had its turn before a restart, or the operator has promoted it.
+        """
+        return self.table.key[row] == -math.inf
+
     def stand_back(self, row: int) -> None:
         """Put a ticket behind all that do not stand back."""
         self.set_key(row, self.table.key[row] + BACK)
