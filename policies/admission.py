@@ -1038,14 +1038,17 @@ class HookedAdmission:
 
 
 def _apart(rows: Sequence[TicketRow]) -> Iterator[list[TicketRow]]:
-    """In the same order, and no two of one client for one file together: one makes room."""
+    """In the same order, and no two of one number, nor of one client for one file, together.
+
+    The first of them decides what becomes of the second.
+    """
     apart: list[TicketRow] = []
-    of: set[tuple[str, str]] = set()
+    of: set[int | tuple[str, str]] = set()
     for row in rows:
         whose = row.client, row.file
-        if whose in of:
+        if whose in of or row.number in of:
             yield apart
             apart, of = [], set()
         apart.append(row)
-        of.add(whose)
+        of.update((row.number, whose))
     yield apart
