@@ -38,6 +38,8 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Without what a checkout's environment loads into every program (an editable install's finder,
 #: coverage): 11 ms that an installed program does not have.
 TIDEGATE = f"{shlex.quote(sys.executable)} -S {shlex.quote(str(ROOT / 'tidegate.py'))} get -q"
+#: Where a program that is started so finds what it imports.
+PYTHONPATH = os.pathsep.join([str(ROOT), *site.getsitepackages()])
 #: What each tool is told; {urls}, {meta} and {sha} are filled in, the file must be out.bin.
 TOOLS = {
     "tidegate": TIDEGATE + " -o out.bin {urls}",
@@ -216,7 +218,7 @@ def one_run(given: argparse.Namespace, scenario: Situation, tool: str, data: byt
         environ = {
             **os.environ,
             "HOME": folder,
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *site.getsitepackages()]),
+            "PYTHONPATH": PYTHONPATH,
         }
         # Modules are compiled once, as on an installed machine.
         environ.pop("PYTHONDONTWRITEBYTECODE", None)
