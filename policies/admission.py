@@ -701,10 +701,14 @@ class HookedAdmission:
         if free <= 0:
             return (), False
         table = self.queue.table
+        #: Crowds with slots that they do not use: what one of theirs starts may be the last.
+        called: set[str | None] = set()
         for entry in self.queue.here:
             if len(call) >= free:
                 break
             if self._room.is_small(table.rows[entry[1]]):
+                continue
+            if called and self.crowds.of(entry[1]) in called:
                 continue
             if len(call) + self._due_before(entry, now, free - len(call)) >= free:
                 return tuple(call), True
@@ -716,6 +720,8 @@ class HookedAdmission:
                 if not self._stood_idle(now):
                     return tuple(call), True
             call.append(entry[1])
+            if self.crowds.wastes(entry[1], now):
+                called.add(self.crowds.of(entry[1]))
         return tuple(call), False
 
     def _due_before(self, entry: tuple[float, int], now: float, enough: int) -> int:
@@ -979,10 +985,19 @@ class HookedAdmission:
         queue, rows = self.queue, sorted(rows, key=itemgetter(0))
         if not self._room.network_shares:
             rows = [row._replace(stands_back=False) if row.stands_back else row for row in rows]
-        for apart in _apart(rows):
-            for row in apart:
+        until_s = now + self.settings.ticket_ttl_s
+        apart: list[TicketRow] = []
+        of: set[int | tuple[str, str]] = set()
+        for row in rows:
+            whose = row.client, row.file
+            if whose in of or row.number in of or queue.find(*whose) is not None:
+                # Which of the two stays is decided before any other comes.
+                queue.restore(apart, now, until_s, self.is_large)
+                apart, of = [], set()
                 self._make_room(row, now)
-            queue.restore(apart, now, now + self.settings.ticket_ttl_s, self.is_large)
+            apart.append(row)
+            of.update((row.number, whose))
+        queue.restore(apart, now, until_s, self.is_large)
         for one in rows:
             at = queue.table.rows.get(one.number)
             if at is not None:
@@ -1035,20 +1050,3 @@ class HookedAdmission:
             link_bound=self.policy.link_bound,
             slotless=len(pool.slotless),
         )
-
-
-def _apart(rows: Sequence[TicketRow]) -> Iterator[list[TicketRow]]:
-    """In the same order, and no two of one number, nor of one client for one file, together.
-
-    The first of them decides what becomes of the second.
-    """
-    apart: list[TicketRow] = []
-    of: set[int | tuple[str, str]] = set()
-    for row in rows:
-        whose = row.client, row.file
-        if whose in of or row.number in of:
-            yield apart
-            apart, of = [], set()
-        apart.append(row)
-        of.update((row.number, whose))
-    yield apart
