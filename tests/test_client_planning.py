@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from faulty_mirrors import Behaviour, Mirror, running
+from faulty_mirrors import Behaviour, Mirror, Script, running
 from test_client_download import DATA, RATE, SHA, Run, one
+from virtual_network import VirtualRun
 
 from client.fetch.metalink import Metalink
 from client.schedule.trials import Trials
@@ -121,13 +122,13 @@ def test_a_server_that_gives_one_connection_only_is_not_disturbed(
     "kind", [{"ranges": False}, {"chunked": True}, {"no_length": True}], ids=str
 )
 def test_a_server_that_sends_only_the_whole_file_is_asked_once(
-    one: Run, monkeypatch: pytest.MonkeyPatch, kind: dict[str, bool]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, bool]
 ) -> None:
     """Even one that claims to serve parts."""
     for name, seconds in {"settle_s": 0.2, "warm_s": 0.1, "measure_s": 0.2, "worth_s": 0.2}.items():
         monkeypatch.setattr(Trials, name, seconds)
-    whole = Behaviour(DATA, rate=2e6, **kind)  # type: ignore[arg-type]
-    with running(whole) as (mirror,):
-        result = one.get(mirror.url)
-    assert one.right()
+    virtual = VirtualRun(tmp_path)
+    whole = Script(Behaviour(DATA, rate=2e6, **kind))  # type: ignore[arg-type]
+    result = virtual.get(whole)
+    assert virtual.path.read_bytes() == DATA
     assert result.wasted_bytes < 100_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from server.cluster.alone import RETRY_S
 from server.control.vitals import Vitals
 from server.files.site import Site
 from server.http.answers import Header
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
 
 LIVE, READY = "/-/live", "/-/ready"
 _NO_STORE = (b"Cache-Control", b"no-store")
+#: As `server.cluster.alone` says to those who ask for a download; it is not loaded for this.
+_NO_LEADER_RETRY = b"2"
 _UNMET = "This process has met no leader since its start, and starts no large downloads as yet."
 _STOPPING = "The server is being stopped or restarted."
 
@@ -46,7 +47,7 @@ def add_node_routes(site: Site, admission: RemoteAdmission, draining: Callable[[
         if draining():
             request.refuse(503, "closed", _STOPPING, [(b"Retry-After", b"5")])
         elif not admission.met_leader:
-            request.refuse(503, "no-leader", _UNMET, [(b"Retry-After", b"%d" % RETRY_S)])
+            request.refuse(503, "no-leader", _UNMET, [(b"Retry-After", _NO_LEADER_RETRY)])
         elif admission.fault:
             _say(request, f"ready\n{admission.fault}\n")
         else:
