@@ -39,6 +39,7 @@ import click
 from bench.shared import markdown, namespaces
 from bench.shared.ending import end_cleanly
 from bench.shared.namespaces import inside
+from bench.shared.ports import free_port
 
 HERE = Path(__file__).parent
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -118,13 +119,6 @@ class BenchedServer:
         """The median over the rounds of a row's cost (0) or rate (1); NaN where there is none."""
         values = [both[column] for both in self.results.get(row, [])]
         return statistics.median(values) if values else float("nan")
-
-
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def start_all(

@@ -20,7 +20,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.shared.ending import end_cleanly
+from bench.shared.ports import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 START_S = 60.0
@@ -38,13 +38,6 @@ START_S = 60.0
 
 class NotStarted(Exception):
     """Something did not start; the text says what."""
-
-
-def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -22,12 +22,12 @@ from bench.http_peers import (
     HERE,
     BenchedServer,
     await_answer,
-    free_port,
     small_p99_s,
     stop_all,
     walks_over,
 )
 from bench.shared.ending import end_cleanly
+from bench.shared.ports import free_port
 
 #: So many files lie in a folder, each of up to so many bytes.
 _FOLDER, _LONGEST_BYTES = 1000, 30_000

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import requests
 
-from tests.attacks.test_proxies import NGINX_FRAME, free_port
+from bench.shared.ports import free_port
+from tests.attacks.test_proxies import NGINX_FRAME
 from tests.running import RunningServer, make_release, serving, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]

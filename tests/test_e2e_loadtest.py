@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bench.staging import free_port
+from bench.shared.ports import free_port
 from loadtest.population import scaled
 from loadtest.workloads import make_workload
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.shared.ports import free_port
 from tests.running import make_release, serving, wait_for
-from tests.test_e2e_staging import admission, free_port
+from tests.test_e2e_staging import admission
 
 ROOT = Path(__file__).parent.parent
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.shared.ports import free_port
 from tests.running import wait_for
 from tests.test_e2e_loadtest import ROOT, finished
 
@@ -102,14 +102,6 @@ def ended(command: list[str]) -> Iterator[subprocess.Popen[str]]:
         finally:
             running.terminate()
             running.communicate()
-
-
-def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def admission(port: int) -> dict[str, str] | None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
+from bench.shared.ports import free_port
 from client.multicast.batch import BatchReader
 from client.multicast.socket import GroupSocket
 from client.net.errors import LocalProblem
@@ -42,12 +43,6 @@ def offer(port: int, *, ssm: bool = True, group: str = GROUP) -> Offer:
         report_url="/r",
         ssm=ssm,
     )
-
-
-def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def heard(sock: GroupSocket, count: int, size: int) -> list[bytes]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.shared.ports import free_port
 from tests.attacks.server import occupy, one_slot
 from tests.running import wait_for
 
@@ -23,12 +24,6 @@ NGINX_FRAME = (
     "client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f; "
     "uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s; include {folder}/recipe; }}"
 )
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def command(proxy: str, folder: Path, listen: int, behind: int, more: str) -> list[str]:
