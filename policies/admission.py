@@ -701,14 +701,10 @@ class HookedAdmission:
         if free <= 0:
             return (), False
         table = self.queue.table
-        #: Crowds with slots that they do not use: what one of theirs starts may be the last.
-        called: set[str | None] = set()
         for entry in self.queue.here:
             if len(call) >= free:
                 break
             if self._room.is_small(table.rows[entry[1]]):
-                continue
-            if called and self.crowds.of(entry[1]) in called:
                 continue
             if len(call) + self._due_before(entry, now, free - len(call)) >= free:
                 return tuple(call), True
@@ -720,8 +716,6 @@ class HookedAdmission:
                 if not self._stood_idle(now):
                     return tuple(call), True
             call.append(entry[1])
-            if self.crowds.wastes(entry[1], now):
-                called.add(self.crowds.of(entry[1]))
         return tuple(call), False
 
     def _due_before(self, entry: tuple[float, int], now: float, enough: int) -> int:

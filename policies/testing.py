@@ -295,6 +295,10 @@ class Laws(RuleBasedStateMachine):
                     owner, file, SIZES[file], left.remaining_bytes, present=True, network=network
                 )
                 answer = self.policy.offer(job, self.now, ticket)
+                if isinstance(answer, Wait) and isinstance(self.policy, HookedAdmission):
+                    # One of its network, called just before, has what slots the network wasted.
+                    assert self.policy.crowds.wastes(ticket, self.now)
+                    continue
                 assert isinstance(answer, Admit), "a client that is called may start"
                 self.leases[answer.lease], self.connections[answer.lease] = job, 1
                 self.ticket_of[answer.lease] = ticket
