@@ -494,12 +494,47 @@ def test_what_has_not_arrived_of_whole_answers_is_known(bench: Bench, lines: lis
     for number in range(6):
         answers.wanted = number > 0
         client = Dialled(bench, send_buffer=4096, first=asked)
-        flying = answers.flying_bytes(wanted=True)
+        flying = answers.flying_bytes(0.0, wanted=True)
         assert (flying >= len(FILES[name])) == (number > 0)
         assert Answer(client.taken()).body == FILES[name]
-        assert answers.flying_bytes(wanted=True) == 0
+        assert answers.flying_bytes(0.0, wanted=True) == 0
     assert Answer(Dialled(bench, first=request("/a.bin")).taken()).body == BODY
-    assert answers.flying_bytes(wanted=True) == 0
+    assert answers.flying_bytes(0.0, wanted=True) == 0
+
+
+@pytest.mark.parametrize("name", ["middle.bin", "big.bin"])
+def test_what_has_not_arrived_is_known_though_the_connection_is_over(
+    bench: Bench, name: str
+) -> None:
+    """Counted as arrived, each end made a slow line look wider, so its cap stood above it."""
+    answers = bench.factory.answers
+    asked = request(f"/{name}", "GET", "Connection: close")
+    for wanted in (False, True, True):
+        answers.wanted = wanted
+        client = Dialled(bench, send_buffer=1 << 20, first=asked)
+        client.turn()
+        assert not bench.factory.connections, "for everybody else it is closed"
+        flying = answers.flying_bytes(0.0, wanted=wanted)
+        assert (flying >= len(FILES[name])) == wanted
+        assert Answer(client.taken()).body == FILES[name]
+        assert client.closed, "its peer hears of the end with the last byte"
+        assert answers.flying_bytes(1.0, wanted=True) == 0
+
+
+def test_what_does_not_arrive_of_a_connection_that_is_over_is_let_go(bench: Bench) -> None:
+    answers = bench.factory.answers
+    asked = request("/middle.bin", "GET", "Connection: close")
+    for still_wanted in (True, False):
+        answers.wanted = True
+        clients = [Dialled(bench, send_buffer=1 << 20, first=asked) for _ in range(502)]
+        open_files = len(os.listdir("/proc/self/fd"))
+        least = 500 * len(FILES["middle.bin"])
+        assert answers.flying_bytes(0.0, wanted=True) >= least
+        assert answers.flying_bytes(21.0 if still_wanted else 1.0, wanted=still_wanted) >= least
+        assert len(os.listdir("/proc/self/fd")) == open_files - 500, "at most so many are kept"
+        assert answers.flying_bytes(22.0, wanted=True) == 0
+        assert Answer(clients[0].taken()).body == FILES["middle.bin"], "the system still sends it"
+        Dialled.hang_up()
 
 
 def test_too_many_connections_are_refused_in_words_then_without(tmp_path: Path) -> None:

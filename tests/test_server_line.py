@@ -61,7 +61,7 @@ def test_an_answer_that_was_sent_whole_arrives_as_the_line_carries_it(
     found = []
     for number, left in enumerate((200_000, 120_000, 40_000, 0)):
         way.queued = left
-        found.append(answers.flying_bytes(wanted=True))
+        found.append(answers.flying_bytes(0.0, wanted=True))
         answers.add(way)
         keeper.tick(1.0 + number, crowd, 0)
         answers.add(way)
@@ -75,15 +75,15 @@ def test_answers_are_counted_once_and_not_with_bodies_of_senders() -> None:
     ways = [Way(1_000) for _ in range(700)]
     for way in ways + ways:
         answers.add(way)
-    assert answers.flying_bytes(wanted=True) == 500 * 1_000
+    assert answers.flying_bytes(0.0, wanted=True) == 500 * 1_000
     ways[0].bodies_bytes = 9_000
     ways[1].queued = 0
-    assert answers.flying_bytes(wanted=True) == 498 * 1_000
+    assert answers.flying_bytes(0.0, wanted=True) == 498 * 1_000
     body = Body(70_000)
     answers.add_body(ways[2], body)
-    assert answers.flying_bytes(wanted=True) == 497 * 1_000 + 70_000
+    assert answers.flying_bytes(0.0, wanted=True) == 497 * 1_000 + 70_000
     body.flying = 0
-    assert answers.flying_bytes(wanted=True) == 497 * 1_000
-    assert answers.flying_bytes(wanted=False) == 497 * 1_000
+    assert answers.flying_bytes(0.0, wanted=True) == 497 * 1_000
+    assert answers.flying_bytes(0.0, wanted=False) == 497 * 1_000
     answers.add_body(ways[3], Body(5))
-    assert answers.flying_bytes(wanted=True) == 0
+    assert answers.flying_bytes(0.0, wanted=True) == 0

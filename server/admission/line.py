@@ -165,7 +165,7 @@ class LineKeeper:
         """
         total_flying = self._lingering.flying_bytes(now) + asleep_bytes
         if self._answers is not None:
-            total_flying += self._answers.flying_bytes(wanted=bool(downloads))
+            total_flying += self._answers.flying_bytes(now, wanted=bool(downloads))
         samples, stands = [], 0
         for download in downloads:
             if download.look_at_s and not download.held:

@@ -464,7 +464,9 @@ class RemoteAdmission:
             return
         bodies = []
         now_s = self._reactor.seconds()
-        flying = self._lingering.flying_bytes(now_s) + self._answers.flying_bytes(wanted=True)
+        flying = self._lingering.flying_bytes(now_s) + self._answers.flying_bytes(
+            now_s, wanted=True
+        )
         for asked in self._asked.values():
             transfer = asked.transfer
             if transfer is not None:

@@ -287,8 +287,11 @@ class HttpConnection:
         elif self._room_call is not None:
             self._room_call()
 
-    def lost(self) -> None:
-        """The connection is over; tell those that wait for it."""
+    def lost(self, *, orderly: bool = False) -> None:
+        """The connection is over; tell those that wait for it.
+
+        `orderly`: its peer has been sent all, though it may not have arrived.
+        """
         if not self.alive:
             return
         self.alive = False
@@ -300,8 +303,9 @@ class HttpConnection:
         self._outbox = None
         self.monitor = None
         self._room_call = None
-        self.socket.close()
-        self.socket = None
+        sock, self.socket = self.socket, None
+        if not (orderly and self.factory.answers.take_over(sock)):
+            sock.close()
 
     def _drop_parser(self) -> None:
         parser, self._parser = self._parser, None
@@ -773,7 +777,7 @@ class HttpConnection:
             self._linger()
         else:
             self._end_tls()
-            self.lost()
+            self.lost(orderly=True)
 
     def _linger(self) -> None:
         self._discard = True

@@ -6,10 +6,15 @@ line that carries more for a moment and less for the next.
 
 from __future__ import annotations
 
+import socket
 from typing import Protocol
+
+from server.http.outbox import queued_bytes
 
 #: More than so many are not watched: each costs a system call at every look.
 _MOST = 500
+#: A connection that is over is kept no longer than this for what has not arrived of it, seconds.
+_LINGER_S = 20.0
 
 
 class AnsweredConnection(Protocol):
@@ -48,10 +53,12 @@ class _Answer:
 class UnarrivedAnswers:
     """Answers that nobody else watches. Nothing is watched until somebody wants to know."""
 
-    __slots__ = ("_ways", "wanted")
+    __slots__ = ("_parted", "_ways", "wanted")
 
     def __init__(self) -> None:
         self.wanted = False
+        #: Sockets that nobody else has any more, and since which look.
+        self._parted: dict[socket.socket, float | None] = {}
         #: One for each connection, as its queue has all that went out before.
         self._ways: dict[object, SentBody] = {}
 
@@ -65,7 +72,22 @@ class UnarrivedAnswers:
         if self.wanted and len(self._ways) < _MOST:
             self._ways[connection] = body
 
-    def flying_bytes(self, *, wanted: bool) -> int:
+    def take_over(self, sock: socket.socket) -> bool:
+        """A connection has had all and would be closed now, which hides what has not arrived.
+
+        True: its peer is told that this was the end, and its socket is closed from here. False:
+        close it.
+        """
+        if not self.wanted or len(self._parted) >= _MOST or not queued_bytes(sock):
+            return False
+        try:
+            sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            return False
+        self._parted[sock] = None
+        return True
+
+    def flying_bytes(self, now: float, *, wanted: bool) -> int:
         """All that has not arrived, in bytes; `wanted`: whether to go on watching."""
         self.wanted = wanted
         total = 0
@@ -73,5 +95,13 @@ class UnarrivedAnswers:
             flying = way.flying_bytes()
             if not flying or not wanted:
                 del self._ways[connection]
+            total += flying
+        for sock, since in tuple(self._parted.items()):
+            flying = queued_bytes(sock)
+            since_s = now if since is None else since
+            self._parted[sock] = since_s
+            if not flying or not wanted or now >= since_s + _LINGER_S:
+                del self._parted[sock]
+                sock.close()
             total += flying
         return total
