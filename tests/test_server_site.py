@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from twisted.internet import defer
 
 from policies.upkeep import BURST_BYTES
 from protocol.headers import EntityTag, parse_links, parse_repr_digest
@@ -25,6 +28,9 @@ from server.files.transfer import (
 )
 from server.http.answers import Header
 from server.http.request import Request
+from server.torrent.metainfo import CannotMake, MetainfoStore
+from server.torrent.room import TorrentRoom
+from server.torrent.settings import TorrentSettings
 from tests.http_bench import OLD_S, Answer, Bench
 from tests.open_files import SILENT
 
@@ -633,6 +639,113 @@ def test_a_link_that_is_moved_after_it_was_followed_shows_nothing_hidden(
         moving.setattr(bench.tree, "open", open_)
         assert client.get(asked).status == 404
     assert client.get(asked).status == 200
+
+
+@pytest.mark.parametrize(
+    ("asked", "status"),
+    [
+        ("/link.txt.meta4", 404),
+        ("/link.txt.manifest.json", 404),
+        ("/folder/x.txt.meta4", 404),
+        ("/folder/?format=json", 200),
+        ("/folder/SHA256SUMS", 200),
+        ("/folder/index.meta4", 200),
+        ("/folder.meta4", 200),
+        ("/inner/?format=json", 200),
+        ("/inner/SHA256SUMS", 200),
+        ("/inner/", 200),
+    ],
+)
+def test_what_describes_files_tells_nothing_hidden_while_a_link_is_moved(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, asked: str, status: int
+) -> None:
+    root = Path(os.fsdecode(bench.tree.root))
+    secret = b"nobody may read this yet"
+    (root / "other").mkdir()
+    (root / "inner").mkdir()
+    (root / "sub" / "x.txt").write_bytes(secret)
+    (root / "other" / "x.txt").write_text("other")
+    (root / "other" / "plain.txt").write_text("other")
+    links = {
+        root / "link.txt": ("sub/x.txt", "other/x.txt"),
+        root / "folder": ("sub", "other"),
+        root / "inner" / "README.txt": ("../sub/x.txt", "../other/x.txt"),
+    }
+
+    def move(to: int) -> None:
+        for link, ends in links.items():
+            link.unlink(missing_ok=True)
+            link.symlink_to(ends[to])
+
+    def while_moved(work: Callable[..., Any]) -> Callable[..., Any]:
+        def moved(parts: list[bytes]) -> Any:
+            move(0)
+            try:
+                return work(parts)
+            finally:
+                move(1)
+
+        return moved
+
+    move(1)
+    bench.visible.hides = lambda path: "/sub" in (path[:4], bench.tree.real_url(path)[:4])
+    client = bench.connect()
+    with monkeypatch.context() as moving:
+        for name in ("open", "entries"):
+            moving.setattr(bench.tree, name, while_moved(getattr(bench.tree, name)))
+        answer = client.get(asked)
+    assert answer.status == status
+    digest = hashlib.sha256(secret).hexdigest().encode()
+    assert digest not in answer.body
+    assert secret not in answer.body
+    if status == 200:
+        # What lies there is named only where it was judged: not by sizes of what is hidden.
+        assert b'"size_bytes":%d' % len(secret) not in answer.body
+        assert b"x.txt" not in answer.body
+    bench.tick(1)
+    assert client.get(asked).status == 200
+
+
+def test_no_torrent_is_made_of_what_a_moved_link_led_to(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(os.fsdecode(bench.tree.root))
+    link = root / "link.txt"
+    find = bench.tree.open
+    made: list[bytes] = []
+
+    class Store:
+        def want(self, file: OpenFile) -> defer.Deferred[None]:
+            made.append(file.rep.path)
+            return defer.fail(CannotMake())
+
+    def open_(parts: list[bytes]) -> OpenFile:
+        link.unlink(missing_ok=True)
+        link.symlink_to("sub/x.txt")
+        try:
+            return find(parts)
+        finally:
+            link.unlink()
+            link.symlink_to("a.bin")
+
+    TorrentRoom(
+        bench.clock,
+        TorrentSettings(),
+        bench.site,
+        cast(MetainfoStore, Store()),
+        lambda url_path, size_bytes: True,
+        random.Random(1),
+        bench.clock.seconds,
+    )
+    link.symlink_to("a.bin")
+    bench.visible.hides = lambda path: "/sub" in (path[:4], bench.tree.real_url(path)[:4])
+    client = bench.connect()
+    with monkeypatch.context() as moving:
+        moving.setattr(bench.tree, "open", open_)
+        assert client.get("/link.txt.torrent").status == 404
+    assert made == []
+    assert client.get("/a.bin.torrent").status == 503
+    assert made == [b"a.bin"]
 
 
 def test_what_is_hidden_until_its_hour_is_nowhere(bench: Bench) -> None:

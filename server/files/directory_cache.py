@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from server.files.paths import url_of
-from server.files.transfer import Visibility
+from server.files.transfer import Visibility, kept_from_all
 from server.files.tree import DirectoryEntry, Tree
 from server.http.clock import Clock
 
@@ -76,8 +76,10 @@ class DirectoryCache:
             url_path = url_of(folder + entry.name) + ("/" if entry.is_directory else "")
             if look.hidden(url_path):
                 opens_in_s = look.opens_in_s(url_path)
-                if opens_in_s is not None:
+                place = entry.place
+                told = place is None or not look.hidden(place) or look.opens_in_s(place) is not None
+                if opens_in_s is not None and told:
                     coming.append(Coming(entry, opens_in_s))
-            elif not look.secret(url_path):
+            elif not look.secret(url_path) and not kept_from_all(look, entry.place):
                 shown.append(entry)
         return shown, coming

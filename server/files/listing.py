@@ -20,7 +20,7 @@ from server.files.openfile import OpenFile, Unreadable
 from server.files.pages import SECURITY_HEADERS, Pages
 from server.files.paths import COMPANIONS, SIGNATURES, url_of
 from server.files.readme import MOST_README_BYTES, READMES, render_readme
-from server.files.transfer import HasTorrent, Visibility
+from server.files.transfer import HasTorrent, Visibility, kept_from_all
 from server.files.tree import DirectoryEntry, IsDirectory, NotHere, Tree
 from server.http.answers import HTML, Header, prefers_html
 from server.http.clock import Clock
@@ -335,6 +335,8 @@ class Listings:
             if entry is not None and entry.size_bytes <= MOST_README_BYTES:
                 try:
                     file = self._tree.open([*parts, entry.name])
+                    if kept_from_all(self._visibility, self._tree.place_of(file)):
+                        continue
                     text = file.read_at(0, entry.size_bytes)
                 except (IsDirectory, NotHere, Unreadable):
                     continue

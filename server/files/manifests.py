@@ -29,8 +29,9 @@ from server.files.conditions import verdict
 from server.files.digests import DigestService, FileChanged
 from server.files.directory_cache import REUSE_FACTOR, DirectoryCache
 from server.files.headers import RepresentationHeaders
+from server.files.openfile import OpenFile
 from server.files.paths import MANIFEST, METALINK, SUMS, url_of
-from server.files.transfer import Visibility
+from server.files.transfer import Visibility, kept_from_all, kept_there
 from server.files.tree import IsDirectory, NotHere, Tree
 from server.http.clock import Clock, Waiters, cancel
 from server.http.request import Request
@@ -165,7 +166,7 @@ class GeneratedFiles:
 
     def _metalink(self, request: Request, parts: list[bytes]) -> None:
         try:
-            file = self._tree.open(parts)
+            file = self._open(parts)
         except IsDirectory:
             self._whole_folder(request, parts, self._metalink_of)
             return
@@ -178,8 +179,15 @@ class GeneratedFiles:
 
         self._wait(request, self._catalog.want(file), answer)
 
-    def _manifest(self, request: Request, parts: list[bytes]) -> None:
+    def _open(self, parts: list[bytes]) -> OpenFile:
+        """The file that is described. Raises NotHere or IsDirectory."""
         file = self._tree.open(parts)
+        if kept_there(self._visibility, file.rep.url_path, self._tree.place_of(file)):
+            raise NotHere
+        return file
+
+    def _manifest(self, request: Request, parts: list[bytes]) -> None:
+        file = self._open(parts)
 
         def answer(digests: FileDigests) -> None:
             described = self._described(self._origin(request), parts[:-1], parts[-1], digests)
@@ -244,9 +252,12 @@ class GeneratedFiles:
             known = self._catalog.known(entry.key)
             if known is None:
                 try:
-                    known = await self._catalog.want(self._tree.open([*folder, entry.name]))
+                    file = self._tree.open([*folder, entry.name])
                 except (NotHere, IsDirectory):
                     continue
+                if kept_from_all(self._visibility, self._tree.place_of(file)):
+                    continue
+                known = await self._catalog.want(file)
             digested.append((entry.name, known))
         return digested
 

@@ -35,6 +35,7 @@ from server.files.transfer import (
     HasTorrent,
     Representation,
     Visibility,
+    kept_there,
     no_torrents,
 )
 from server.files.tree import IsDirectory, NotHere, Tree
@@ -248,17 +249,10 @@ class Site:
         if self.visibility.hidden(file.rep.url_path):
             if request.method != b"GET" or not self.visibility.register(request, file.rep):
                 request.not_found()
-        elif self._is_kept_where_it_lies(file):
+        elif kept_there(self.visibility, file.rep.url_path, self.tree.place_of(file)):
             request.not_found()
         elif not self.visibility.turned_away(request, file.rep.url_path):
             self._serve(request, file)
-
-    def _is_kept_where_it_lies(self, file: OpenFile) -> bool:
-        """Whether the link that led to a hidden or protected file leads to another one by now."""
-        look, place = self.visibility, self.tree.place_of(file)
-        if place is None:
-            return False
-        return look.hidden(place) or (look.secret(place) and not look.secret(file.rep.url_path))
 
     def _directory(self, request: Request, parts: list[bytes], as_directory: bool) -> None:
         url_path = url_of(b"/".join(parts)) + ("/" if parts else "")

@@ -192,3 +192,19 @@ class Visibility(Protocol):
     def register(self, request: Request, rep: Representation) -> bool:
         """Answer a request for a hidden file that one may register for; False: there is none."""
         ...
+
+
+def kept_from_all(look: Visibility, place: str | None) -> bool:
+    """Whether what lists many files leaves out what was found at this place.
+
+    A link may be moved between a look at the rules and the open, so what was opened is judged by
+    where it lies, too; None: under the name that was judged already.
+    """
+    return place is not None and (look.hidden(place) or look.secret(place))
+
+
+def kept_there(look: Visibility, url_path: str, place: str | None) -> bool:
+    """The same of what was asked for by its name, which may be shown to those with a pass."""
+    if place is None:
+        return False
+    return look.hidden(place) or (look.secret(place) and not look.secret(url_path))

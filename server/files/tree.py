@@ -51,13 +51,17 @@ class IsDirectory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryEntry:
-    """One name in a directory, as a listing shows it."""
+    """One name in a directory, as a listing shows it.
+
+    `place` is the URL path where it lay when it was read, if a link led there; else None.
+    """
 
     name: bytes
     is_directory: bool
     size_bytes: int
     mtime_s: float
     key: FileKey
+    place: str | None = None
 
 
 class Overloaded(ProtocolError):
@@ -253,6 +257,8 @@ class Tree:
             real = os.readlink(b"/proc/self/fd/%d" % fd)
         except OSError:
             return None
+        if real == self.root:
+            return b""
         return real[len(inside) :].removesuffix(b" (deleted)") if real.startswith(inside) else None
 
     def open(self, parts: list[bytes]) -> OpenFile:
@@ -288,6 +294,8 @@ class Tree:
         fd, _ = self._walk(parts, directory=True)
         found = []
         try:
+            lies = self._place_of(fd)
+            below = None if lies in (None, b"/".join(parts)) else lies
             with os.scandir(fd) as scan:
                 names = [os.fsencode(item.name) for item in scan]
             for name in sorted(names):
@@ -295,8 +303,9 @@ class Tree:
                     continue
                 try:
                     status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+                    place = None if below is None else b"/".join((below, name)).lstrip(b"/")
                     if stat.S_ISLNK(status.st_mode):
-                        status = self._through(parts, name)
+                        status, place = self._through(parts, name)
                 except (OSError, NotHere):
                     continue
                 is_directory = stat.S_ISDIR(status.st_mode)
@@ -308,6 +317,7 @@ class Tree:
                             status.st_size,
                             status.st_mtime_ns / 1e9,
                             key_of(status),
+                            None if place is None else url_of(place) + "/" * is_directory,
                         )
                     )
         finally:
@@ -322,13 +332,16 @@ class Tree:
         private = {name for *place, name in self._private if tuple(place) == identity}
         return Folder(fd, identity, lambda name: self.visible(name) and name not in private)
 
-    def _through(self, parts: list[bytes], name: bytes) -> os.stat_result:
+    def _through(self, parts: list[bytes], name: bytes) -> tuple[os.stat_result, bytes | None]:
+        """What a link leads to, and where that lies."""
         try:
             fd, status = self._walk([*parts, name], directory=False)
         except IsDirectory:
             fd, status = self._walk([*parts, name], directory=True)
-        os.close(fd)
-        return status
+        try:
+            return status, self._place_of(fd)
+        finally:
+            os.close(fd)
 
     def _walk(self, parts: list[bytes], *, directory: bool) -> tuple[int, os.stat_result]:
         """Open the file (or directory) under `parts`, link by link inside the tree."""

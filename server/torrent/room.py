@@ -17,7 +17,7 @@ from server.files.manifests import when_ready
 from server.files.openfile import OpenFile
 from server.files.paths import TORRENT, split_path, url_of
 from server.files.site import Site
-from server.files.transfer import HasTorrent
+from server.files.transfer import HasTorrent, kept_from_all
 from server.files.tree import IsDirectory, NotHere
 from server.http.clock import Clock
 from server.http.proxies import block_of
@@ -130,6 +130,8 @@ class TorrentRoom:
                 return None
             file = self._site.tree.open(parts)
         except (NotHere, IsDirectory, UnicodeDecodeError):
+            return None
+        if kept_from_all(self._site.visibility, self._site.tree.place_of(file)):
             return None
         return file if self._has_torrent(file.rep.url_path, file.rep.size_bytes) else None
 
