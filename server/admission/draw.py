@@ -19,6 +19,7 @@ import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from server.files.transfer import FileKey, Representation
@@ -46,15 +47,14 @@ class DrawEntry:
     network: tuple[str, ...] = ()
 
     def row(self, opens_s: float) -> dict[str, Any]:
-        """The entry as it is stored."""
-        rep = {**asdict(self.rep), "path": self.rep.path.hex(), "key": self.rep.key._asdict()}
+        """The entry as it is stored; the caller changes nothing in it."""
         return {
             "opens_s": opens_s,
             "ident": self.ident,
             "client": self.client,
             "weight": self.weight,
             "network": list(self.network),
-            "rep": rep,
+            "rep": _stored(self.rep),
         }
 
     @classmethod
@@ -64,6 +64,12 @@ class DrawEntry:
         rep |= {"path": bytes.fromhex(rep["path"]), "key": FileKey(**rep["key"])}
         network = tuple(row["network"])
         return cls(row["ident"], row["client"], Representation(**rep), row["weight"], network)
+
+
+@lru_cache(64)
+def _stored(rep: Representation) -> dict[str, Any]:
+    """What is wanted, as it is stored: a crowd wants the same, so one document serves all of it."""
+    return {**asdict(rep), "path": rep.path.hex(), "key": rep.key._asdict()}
 
 
 def draw_key(seed: str, ident: str) -> str:

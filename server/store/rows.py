@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 
 def insert_for(session: Session) -> type[sqlite.Insert] | type[postgresql.Insert]:
-    """The INSERT of this database that knows ON CONFLICT."""
-    return _insert_of(session.get_bind().dialect.name)
+    """The INSERT of this session's database that knows ON CONFLICT."""
+    return insert_of(session.get_bind().dialect.name)
 
 
-def _insert_of(dialect: str) -> type[sqlite.Insert] | type[postgresql.Insert]:
+def insert_of(dialect: str) -> type[sqlite.Insert] | type[postgresql.Insert]:
+    """The INSERT of a kind of database that knows ON CONFLICT."""
     if dialect != "postgresql":
         return sqlite.Insert
     from sqlalchemy.dialects import postgresql
@@ -80,7 +81,7 @@ class RowInsert:
     @cached_property
     def _from_json(self) -> Insert:
         """For PostgreSQL: one text for all rows, where a driver would bind each value."""
-        statement = _insert_of("postgresql")(self._table)
+        statement = insert_of("postgresql")(self._table)
         return self._overwriting(statement.from_select(self._names, self._rows_of_json()))
 
     def _rows_of_json(self) -> Select[Any]:
