@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
+from twisted.logger import LogEvent, globalLogPublisher
 
 from policies.contract import TicketState
 from server.app.clock import LOOK_S, STOPPED_S, ProcessClock, ProcessClockReactor
@@ -110,6 +114,51 @@ def test_a_reactor_that_has_nothing_to_do_for_long_does_not_seem_stopped() -> No
             call.cancel()
         reactor.removeAll()
         reactor._poller.close()
+
+
+@pytest.mark.parametrize("logs_its_faults", [False, True])
+def test_the_reactor_tells_readers_and_outlives_their_faults(
+    logs_its_faults: bool,
+) -> None:
+    class Reader:
+        def __init__(self, fd: int, faulty: bool) -> None:
+            self.fd, self.faulty, self.calls = fd, faulty, 0
+            self.logs_its_faults = logs_its_faults
+
+        def fileno(self) -> int:
+            return self.fd
+
+        def logPrefix(self) -> str:
+            return "reader"
+
+        def doRead(self) -> None:
+            self.calls += 1
+            if self.faulty:
+                raise ValueError("this one fails")
+
+        def connectionLost(self, reason: object) -> None:
+            pass
+
+    reactor: Any = ProcessClockReactor()
+    pipes = [os.pipe() for _ in range(2)]
+    readers = [Reader(read, faulty) for (read, _), faulty in zip(pipes, (True, False), strict=True)]
+    told: Any = globalLogPublisher
+    faults: list[LogEvent] = []
+    told.addObserver(faults.append)
+    try:
+        for (_, write), reader in zip(pipes, readers, strict=True):
+            os.write(write, b"x")
+            reactor.addReader(reader)
+        reactor.doIteration(0)
+        assert [reader.calls for reader in readers] == [1, 1]
+        assert any("this one fails" in str(event) for event in faults)
+    finally:
+        told.removeObserver(faults.append)
+        reactor.removeAll()
+        reactor._poller.close()
+        for pair in pipes:
+            for fd in pair:
+                os.close(fd)
 
 
 def test_a_repeated_call_survives_its_own_fault_and_can_end_itself() -> None:

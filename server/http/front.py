@@ -92,6 +92,9 @@ class Front:
     `known` False leaves the fast path out: every request goes the strict way.
     """
 
+    #: What fails is logged where it fails; see `app.clock.ProcessClockReactor`.
+    logs_its_faults = True
+
     def __init__(self, reactor: Reactor, factory: HttpFactory, *, known: bool = True) -> None:
         self._reactor = reactor
         self._tell_from_s = 0.0
