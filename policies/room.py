@@ -48,23 +48,29 @@ class Room:
         free = self.large_free()
         ready = self._queue.ready
         if free > 0 and ready and ready[0][0] == -math.inf:
-            free = min(free, self.free() - self.owed_to_small(now))
+            free = min(free, self.free() - math.ceil(self.owed_to_small(now)))
         return free
 
     def for_small(self, now: float, before: float = math.inf) -> bool:
         """Whether a small job may start beside those with tickets below `before`."""
-        return self.free() > self.owed_to_small(now, before)
+        return self.free() > int(self.owed_to_small(now, before))
 
-    def owed_to_small(self, now: float, before: float = math.inf) -> int:
-        """Slots that small jobs with tickets below `before` will take at once."""
+    def owed_to_small(self, now: float, before: float = math.inf) -> float:
+        """Slots that small jobs with tickets below `before` take now, or in the mean just now.
+
+        One that waits here takes its slot at once. Those who are due come one by one, and hold
+        theirs for a moment each: a slot kept for every one of them would be kept for nobody.
+        """
         table = self._queue.table
-        owed = 0
+        here = due = 0
         for key, number in self._queue.ready:
             if key > -math.inf or number >= before:
                 break
             row = table.rows[number]
-            owed += self.is_small(row) and (bool(table.present[row]) or self.is_due(row, now))
-        return owed
+            if self.is_small(row):
+                here += bool(table.present[row])
+                due += self.is_due(row, now)
+        return here + due * min(1.0, self._state.estimator.held_by_small_s / (2.0 * DUE_S))
 
     def is_due(self, row: int, now: float) -> bool:
         """Whether an absent ticket's promised return is due just now."""

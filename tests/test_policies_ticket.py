@@ -316,6 +316,34 @@ def test_a_small_job_that_waits_elsewhere_finds_a_slot_at_its_return() -> None:
     admit(policy, job("c", size=1_000), returns, small.ticket)
 
 
+def small_ones_due(policy: AdmissionPolicy, count: int) -> tuple[float, int | None]:
+    """When they all are due at once, as good as; and the ticket of the last of them."""
+    answers = [wait(policy, job(f"s{number}", size=1_000), 1.0) for number in range(count)]
+    returns = {answer.retry_after_s for answer in answers}
+    assert max(returns) - min(returns) <= 0.5
+    return 1.0 + max(returns), answers[-1].ticket
+
+
+def test_one_slot_is_enough_for_several_small_ones_who_come_for_a_moment_each() -> None:
+    policy = make(slots=2, reserve_small=1)
+    admit(policy, job("a"), 0.0)
+    small = admit(policy, job("b", size=1_000), 0.0)
+    returns, last = small_ones_due(policy, 4)
+    policy.release(small.lease, returns - 0.3, True)
+    admit(policy, job("s3", size=1_000), returns, last)
+
+
+def test_small_ones_who_are_due_keep_no_large_slot_empty_beside_the_reserved_one() -> None:
+    policy = make(slots=3, reserve_small=1)
+    large = [admit(policy, job(client), 0.0) for client in "ab"]
+    small = admit(policy, job("c", size=1_000), 0.0)
+    returns, _ = small_ones_due(policy, 3)
+    waiting = wait(policy, job("d", present=True), 1.0)
+    for lease in (large[0], small):
+        policy.release(lease.lease, returns - 0.3, True)
+    assert policy.advance(returns - 0.3).call == (waiting.ticket,)
+
+
 def test_a_wheel_does_not_wait_behind_images_unless_told_so() -> None:
     policy = make_policy("ticket", PolicySettings(), random.Random(1))
     for number in range(40):

@@ -110,6 +110,11 @@ class Estimator:
         """A small job held its slot for so long."""
         self._small_s += _MEMORY * (took_s - self._small_s)
 
+    @property
+    def held_by_small_s(self) -> float:
+        """How long a small job holds its slot in the mean."""
+        return self._small_s
+
     def small_s(self, before: int, slots: int) -> float:
         """The scheduled wait of a small job after so many others, on so many slots."""
         return (before + 0.5) * self._small_s / max(1, slots)
