@@ -145,7 +145,11 @@ class FleetLine:
 
 def _machine_of(download: LeasedDownload) -> str:
     """Where most of its bodies are."""
-    found = Counter(_machines(download))
+    bodies = list(_machines(download))
+    # Nearly all have one, and hundreds are asked at every tick.
+    if len(bodies) == 1:
+        return bodies[0]
+    found = Counter(bodies)
     return max(found, key=lambda name: (found[name], name)) if found else ""
 
 
