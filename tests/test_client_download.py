@@ -208,6 +208,16 @@ def test_an_older_copy_of_the_same_size_is_not_mixed_in(
     assert result.sources[-1].dropped == "its copy differs from the others'"
 
 
+@pytest.mark.parametrize("size", [140_000, 600_000])
+def test_of_two_small_copies_that_differ_and_say_they_do_not_one_is_taken_whole(
+    one: Run, size: int
+) -> None:
+    copies = [Behaviour(data[:size], rate=RATE) for data in (DATA, WRONG)]
+    with running(*copies) as mirrors:
+        one.get(*(m.url for m in mirrors))
+    assert one.path.read_bytes() == DATA[:size]
+
+
 def test_two_mirrors_that_disagree_are_settled_by_the_digest(one: Run) -> None:
     for order in ([WRONG, DATA], [DATA, WRONG]):
         with running(*(Behaviour(data, rate=RATE) for data in order)) as mirrors:
