@@ -56,6 +56,9 @@ class Behaviour:
     told_bytes: int | None = None
     short_by: int = 0
     wrong_start: bool = False
+    #: A part is complete so much too early; `scant_told`: its head says so.
+    scant_by: int = 0
+    scant_told: bool = False
     huge_head: bool = False
     interim: bool = False
     headers: tuple[tuple[str, str], ...] = ()
@@ -190,8 +193,11 @@ class Script:
         if told.wrong_start:
             start += 1
         size = len(data) if told.told_bytes is None else told.told_bytes
+        stop = end - min(told.scant_by, end - start - 1)
+        if told.scant_told:
+            end = stop
         out.append(("Content-Range", f"bytes {start}-{end - 1}/{size}"))
-        return (yield from self._send("206 Partial Content", out, data[start:end]))
+        return (yield from self._send("206 Partial Content", out, data[start:stop]))
 
     def _send(self, status: str, out: list[tuple[str, str]], body: bytes) -> Steps:
         told = self.behaviour

@@ -155,6 +155,20 @@ def test_an_answer_to_a_later_request_is_no_lie_where_requests_were_crowded(
     assert all(source.dropped is None for source in result.sources)
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_mirrors_that_keep_back_the_end_of_each_part_leave_it_to_others(
+    virtual: VirtualRun, told: bool
+) -> None:
+    """They were asked again at once, for the last bytes, for ever."""
+    scant = [
+        Script(Behaviour(DATA, rate=4e6, scant_by=777, scant_told=told, delay_s=0.001))
+        for _ in range(2)
+    ]
+    virtual.get(*scant, Script(Behaviour(DATA, rate=RATE / 4)), until_s=20.0)
+    assert virtual.path.read_bytes() == DATA
+    assert all(len(mirror.requests) < 60 for mirror in scant)
+
+
 def test_a_mirror_that_cuts_every_answer_at_one_place_is_asked_less_and_less(
     virtual: VirtualRun,
 ) -> None:

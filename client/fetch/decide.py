@@ -35,6 +35,7 @@ from client.fetch.events import (
     RoomLacking,
     Said,
     Sampled,
+    Scanty,
     SessionJoined,
     SessionLeft,
     ShortEnd,
@@ -74,6 +75,8 @@ def _decide(state: State, event: Event, now: float) -> list[Action]:
             return faults.told(state, event.lane, event.answer, event.at_s, now)
         case BrokeOff():
             return faults.broke(state, event, now)
+        case Scanty():
+            return faults.scanty(state, event.lane, now)
         case Due():
             return faults.due(state, event.mirror, event.until, now)
         case Redirected():

@@ -144,6 +144,12 @@ class ShortEnd(NamedTuple):
     size_bytes: int
 
 
+class Scanty(NamedTuple):
+    """A complete answer brought hardly anything of what was asked for."""
+
+    lane: int
+
+
 class RoomLacking(NamedTuple):
     """There is no room for a file of that size."""
 
@@ -220,6 +226,7 @@ Event = (
     | WholeBegan
     | WholeEnded
     | ShortEnd
+    | Scanty
     | RoomLacking
     | Unfinished
     | PiecesWrong

@@ -121,6 +121,17 @@ def _is_barren(state: State, mirror: Mirror) -> bool:
     return True
 
 
+def scanty(state: State, lane: int, now: float) -> Actions:
+    """Its answers end before they brought what they should.
+
+    Asked again at once it would be handed the same bytes for ever, and no other mirror would get
+    them.
+    """
+    mirror = state.mirror_of(lane)
+    mirror.scanty += 1
+    return told(state, lane, Failed("it sends less than it was asked for", mirror.scanty), now, now)
+
+
 def failed(state: State, lane: int, text: str, permanent: bool, now: float) -> Actions:
     """The connection broke, fell silent, or never came."""
     mirror = state.mirror_of(lane)

@@ -124,6 +124,8 @@ class Mirror:
     #: that had not become less.
     lacked_bytes: int | None = None
     barren: int = 0
+    #: Complete answers that brought next to nothing of what was asked for.
+    scanty: int = 0
     redirects: int = 0
     #: How many connections its lease allows, where it told.
     lease_connections: int | None = None

@@ -21,6 +21,7 @@ from client.fetch.events import (
     Redirected,
     Said,
     Sampled,
+    Scanty,
     ShortEnd,
     Unfinished,
     WholeBegan,
@@ -40,6 +41,8 @@ from protocol.ranges import format_range
 _PROBLEM_BYTES = 64 << 10
 #: Two blocks (see the board) and two samples.
 _MOST_UNDER_WAY = 4
+#: A server may send less than it is asked for, but not forever next to nothing.
+_SCANTY_BYTES = 16 << 10
 
 
 class Driver(Protocol):
@@ -474,6 +477,8 @@ class FileBytes:
             driver.hear(ShortEnd(worker.lane, block.position))
         else:
             driver.intake.board.ended(block, driver.network.now())
+            if worker.answer_bytes < _SCANTY_BYTES:
+                driver.hear(Scanty(worker.lane))
 
 
 class SampleBytes:
