@@ -134,8 +134,25 @@ cli.params.append(
 )
 
 
+def _open_closed_streams() -> None:
+    """Give the standard streams that the caller has closed something to be.
+
+    A file or a connection would get their numbers, and a line for people would end in it. What is
+    meant for standard output must fail there, so its number can only be read.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR if number == 2 else os.O_RDONLY)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))
+
+
 def main() -> None:
     """Run the command line; exit with the subcommand's status."""
+    _open_closed_streams()
     try:
         _run()
     except (ImportError, MemoryError) as fault:

@@ -110,6 +110,14 @@ def test_a_mirror_without_ranges_works_beside_those_that_have_them(
     assert result.wasted_bytes < 0.15 * len(LARGE)
 
 
+def test_a_mirror_that_never_ends_and_tells_no_size_ends_where_another_says(
+    virtual: VirtualRun,
+) -> None:
+    endless = Script(Behaviour(DATA + bytes(20_000_000), rate=2e6, ranges=False, chunked=True))
+    virtual.get(endless, Script(Behaviour(DATA, rate=2e6, delay_s=0.1)), until_s=5.0)
+    assert virtual.path.read_bytes() == DATA
+
+
 def test_an_answer_that_would_bring_all_again_is_not_taken(virtual: VirtualRun) -> None:
     """The others are half through before the mirror without ranges says a word."""
     late = Script(Behaviour(DATA, rate=1e6, ranges=False, delay_s=0.3))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.net.errors import LocalProblem
-from client.storage.journal import Identity, Journal, boot_id
+from client.storage.journal import Identity, Journal, boot_id, part_and_journal
 from client.storage.output import FileOutput
 from client.storage.piece_writer import Pieces, PieceWriter
 from client.storage.storage import FileStorage, RingStorage
@@ -144,6 +144,23 @@ def test_a_spoilt_journal_is_no_journal(tmp_path: Path, junk: bytes) -> None:
 def test_a_folder_that_is_not_there_is_said_in_words(tmp_path: Path) -> None:
     with pytest.raises(LocalProblem, match="the folder does not exist"):
         FileStorage(tmp_path / "no" / "file")
+
+
+@pytest.mark.parametrize("name", ["x" * 234, "x" * 255, "ü" * 127])
+def test_a_file_may_have_as_long_a_name_as_any(tmp_path: Path, name: str) -> None:
+    """What stands beside it while it is fetched has a longer one."""
+    output = FileOutput(tmp_path / name)
+    sink = output.open(Identity(3))
+    sink.write_at(0, b"abc")
+    other = part_and_journal(tmp_path / (name[:-1] + "y"))
+    assert not set(other) & set(part_and_journal(tmp_path / name))
+    output.finish(None)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {name: b"abc"}
+
+
+def test_a_name_that_is_too_long_is_said_before_anything_is_fetched(tmp_path: Path) -> None:
+    with pytest.raises(LocalProblem, match="the name is too long"):
+        FileOutput(tmp_path / ("x" * 256)).resumable()
 
 
 def test_a_part_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:

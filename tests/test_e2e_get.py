@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from client.storage.output import FileOutput, is_outlet
 ROOT = Path(__file__).parent.parent
 DATA = Random(9).randbytes(3_000_000)
 SHA = hashlib.sha256(DATA).hexdigest()
+COMMAND = [sys.executable, str(ROOT / "tidegate.py"), "get"]
 
 pytestmark = pytest.mark.e2e
 
@@ -38,7 +40,7 @@ def environ(folder: Path) -> dict[str, str]:
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, str(ROOT / "tidegate.py"), "get", *words]
+    command = [*COMMAND, *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen(command, cwd=folder, env=environ(folder), **pipes)
 
@@ -140,6 +142,32 @@ def test_a_device_or_a_pipe_is_written_into_and_never_replaced(tmp_path: Path) -
         FileOutput(full).resumable()
     assert is_outlet(Path("/proc/self/status"))
     assert not is_outlet(tmp_path / "x")
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-", "2>/dev/full"])
+def test_a_file_arrives_though_nobody_can_be_told(tmp_path: Path, closed: str) -> None:
+    """Without standard error its lines went to standard output, or the download ended."""
+    with running(Behaviour(DATA)) as (mirror,):
+        words = shlex.join([*COMMAND, "-o", "out.bin", mirror.url])
+        status = subprocess.run(
+            f"{words} {closed}", shell=True, cwd=tmp_path, env=environ(tmp_path), check=False
+        ).returncode
+    assert (status, (tmp_path / "out.bin").read_bytes() == DATA) == (0, True)
+
+
+def test_standard_output_that_is_closed_is_said(tmp_path: Path) -> None:
+    with running(Behaviour(DATA)) as (mirror,):
+        words = shlex.join([*COMMAND, "-o", "-", mirror.url])
+        done = subprocess.run(
+            f"{words} >&-",
+            shell=True,
+            cwd=tmp_path,
+            env=environ(tmp_path),
+            capture_output=True,
+            check=False,
+        )
+    assert done.returncode == 8
+    assert done.stderr == b"tidegate: cannot write standard output: it is closed\n"
 
 
 def half(folder: Path, mirrors: list[Mirror], *words: str) -> subprocess.Popen[bytes]:

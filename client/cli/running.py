@@ -157,7 +157,7 @@ def _one(
             folder = Path(output)
             if output.endswith("/") and not folder.is_dir():
                 raise LocalProblem(f"cannot write into {output}: the folder does not exist")
-            named = not folder.is_dir()
+            named = not os.path.isdir(folder)
         # The end of a URL that the user typed is a name the user gave; a Metalink's name is not.
         chosen = named or (metalink is None and own != "")
         place = folder if named else folder / (own or "download")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -53,11 +54,13 @@ class Quiet:
         return (
             download is not None
             and download.state.first_byte_s is None
-            and any(mirror.pause is not None for mirror in download.state.mirrors)
+            and any(mirror.visit.waits for mirror in download.state.mirrors)
         )
 
     def say(self, text: str) -> None:
-        print(text, file=self.out, flush=True)
+        # Nobody may be listening any more, or the disk of a log may be full: no reason to fail.
+        with contextlib.suppress(OSError):
+            print(text, file=self.out, flush=True)
 
     def done(self, result: Result) -> None:
         if self.explain:

@@ -76,6 +76,7 @@ class LocalProblem(DownloadFailed):
             errno.ELOOP: "a symbolic link is in the way",
             errno.EFBIG: "the file is larger than the file system allows",
             errno.ENAMETOOLONG: "the name is too long",
+            errno.EBADF: "it is closed",
         }.get(error.errno or 0, error.strerror or str(error))
         return cls(f"cannot write {os.fspath(path)}: {text}")
 

@@ -159,6 +159,11 @@ class RetryState:
         self._hasty = 0
         self._asked_afresh = False
 
+    @property
+    def waits(self) -> bool:
+        """Whether it was told to come back, or failed, and was not admitted since."""
+        return self._first_wait_s is not None
+
     def begin(self, now: float) -> SendNow:
         """The first attempt, or the next after an interruption: always at once."""
         self.attempts += 1

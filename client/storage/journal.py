@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 from dataclasses import dataclass, field
@@ -19,8 +20,9 @@ from pathlib import Path
 from client.net.errors import LocalProblem
 from protocol.intervals import IntervalSet
 
-PART_SUFFIX = ".tidegate-part"
-JOURNAL_SUFFIX = ".tidegate-part.journal"
+_PART_SUFFIX = ".tidegate-part"
+_JOURNAL_SUFFIX = ".tidegate-part.journal"
+_LONGEST_NAME_BYTES = 255
 
 
 @dataclass(slots=True)
@@ -45,6 +47,17 @@ class Identity:
         return any(now.validators.get(url) == value for url, value in self.validators.items())
 
 
+def part_and_journal(path: Path) -> tuple[Path, Path]:
+    """What stands beside `path` while it is fetched. The name of a long one is cut there."""
+    name = path.name
+    raw = os.fsencode(name)
+    longest = _LONGEST_NAME_BYTES - len(_JOURNAL_SUFFIX)
+    if len(raw) > longest:
+        mark = hashlib.sha256(raw).hexdigest()[:16]
+        name = f"{raw[: longest - 17].decode('utf-8', 'ignore')}~{mark}"
+    return path.with_name(name + _PART_SUFFIX), path.with_name(name + _JOURNAL_SUFFIX)
+
+
 def boot_id() -> str:
     """A name for the time since the machine started; empty where the system has none."""
     try:
@@ -67,14 +80,14 @@ class Journal:
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
             self._fd = os.open(path, flags, 0o666)
         except OSError as error:
-            final = path.with_name(path.name.removesuffix(JOURNAL_SUFFIX))
+            final = path.with_name(path.name.removesuffix(_JOURNAL_SUFFIX))
             raise LocalProblem.of(error, final) from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._fd)
             raise LocalProblem(
-                f"another download is writing {path.name.removesuffix(JOURNAL_SUFFIX)}; "
+                f"another download is writing {path.name.removesuffix(_JOURNAL_SUFFIX)}; "
                 "wait for it or choose another name with -o"
             ) from None
         self._load()

@@ -13,7 +13,7 @@ from typing import Protocol
 from client.net.errors import LocalProblem, NoRoom
 from client.net.network import Network
 from client.schedule.segments import UNKNOWN_SIZE
-from client.storage.journal import JOURNAL_SUFFIX, PART_SUFFIX, Identity, Journal, boot_id
+from client.storage.journal import Identity, Journal, boot_id, part_and_journal
 from client.storage.piece_writer import PieceWriter
 from client.storage.storage import FileStorage, RingStorage
 from protocol.intervals import IntervalSet
@@ -67,23 +67,26 @@ class FileOutput:
         self.path: Path | None = path
         self._chosen = chosen
         self._final = path
-        self._part = path.with_name(path.name + PART_SUFFIX)
+        self._part, self._journal_path = part_and_journal(path)
         self._journal: Journal | None = None
         self._backing: FileStorage | None = None
         self._sink: PieceWriter | None = None
 
     def resumable(self) -> Identity | None:
         """What an earlier, broken-off download left, if its bytes can be trusted."""
-        journal_path = self._final.with_name(self._final.name + JOURNAL_SUFFIX)
-        if self._final.is_dir():
+        try:
+            folder = self._final.is_dir()
+        except OSError as error:
+            raise LocalProblem.of(error, self._final) from None
+        if folder:
             raise LocalProblem(f"cannot write {self._final}: a folder has that name")
         if is_outlet(self._final):
             # Its name would be given to a file, for everybody on this machine.
             raise LocalProblem(f"cannot replace {self._final}: it is no ordinary file")
         if self._journal is None:
-            if not journal_path.exists() and not self._part.exists():
+            if not self._journal_path.exists() and not self._part.exists():
                 return None
-            self._journal = Journal(journal_path)
+            self._journal = Journal(self._journal_path)
         found = self._journal.identity
         if found is None or not self._part.is_file() or self._part.is_symlink():
             return None
@@ -100,7 +103,7 @@ class FileOutput:
         """Take up what is left if it is the same file, else begin afresh."""
         old = self.resumable()
         if self._journal is None:
-            self._journal = Journal(self._final.with_name(self._final.name + JOURNAL_SUFFIX))
+            self._journal = Journal(self._journal_path)
         same = old is not None and old.vouched_by(identity)
         have = self._journal.have if same else IntervalSet()
         checked = set(self._journal.checked) if same and old is not None else set()
