@@ -147,7 +147,7 @@ def _open_closed_streams() -> None:
             os.open(os.devnull, os.O_RDWR if number == 2 else os.O_RDONLY)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the program
 
 
 def main() -> None:
