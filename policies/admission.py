@@ -108,6 +108,9 @@ class HookedAdmission:
         self.policy = kind.build(self)
         self._room = Room(state, settings, self.policy)
         self._use = SlotUse(state, settings, self.policy, self._room)
+        #: For `progress`, which is told of each download many times a second.
+        self._measured = state.capacity.measured
+        self._hears_changes = type(self.policy).changes is not Policy.changes
         # What `build` chose may have an order of its own.
         by_number = type(self.policy).rank is Policy.rank
         if self.queue.set_rank(self.queue.by_number if by_number else self.policy.rank):
@@ -462,8 +465,9 @@ class HookedAdmission:
         held.took(remaining_bytes)
         held.rate_bytes_s = rate_bytes_s
         if held.large:
-            self.capacity.measured(held, rate_bytes_s, held_back, reads_bytes_s)
-            self.policy.changes(held)
+            self._measured(held, rate_bytes_s, held_back, reads_bytes_s)
+            if self._hears_changes:
+                self.policy.changes(held)
             self._use.measured(held, now)
 
     def detach(self, lease: int, now: float, remaining_bytes: int) -> None:
@@ -545,6 +549,8 @@ class HookedAdmission:
 
     def _end_idle(self, now: float) -> tuple[int, ...]:
         idled = self.pool.idled_out(now)
+        if not idled:
+            return ()
         for lease in idled:
             if lease.large and not was_used(lease):
                 if not self.state.reputation.times(lease.client):
@@ -566,7 +572,7 @@ class HookedAdmission:
         line_bytes_s: float | None = None,
     ) -> None:
         """See `AdmissionPolicy.observe`."""
-        wanted = bool(self.queue.here) or any(lease.paused for lease in self.pool.leases.values())
+        wanted = bool(self.queue.here) or self.pool.anybody_paused()
         running = self.pool.large_active
         self.capacity.observe(goodput_bytes_s, link_busy, wanted, line_bytes_s, running)
         self.policy.observes(now)
@@ -607,9 +613,10 @@ class HookedAdmission:
         wakes.append(self._use.wake_s(now))
         if held_for_due:
             wakes.append(now + DUE_S)
-        if queue.line and self._room.large_free() > 0 and not self._link_decides:
+        free = len(queue) and self._room.large_free() > 0
+        if free and queue.line and not self._link_decides:
             wakes.append(self._grown_s + self.settings.ready_grow_s)
-        if not len(queue) or self._room.large_free() <= 0 or not self.policy.has_place(now):
+        if not free or not self.policy.has_place(now):
             self._idle_since_s = None
         elif self._idle_since_s is None:
             self._idle_since_s = now
@@ -626,7 +633,10 @@ class HookedAdmission:
     def _expire(self, now: float) -> tuple[int, ...]:
         table = self.queue.table
         out = []
-        for row in self.queue.overdue(now):
+        overdue = self.queue.overdue(now)
+        if not overdue:
+            return ()
+        for row in overdue:
             out.append(table.number[row])
             self.estimator.claimed(False)
             if table.polls[row]:
@@ -669,7 +679,10 @@ class HookedAdmission:
             self._grown_s = now
 
     def _fill_ready(self, now: float) -> None:
-        queue, target = self.queue, self.ready_target
+        queue = self.queue
+        if not len(queue.line):
+            return
+        target = self.ready_target
         room, forward = target - len(queue.ready), target - queue.forward_ready()
         while forward > 0:
             row = queue.first_waiting()

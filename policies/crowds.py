@@ -165,6 +165,8 @@ class Crowds:
     def to_come_forward(self, slots: int, shares: int, now: float) -> list[int]:
         """Tickets that need not stand back any more, each crowd's lowest numbers first."""
         out: list[int] = []
+        if not self._back:
+            return out
         for network in list(islice(self._back, _LOOKED_AT)):
             while network in self._back and not self.is_full(network, slots, shares, now):
                 number = self._back[network][0][1]

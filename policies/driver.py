@@ -62,10 +62,13 @@ class Hands(Protocol):
 class PolicyDriver:
     """One policy and the hands that carry out what it decides."""
 
-    __slots__ = ("_changed", "_hands", "_policy", "_started")
+    __slots__ = ("_changed", "_hands", "_policy", "_started", "progress")
 
     def __init__(self, policy: AdmissionPolicy, hands: Hands) -> None:
         self._policy = policy
+        #: How far a lease is, see `AdmissionPolicy`; `settle` after a batch of these. The policy's
+        #: own, as it is told of each download many times a second: not to be kept for longer.
+        self.progress = policy.progress
         self._hands = hands
         #: Tickets that started since the last `settle`.
         self._started: list[int] = []
@@ -80,6 +83,7 @@ class PolicyDriver:
     def switch(self, successor: Callable[[AdmissionPolicy], AdmissionPolicy]) -> None:
         """Another policy takes over; it is made from the present one. Then `settle`."""
         self._policy = successor(self._policy)
+        self.progress = self._policy.progress
         self._changed = True
 
     def admit_small(self, now: float) -> bool:
@@ -108,18 +112,6 @@ class PolicyDriver:
         if isinstance(decision, Admit) and not decision.joined and decision.ticket is not None:
             self._started.append(decision.ticket)
         return decision
-
-    def progress(
-        self,
-        lease: int,
-        now: float,
-        remaining_bytes: int,
-        rate_bytes_s: float,
-        held_back: bool | None = False,
-        reads_bytes_s: float = 0.0,
-    ) -> None:
-        """How far a lease is, see `AdmissionPolicy`; `settle` after a batch of these."""
-        self._policy.progress(lease, now, remaining_bytes, rate_bytes_s, held_back, reads_bytes_s)
 
     def observe(
         self,

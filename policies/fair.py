@@ -71,6 +71,9 @@ class FairPolicy(Policy):
 
     def __init__(self, admission: AdmissionView) -> None:
         super().__init__(admission)
+        settings = self.settings
+        self._slots = slots = max(settings.slots, settings.slots_max)
+        self._large_slots = slots - min(settings.reserve_small, slots - 1)
         self._queue = admission.queue
         self._capacity = admission.capacity
         self._preemption = Preemption()
@@ -118,12 +121,11 @@ class FairPolicy(Policy):
 
     def slots(self) -> int:
         """A limit for safety: the link decides how many run."""
-        return max(self.settings.slots, self.settings.slots_max)
+        return self._slots
 
     def large_slots(self) -> int:
         """All slots, running or paused, but the reserved ones."""
-        slots = self.slots()
-        return slots - min(self.settings.reserve_small, slots - 1)
+        return self._large_slots
 
     def ready_slots(self) -> int:
         """Fair needs no long ready list: a ticket starts when it asks and the link has use."""
@@ -467,7 +469,6 @@ class FairPolicy(Policy):
                     client, speed = lease.client, speed_of(lease)
                     speeds[client] = speeds[client] + speed if client in speeds else speed
             self._speeds = speeds
-            for client, speed in speeds.items():
-                self._virtual.set_speed(client, speed)
+            self._virtual.set_speeds(speeds)
         self._sorted = False
         self._last = None

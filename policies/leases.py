@@ -157,6 +157,13 @@ class LeasePool:
         """Leases of large jobs that hold a slot."""
         return self.large_active - len(self.slotless) - self.doubted
 
+    def anybody_paused(self) -> bool:
+        """Whether a lease is paused."""
+        for lease in self.leases.values():  # noqa: SIM110 - at each tick, over all that run
+            if lease.paused:
+                return True
+        return False
+
     def take_slot(self, lease: Lease) -> None:
         """The lease goes on without its slot."""
         lease.slotless = True

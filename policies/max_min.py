@@ -12,6 +12,7 @@ costs O(log n) plus the transfers that cross the level.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -126,6 +127,38 @@ class SharedLink:
         else:
             return flow._remaining
         return left if left > 0.0 else 0.0
+
+    def looks(self, flows: Iterable[Flow]) -> Iterator[tuple[float, float]]:
+        """What `remaining` and `rate` say of each of these: for many, many times a second.
+
+        Nothing may change on the link until the last was looked at.
+        """
+        now, v, level = self.now, self._v, self.level_bytes_s
+        for flow in flows:
+            state = flow._state
+            if state == _CAPPED:
+                rate = flow.cap_bytes_s
+                left = (flow._end - now) * rate
+            elif state == _LEVEL:
+                rate = flow.weight * level
+                left = (flow._end - v) * flow.weight
+            else:
+                left, rate = flow._remaining, 0.0
+            yield left if left > 0.0 else 0.0, rate
+
+    def until_s(self, flow: Flow, but_bytes: float) -> float:
+        """Seconds until no more than so much of this transfer is left, at its present rate.
+
+        0: it is so now; infinite: it does not run.
+        """
+        left = self.remaining(flow) - but_bytes
+        if left <= 0.0:
+            return 0.0
+        state = flow._state
+        if state == _CAPPED:
+            return left / flow.cap_bytes_s
+        rate = flow.weight * self.level_bytes_s if state == _LEVEL else 0.0
+        return left / rate if rate > 0.0 else math.inf
 
     # --- time ------------------------------------------------------------------------------
 

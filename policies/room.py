@@ -36,12 +36,17 @@ class Room:
 
     def large_free(self) -> int:
         """Slots that a large job could take this instant."""
-        return min(self.large_unused(), self.free())
+        unused = self.large_unused()
+        return min(0, unused) if self._state.closed else unused
 
     def large_unused(self) -> int:
         """The same, also while the doors are closed: for downloads that run."""
+        # Asked several times at each event: the counts are read once.
         policy, pool = self._policy, self._pool
-        return min(policy.large_slots() - pool.large_used, policy.slots() - pool.slots_used)
+        used = len(pool.leases) - len(pool.slotless) - pool.doubted
+        large = policy.large_slots() - used + pool.small_active
+        free = policy.slots() - used
+        return large if large < free else free
 
     def for_large(self, now: float) -> int:
         """Slots that a large job could take without keeping a small one waiting."""

@@ -82,11 +82,11 @@ class SlotUse:
         One that takes its part by now only started slowly, over a long path. Where the link
         decides, downloads are paused soon after they start.
         """
-        if lease.id not in self._unseen:
+        if lease.id not in self._unseen or self._policy.link_bound:
             return
         passed_s = now - lease.started_s
         self._unseen[lease.id] += 1
-        if passed_s < _FIRST_USE_S or self._policy.link_bound:
+        if passed_s < _FIRST_USE_S:
             return
         taken = lease.started_bytes - lease.remaining_bytes
         looked_at = lease.connections and not lease.paused and not lease.slotless
@@ -123,6 +123,8 @@ class SlotUse:
 
     def wake_s(self, now: float) -> float | None:
         """When to look again at the latest."""
+        if not (self._pool.slotless or self._queue.here):
+            return None
         wakes = []
         if self._pool.slotless and not self._policy.link_bound:
             paused = (lease.stopped_s for lease in self._pool.slotless.values() if lease.paused)
@@ -259,7 +261,7 @@ class SlotUse:
 
     def _doubt(self, now: float) -> None:
         on_trial = len(self._on_trial) if self._room.network_shares else 0
-        self._pool.doubted = self._first_uses.doubted(on_trial, now)
+        self._pool.doubted = self._first_uses.doubted(on_trial, now) if on_trial else 0
 
     def _owe(self, network: str) -> None:
         if self._room.network_shares:

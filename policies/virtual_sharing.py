@@ -13,7 +13,7 @@ other.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 
 from policies.max_min import Flow, SharedLink
 
@@ -99,14 +99,18 @@ class VirtualSharing:
         mark = self._asked[client] = self._asked.get(client, 0.0) + size_bytes
         return mark
 
-    def set_speed(self, client: str, speed_bytes_s: float) -> None:
-        """The client is faster or slower than was thought, with all that it fetches at once."""
-        flow, known = self._flows.get(client), self._speeds.get(client, 0.0)
-        if flow is None or abs(known - speed_bytes_s) <= 0.05 * speed_bytes_s:
-            return
-        assert self._link is not None
-        self._speeds[client] = speed_bytes_s
-        self._link.change(flow, 0.0, speed_bytes_s)
+    def set_speeds(self, speeds_bytes_s: Mapping[str, float]) -> None:
+        """How fast clients seem by now, each with all that it fetches at once."""
+        known_of, flows, link = self._speeds, self._flows, self._link
+        for client, speed_bytes_s in speeds_bytes_s.items():
+            if client not in flows:
+                continue
+            off = known_of.get(client, 0.0) - speed_bytes_s
+            if -0.05 * speed_bytes_s <= off <= 0.05 * speed_bytes_s:
+                continue
+            assert link is not None
+            known_of[client] = speed_bytes_s
+            link.change(flows[client], 0.0, speed_bytes_s)
 
     def end(self, client: str, done: bool) -> None:
         """One of the client's downloads is over in truth; a finished one runs on here.
@@ -181,8 +185,4 @@ class VirtualSharing:
         if flow is None:
             return 0.0
         assert self._link is not None
-        left = self._link.remaining(flow) - (self._asked[client] - mark)
-        if left <= 0.0:
-            return 0.0
-        rate = self._link.rate(flow)
-        return left / rate if rate > 0.0 else math.inf
+        return self._link.until_s(flow, self._asked[client] - mark)

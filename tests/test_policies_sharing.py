@@ -90,6 +90,6 @@ def test_who_fetches_much_at_once_is_not_taken_for_somebody_slow() -> None:
         virtual.add(f"other{number}", 10_000_000, LINK)
     for _ in range(30):
         virtual.add("greedy", 10_000_000, 0.03 * LINK)
-    virtual.set_speed("greedy", 0.9 * LINK)
+    virtual.set_speeds({"greedy": 0.9 * LINK})
     assert virtual.most_bytes_s("slow") >= 0.03 * LINK
     assert 1.25 * virtual.most_bytes_s("greedy") < 0.9 * LINK

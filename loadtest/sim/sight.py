@@ -90,14 +90,13 @@ class Sight:
             self._line_bytes_s = line_bytes_s
             self._cap(self.orders)
         if self._bottleneck is not None:
-            samples, busy, remaining, rate = [], self.busy, link.remaining, link.rate
-            ceil = math.ceil
-            brief = self._brief
-            for lease, flow in flows.items():
+            samples, busy, brief, ceil = [], self.busy, self._brief, math.ceil
+            looks = link.looks(flows.values())
+            for (lease, flow), (remaining, rate) in zip(flows.items(), looks, strict=True):
                 if lease in brief:
                     continue
-                left = ceil(remaining(flow))
-                stuck = not busy or rate(flow) >= flow.cap_bytes_s
+                left = ceil(remaining)
+                stuck = not busy or rate >= flow.cap_bytes_s
                 # What was acknowledged counts by how it grows: as what is left falls.
                 samples.append(Sample(lease, -left, left, stuck))
             acked = int(link.delivered_bytes)
@@ -117,23 +116,25 @@ class Sight:
         """
         link, looks, orders, busy = self._link, self._looks, self.orders, self.busy
         look_s, reader_bytes = max(self._look_s, 1e-9), self._conditions.reader_bytes
-        remaining_of, rate_of, hold = link.remaining, link.rate, orders.hold
-        for lease, flow in flows.items():
-            if lease in hold or not flow.running:
+        hold, clear, ceil = orders.hold, orders.clear, math.ceil
+        seen = link.looks(flows.values())
+        for (lease, flow), (remaining, gets) in zip(flows.items(), seen, strict=True):
+            if lease in hold or not gets:
                 continue
             looked_s, left, rate = looks[lease]
-            remaining, passed = remaining_of(flow), now - looked_s
+            passed = now - looked_s
             if passed >= look_s:
                 fresh = (left - remaining) / passed
                 if rate == 0.0:
                     rate = fresh
                 else:
-                    rate += (fresh - rate) * min(1.0, passed / _SMOOTHING_S)
+                    part = passed / _SMOOTHING_S
+                    rate += (fresh - rate) * (part if part < 1.0 else 1.0)
                 looks[lease] = (now, remaining, rate)
-            stuck = not busy or rate_of(flow) >= flow.cap_bytes_s
-            held_back = orders.held_back(lease, stuck)
+            stuck = not busy or gets >= flow.cap_bytes_s
+            held_back = orders.held_back(lease, stuck) if clear else None
             reads = self._reads(lease, flow, now, remaining, stuck) if reader_bytes else 0.0
-            yield lease, math.ceil(remaining), rate, held_back, reads
+            yield lease, ceil(remaining), rate, held_back, reads
 
     def _reads(self, lease: int, flow: Flow, now: float, remaining: float, stuck: bool) -> float:
         """What a program reads whose kernel takes no more."""

@@ -33,6 +33,8 @@ class Deadlines:
 
     def take_due(self, now: float) -> list[int]:
         """The tickets whose time is over, earliest first; each is told once."""
+        if not self._order or self._order[0][0] > now:
+            return []
         end = self._index_after(now)
         due, self._order[:end] = [number for _, number in self._order[:end]], []
         for number in due:
@@ -50,6 +52,8 @@ class Deadlines:
 
     def count(self, low_s: float, high_s: float) -> int:
         """How many those are: asked at each event, so it looks at a few entries only."""
+        if not self._order:
+            return 0
         return max(0, self._index_after(high_s) - bisect_left(self._order, (low_s, 0)))
 
     def _index_after(self, high_s: float) -> int:
