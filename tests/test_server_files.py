@@ -119,6 +119,65 @@ def test_links_inside_the_tree_are_followed_and_links_out_of_it_are_not(tree: Tr
     assert shown == {"in", "in-absolute", "in-by-dots", "dir", "sub"}
 
 
+@pytest.mark.parametrize(
+    ("asked", "lies"),
+    [
+        ("/", "/"),
+        ("/sub", "/sub"),
+        ("/sub/", "/sub/"),
+        ("/sub/a.txt", "/sub/a.txt"),
+        ("/sub/%61.txt", "/sub/a.txt"),
+        ("//sub/./a.txt", "/sub/a.txt"),
+        ("/sub/../sub/a.txt", "/sub/a.txt"),
+        ("/link", "/sub/a.txt"),
+        ("/folder/a.txt", "/sub/a.txt"),
+        ("/folder/", "/sub/"),
+        ("/folder", "/sub"),
+        ("/chain/a.txt", "/sub/a.txt"),
+        ("/absent", "/absent"),
+        ("/sub/absent", "/sub/absent"),
+        ("/absent/deeper", "/absent/deeper"),
+        ("/folder/absent", "/sub/absent"),
+        ("/dangling", "/sub/gone"),
+        ("/dangling/deeper", "/sub/gone/deeper"),
+        ("/up", "/"),
+        ("/up/sub/a.txt", "/sub/a.txt"),
+        # What leads out of the tree, or into a loop, or cannot be, counts as it was asked for.
+        ("/out", "/out"),
+        ("/outside/secret", "/outside/secret"),
+        ("/twin", "/twin"),
+        ("/loop", "/loop"),
+        ("/loop/deeper", "/loop/deeper"),
+        ("/sub/a.txt/deeper", "/sub/a.txt/deeper"),
+        ("/sub/%00", "/sub/%00"),
+        ("/" + "x" * 300, "/" + "x" * 300),
+    ],
+)
+def test_where_a_path_lies_is_known_through_any_links(tree: Tree, asked: str, lies: str) -> None:
+    root = Path(os.fsdecode(tree.root))
+    links = {
+        "link": "sub/a.txt",
+        "folder": "sub",
+        "chain": "folder",
+        "dangling": "sub/gone",
+        "up": ".",
+        "out": "../secret",
+        "outside": "..",
+        "twin": "../root-twin/secret",
+        "loop": "loop",
+    }
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    assert tree.real_url(asked) == lies
+    # The same through a root that is a link, and was switched since.
+    release = root.parent / "release"
+    release.symlink_to(root.parent / "root-twin")
+    through = Tree(str(release))
+    release.unlink()
+    release.symlink_to(root)
+    assert through.real_url(asked) == lies
+
+
 def test_a_link_swapped_in_after_the_first_look_gains_nothing(tree: Tree) -> None:
     root = Path(os.fsdecode(tree.root))
     assert read(tree, "/sub/a.txt") == b"inside"

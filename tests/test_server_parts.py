@@ -407,6 +407,41 @@ def test_the_last_rule_that_speaks_wins_and_silence_changes_nothing() -> None:
     assert RuleBook().verdict("/x.iso") is NOTHING
 
 
+def test_a_rule_whose_hour_has_come_stands_between_nobody_and_a_file() -> None:
+    at = datetime.datetime.fromtimestamp
+    opens, registers = at(200, datetime.UTC), at(100, datetime.UTC)
+    book = RuleBook(
+        [
+            Rule(path="/*", hidden_until=opens),
+            Rule(path="/drawn", prequeue_from=registers),
+            Rule(path="/gold", require_class="gold"),
+            Rule(path="/small", treat_as="small"),
+            Rule(path="/sent", multicast=True),
+            Rule(path="/unsent", multicast=False),
+        ]
+    )
+    kinds = ("drawn", "gold", "small", "sent")
+    for name, plain in (("/a", True), ("/unsent", True), *((f"/{kind}", False) for kind in kinds)):
+        assert not book.verdict(name).is_plain(199.5)
+        assert book.verdict(name).is_plain(200.0) == plain, name
+    assert NOTHING.is_plain(0.0)
+
+
+def test_the_links_of_a_file_are_looked_at_once_for_a_verdict() -> None:
+    seen: list[str] = []
+
+    def resolve(path: str) -> str:
+        seen.append(path)
+        return path
+
+    book = RuleBook([Rule(path="/gold/", require_class="gold")], resolve)
+    assert book.verdict("/a.iso") is NOTHING
+    assert book.verdict("/gold/a.iso").require_class == "gold"
+    assert seen == ["/a.iso", "/gold/a.iso"]
+    RuleBook((), resolve).verdict("/b.iso")
+    assert len(seen) == 2
+
+
 def test_a_rule_hides_until_its_time_in_any_time_zone() -> None:
     book = RuleBook([Rule(path="/a", hidden_until="1970-01-01T02:00:00+01:00")])  # type: ignore[arg-type]
     assert book.verdict("/a").hidden(3599.0)

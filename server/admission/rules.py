@@ -67,6 +67,16 @@ class Verdict:
     prequeue_from_s: float | None = None
     multicast: bool | None = None
 
+    def is_plain(self, now: float) -> bool:
+        """Whether it stands between nobody and the file: there is none, or its hour has come."""
+        return self is NOTHING or (
+            self.require_class is None
+            and self.treat_as is None
+            and self.prequeue_from_s is None
+            and not self.multicast
+            and not self.hidden(now)
+        )
+
     def registers(self, now: float) -> bool:
         """Whether clients may register for it while it is hidden."""
         return self.prequeue_from_s is not None and now >= self.prequeue_from_s
@@ -85,6 +95,8 @@ class Verdict:
 
 
 NOTHING = Verdict()
+#: As many as there are answers that the fast path knows.
+_MOST_VERDICTS = 32_768
 
 
 class RuleBook:
@@ -108,29 +120,24 @@ class RuleBook:
         """What counts for a file, named by its percent-encoded URL path; a folder ends in `/`."""
         if not self._compiled:
             return NOTHING
-        found = self._alone(url_path)
-        for file in self._accompanied(url_path):
-            kept = self._alone(file)
+        real_path = self._resolve(url_path)
+        found = self._of_names(url_path, real_path)
+        for file in _accompanied(url_path, real_path):
+            kept = self._of_names(file, self._resolve(file))
             if kept.require_class is not None or kept.hidden_until_s is not None:
                 # Nobody registers for it by its companion, nor does that count like it.
                 found = stricter(found, Verdict(kept.require_class, kept.hidden_until_s))
         return found
 
-    def _alone(self, url_path: str) -> Verdict:
+    def _of_names(self, url_path: str, real_path: str) -> Verdict:
         """What counts for a file whatever it goes with."""
         asked = self._of_name(url_path)
-        real_path = self._resolve(url_path)
         return asked if real_path == url_path else stricter(asked, self._of_name(real_path))
-
-    def _accompanied(self, url_path: str) -> list[str]:
-        found = list(accompanied(url_path))
-        # A name that goes with nothing may be a link to one that does.
-        return found + [file for file in accompanied(self._resolve(url_path)) if file not in found]
 
     def _of_name(self, url_path: str) -> Verdict:
         found = self._verdicts.get(url_path)
         if found is None:
-            if len(self._verdicts) >= 4096:
+            if len(self._verdicts) >= _MOST_VERDICTS:
                 self._verdicts.clear()
             found = self._verdicts[url_path] = self._judge(unquote(url_path))
         return found
@@ -139,7 +146,7 @@ class RuleBook:
         """The rules that speak of a file, by the name it is asked for or where it lies."""
         names: set[str] = set()
         if self._compiled:
-            for name in (url_path, *self._accompanied(url_path)):
+            for name in (url_path, *_accompanied(url_path, self._resolve(url_path))):
                 names |= {unquote(name), unquote(self._resolve(name))}
         return [
             rule
@@ -168,6 +175,15 @@ class RuleBook:
                 treat_as = rule.treat_as
         found = Verdict(require_class, hidden_until, treat_as, prequeue_from, multicast)
         return NOTHING if found == NOTHING else found
+
+
+def _accompanied(url_path: str, real_path: str) -> list[str]:
+    """What a file goes with, by the name it is asked for and by the one under which it lies."""
+    found = list(accompanied(url_path))
+    if real_path == url_path:
+        return found
+    # A name that goes with nothing may be a link to one that does.
+    return found + [file for file in accompanied(real_path) if file not in found]
 
 
 def stricter(asked: Verdict, real: Verdict) -> Verdict:

@@ -59,7 +59,7 @@ from protocol.errors import ProtocolError
 from protocol.manifest import FileDigests
 from server.admission.downloads import unsent_most, was_shut
 from server.admission.line import LingeringBodies, Outlet
-from server.admission.rules import NOTHING, Rule, RuleBook
+from server.admission.rules import Rule, RuleBook
 from server.admission.small_files import admit_small
 from server.cluster.alone import RETRY_S, MakeGate, OwnQueue, no_leader
 from server.cluster.link import Link, Peer
@@ -306,7 +306,7 @@ class RemoteAdmission:
         """See `transfer.Admission`."""
         if self._judge_all:
             return False
-        return self.rules.verdict(rep.url_path) is NOTHING
+        return self.rules.verdict(rep.url_path).is_plain(time.time())
 
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`; whether a part may go, only the leader knows."""

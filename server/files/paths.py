@@ -33,8 +33,11 @@ def accompanied(url_path: str) -> Iterator[str]:
     No more than four: an address may be as long as somebody likes.
     """
     for _ in range(_MOST_COMPANIONS):
-        ending = next((one for one in COMPANIONS if url_path.lower().endswith(one)), None)
-        if ending is None or url_path[: -len(ending)].endswith("/"):
+        lowered = url_path.lower()
+        if not lowered.endswith(COMPANIONS):
+            return
+        ending = next(one for one in COMPANIONS if lowered.endswith(one))
+        if url_path[: -len(ending)].endswith("/"):
             return
         url_path = url_path[: -len(ending)]
         yield url_path

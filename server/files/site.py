@@ -505,7 +505,6 @@ class _FileAnswer:
             site.catalog.known(rep.key) is self._digests
             and site.said.version == self._said
             and site.admission.is_plain(rep)
-            and not site.visibility.hidden(rep.url_path)
         )
 
 

@@ -152,7 +152,10 @@ class Admission(Protocol):
         ...
 
     def is_plain(self, rep: Representation) -> bool:
-        """Whether nothing but slots stands between anybody and this file: no rule, no block."""
+        """Whether nothing but slots stands between anybody and this file.
+
+        No rule does now: nobody needs a pass for it, and it is not hidden.
+        """
         ...
 
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:

@@ -231,17 +231,47 @@ class Tree:
     def real_url(self, url_path: str) -> str:
         """The URL path under which this lies once links are followed; as asked when nowhere."""
         path = unquote_to_bytes(url_path)
+        name = path.strip(b"/")
         try:
-            root = os.path.realpath(self._name)
-            real = os.path.realpath(self._prefix + path.strip(b"/"))
+            real = name if self._is_no_link(name) else self._real_path(name)
         except (OSError, ValueError):
             return url_path
-        if real == root:
-            return "/"
-        inside = root.rstrip(b"/") + b"/"
-        if not real.startswith(inside):
+        if real is None:
             return url_path
-        return url_of(real[len(inside) :]) + ("/" if path.endswith(b"/") else "")
+        return url_of(real) + ("/" if real and path.endswith(b"/") else "")
+
+    def _is_no_link(self, name: bytes) -> bool:
+        """Whether no link is on the way to what is (or might be) here; False: look closer.
+
+        It takes about as long for what is not here, so that nobody can tell by that.
+        """
+        try:
+            return self._lies_at(name)
+        except FileNotFoundError:
+            folder = name.rpartition(b"/")[0]
+            with contextlib.suppress(OSError):
+                if not folder or self._lies_at(folder):
+                    return not os.path.lexists(self._prefix + name)
+        except OSError:
+            pass
+        return False
+
+    def _lies_at(self, name: bytes) -> bool:
+        """Whether the kernel found no link on the way; it says so in one look. Raises OSError."""
+        fd = os.open(self._prefix + name, os.O_PATH | os.O_CLOEXEC)
+        try:
+            return os.readlink(b"/proc/self/fd/%d" % fd) == self.root.rstrip(b"/") + b"/" + name
+        finally:
+            os.close(fd)
+
+    def _real_path(self, name: bytes) -> bytes | None:
+        """Where a name leads component by component, also one of nothing; None: out of the tree."""
+        root = os.path.realpath(self._name)
+        real = os.path.realpath(self._prefix + name)
+        if real == root:
+            return b""
+        inside = root.rstrip(b"/") + b"/"
+        return real[len(inside) :] if real.startswith(inside) else None
 
     def place_of(self, file: OpenFile) -> str | None:
         """The URL path under which an open file lies now, whatever link led to it.
