@@ -10,6 +10,7 @@ from pathlib import Path
 
 import libtorrent
 import pytest
+from faulty_mirrors import wait_for
 
 from client.peers.exchange import BadTorrent, Exchange
 from protocol.intervals import IntervalSet
@@ -132,7 +133,10 @@ def test_a_peer_that_tcp_does_not_reach_is_reached_by_utp(tmp_path: Path, file: 
     other = libtorrent.session({"listen_interfaces": "127.0.0.1:0", "enable_incoming_tcp": False})
     given = libtorrent.add_torrent_params()
     given.ti, given.save_path = info, str(file.parent)
-    other.add_torrent(given)
+    seed = other.add_torrent(given)
+    # One that still reads its file connects to us once it has, too; if both give way to the other's
+    # connection, they try again only after fifteen seconds.
+    wait_for(lambda: bool(seed.status().is_seeding), 60)
     asking = Party(tmp_path / "asking", torrent)
     try:
         asking.exchange.reach_further()

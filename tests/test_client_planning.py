@@ -35,6 +35,30 @@ def test_a_mirror_that_would_not_help_is_not_even_connected(
     assert one.right()
 
 
+@pytest.mark.parametrize(
+    "table",
+    [
+        "[1]",
+        "null",
+        "[" * 100_000,
+        '{"HOST": [1e308, 1e308]}',
+        '{"HOST": [Infinity, 1]}',
+        '{"HOST": [5, Infinity]}',
+        '{"HOST": [NaN, NaN]}',
+        '{"HOST": {}}',
+        '{"HOST": []}',
+    ],
+    ids=lambda table: table[:20],
+)
+def test_rates_that_somebody_else_wrote_are_no_reason_to_fail(tmp_path: Path, table: str) -> None:
+    virtual = VirtualRun(tmp_path)
+    (virtual.folder / "data").mkdir()
+    text = table.replace('"HOST"', '"127.0.0.1:1"').replace("}", ', "127.0.0.1:2": [1e6, 1]}', 1)
+    (virtual.folder / "data" / "rates.json").write_text(text)
+    virtual.get(*(Script(Behaviour(DATA, rate=RATE)) for _ in range(2)))
+    assert virtual.path.read_bytes() == DATA
+
+
 def test_one_that_stands_by_is_called_when_the_others_fail(one: Run) -> None:
     broken = Behaviour(DATA, rate=9e6, stall_after=500_000)
     with running(broken, Behaviour(DATA, rate=RATE)) as (near, far):

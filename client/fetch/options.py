@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from client.net.errors import UsageProblem
+
 Strategy = Literal["adaptive", "dynamic", "history", "single"]
 Emit = Callable[[str, Mapping[str, object]], None]
 
@@ -51,6 +53,19 @@ class Options:
     insecure: bool = False
     environ: Mapping[str, str] | None = None
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageProblem for what no download could end with."""
+        needed = {
+            "the size of blocks": self.block_bytes,
+            "the number of blocks": self.blocks,
+            "the number of connections": self.connections,
+            "the limit of the rate": self.limit_bytes_s,
+            "the time-out": self.timeout_s,
+        }
+        for what, value in needed.items():
+            if value is not None and not value > 0:
+                raise UsageProblem(f"{what} must be more than {value:g}")
 
 
 @dataclass(frozen=True, slots=True)

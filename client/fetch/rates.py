@@ -14,6 +14,10 @@ from client.schedule.model import Path
 
 _FADE = 0.5
 _HOSTS = 500
+#: Beyond these a row was written by somebody else, and nothing could be computed from it.
+_MOST_BYTES_S = 1e12
+_LEAST_BYTES_S = 1.0
+_MOST_RTT_S = 60.0
 
 
 class Rates:
@@ -22,11 +26,13 @@ class Rates:
     def __init__(self, folder: pathlib.Path) -> None:
         self._path = folder / "rates.json"
         self._rows: dict[str, list[float]] = {}
-        with contextlib.suppress(OSError, ValueError, TypeError):
+        rows: object = None
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             rows = json.loads(self._path.read_text())
-            for host, row in rows.items():
+        for host, row in rows.items() if isinstance(rows, dict) else ():
+            with contextlib.suppress(ValueError, TypeError, LookupError, OverflowError):
                 rate, rtt_s = float(row[0]), float(row[1])
-                if rate > 0 and rtt_s >= 0:
+                if _LEAST_BYTES_S <= rate <= _MOST_BYTES_S and 0 <= rtt_s <= _MOST_RTT_S:
                     self._rows[str(host)] = [rate, rtt_s]
 
     def path(self, host: str) -> Path | None:
