@@ -81,9 +81,12 @@ _FOLLOWED = 1.06
 #: and a fruitless one tells what the line carries if at least so much more was sent meanwhile
 #: (a busy machine may not manage to send what the cap allows).
 _SENT = 1.1
-#: What stood before a line that has just been found to be full drains until no more than so many
-#: seconds of it are under way, or the line has less to carry than it can.
-_UNDER_WAY_S, _IDLES = 0.1, 0.9
+#: What stands before a line drains until no more than so many seconds of it are under way, or until
+#: what arrives has fallen this part of the way to what is sent: then nothing stands there any more.
+_UNDER_WAY_S, _DRAINED = 0.02, 0.5
+#: A probe is fruitless as soon as this part of what it sends beyond the line is under way, and no
+#: more arrives than so much of it.
+_STANDS, _SAME = 0.6, 1.02
 #: One of so many fruitless probes is followed by a trial.
 _DOUBT = 3
 
@@ -145,14 +148,17 @@ class _LevelTrial:
 
 @dataclass(frozen=True, slots=True)
 class _Drain:
-    """The part of the line that is sent until a queue before it is gone, and for how long."""
+    """The part of the line that is sent until a queue before it is gone, and for how long.
+
+    The line loses nothing by it while there is one.
+    """
 
     part: float
     most_s: float
 
 
 #: What a probe left in the sockets; what stood before a line that has just been found to be full.
-_LEFT, _FOUND = _Drain(0.9, 2.0), _Drain(0.6, 4.0)
+_LEFT, _FOUND = _Drain(0.75, 8.0), _Drain(0.6, 30.0)
 
 
 @dataclass(slots=True)
@@ -161,8 +167,9 @@ class _Probe:
     factor: float
     #: What had not been acknowledged when it began.
     flying_bytes: int
-    #: What it has come to.
+    #: What it has come to, and whether a trial follows.
     drain: _Drain | None = None
+    doubtful: bool = False
 
 
 class Bottleneck:
@@ -558,8 +565,7 @@ class Bottleneck:
         self._doubts = 0
         if news:
             # What stands before the line slows down all who begin; it can wait in the server.
-            under_way = int(_UNDER_WAY_S * goodput_bytes_s)
-            self._probe = _Probe(now, 1.0, under_way, _FOUND)
+            self._probe = _Probe(now, 1.0, 0, _FOUND)
 
     def _not_full(self, goodput_bytes_s: float, count: int, now: float) -> None:
         """Each client is limited by itself. A cap that stood has been wrong if it held anybody."""
@@ -582,10 +588,7 @@ class Bottleneck:
     ) -> None:
         lasted_s = now - probe.began_s
         if probe.drain is not None:
-            idles = lasted_s >= _SHORT_S and self._rates(_SHORT_S)[0] < _IDLES * self._line
-            if lasted_s >= probe.drain.most_s or flying_bytes <= probe.flying_bytes or idles:
-                self._probe = None
-                self._next_probe_s = now + _PROBE_EVERY_S
+            self._let_drain(probe, probe.drain, now, flying_bytes, samples)
             return
         if lasted_s < _SHORT_S - 0.05:
             return
@@ -596,20 +599,42 @@ class Bottleneck:
             self._probe = _Probe(now, factor, probe.flying_bytes)
             self._doubts = 0
             return
+        beyond = (flying_bytes - probe.flying_bytes) / lasted_s
+        stands = beyond >= _STANDS * (probe.factor - 1.0) * self._line
         if lasted_s < _PROBE_S - 0.05:
-            return
-        goodput, rates = self._rates(_LONG_S)
-        sent = goodput + (flying_bytes - probe.flying_bytes) / lasted_s
-        if self._held_part() >= 0.5 and sent >= _SENT * self._line:
+            if not stands or goodput > _SAME * self._line:
+                return
+        else:
+            goodput, rates = self._rates(_LONG_S)
+        if self._held_part() >= 0.5 and goodput + beyond >= _SENT * self._line:
             # More was sent than arrived: this is what the line carries, to the byte.
             self._line = max(0.9 * self._line, min(goodput, _FOLLOWED * self._line))
             self._sure = self._line
-        self._probe = _Probe(now, 1.0, probe.flying_bytes, _LEFT)
         self._doubts += 1
         crowd = [sample for sample in samples if sample.lease in rates]
-        if self._doubts % _DOUBT == 0 and len(crowd) >= 3:
-            self._probe = None
-            self._next_probe_s = now + _PROBE_EVERY_S
+        doubtful = self._doubts % _DOUBT == 0 and len(crowd) >= 3
+        self._probe = _Probe(now, 1.0, 0, _LEFT, doubtful)
+
+    def _let_drain(
+        self,
+        probe: _Probe,
+        drain: _Drain,
+        now: float,
+        flying_bytes: int,
+        samples: Sequence[Sample],
+    ) -> None:
+        """Send less until nothing stands before the line: what is new would stand behind it."""
+        lasted_s = now - probe.began_s
+        least = 1.0 - _DRAINED * (1.0 - drain.part)
+        drained = lasted_s >= _SHORT_S and self._rates(_SHORT_S)[0] < least * self._line
+        drained = drained or flying_bytes <= _UNDER_WAY_S * self._line
+        if not drained and lasted_s < drain.most_s:
+            return
+        self._probe = None
+        self._next_probe_s = now + _PROBE_EVERY_S
+        goodput, rates = self._rates(_LONG_S)
+        crowd = [sample for sample in samples if sample.lease in rates]
+        if probe.doubtful and len(crowd) >= 3:
             self._try(now, crowd, rates, goodput)
 
 

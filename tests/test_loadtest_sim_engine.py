@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from operator import truediv
 from statistics import fmean
 
@@ -18,6 +19,7 @@ from loadtest.sim.metrics import columns
 from loadtest.sim.outcome import DOWNLOAD_FIELDS, SESSION_FIELDS, RunRecord
 from loadtest.sim.scenario import POLICIES, Scenario
 from loadtest.workloads import File, Visitor, Workload, exp2, release_artefacts
+from policies.bottleneck import Bottleneck, LineOrders, Sample
 from policies.contract import Decision, Job, Wait
 from policies.upkeep import kept_alive_bytes_s
 
@@ -201,3 +203,31 @@ def test_a_bound_above_the_line_costs_no_more_than_none(trace: Callable[[int], W
         bound_s = [simulated("fair", crowd, times * LINE_BYTES_S, 3) for crowd in crowds]
         assert fmean(map(truediv, bound_s, none_s)) <= 1.03
     assert none_s[0] <= 1.15 * simulated("fair", crowds[0], 0.98 * LINE_BYTES_S, 3)
+
+
+def test_what_is_sent_beyond_the_line_stands_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As live: what a probe sent too much goes on arriving while the cap lets less go."""
+    seen: list[tuple[float, int, int, float]] = []
+
+    class Recorder(Bottleneck):
+        def observe(
+            self, now: float, acked: int, flying: int, held: bool, samples: Sequence[Sample]
+        ) -> LineOrders:
+            orders = super().observe(now, acked, flying, held, samples)
+            seen.append((now, acked, flying, orders.cap_bytes_s or math.inf))
+            return orders
+
+    monkeypatch.setattr("loadtest.sim.sight.Bottleneck", Recorder)
+    line, most = 1e6, 64 * 1024
+    crowd = tuple(visitor(f"c{number}", 0.01 * number, 4e5, 10**7) for number in range(12))
+    workload = Workload("crowd", 0, crowd, line, small_below_bytes=100)
+    Scenario("fair", tells_bandwidth=False, hold=True).simulate(workload, 0)
+    drained = 0
+    for (then, before, stood, cap), (now, acked, stands, _) in pairwise(seen):
+        assert 0 <= stands <= 12 * most
+        if 0 < stands < stood and cap < line and acked > before:
+            drained += 1
+            assert acked - before == pytest.approx(line * (now - then), rel=0.01)
+            # Who is paused meanwhile takes along what its own socket has.
+            assert stood - stands >= 0.99 * (line - cap) * (now - then) - 2
+    assert drained >= 5

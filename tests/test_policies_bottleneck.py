@@ -443,6 +443,23 @@ def test_what_stands_before_a_line_is_gone_soon_after_it_is_found() -> None:
     assert world.acked >= 0.97 * line * world.now - line * 0.5
 
 
+@pytest.mark.parametrize("count", [4, 12, 40])
+@pytest.mark.parametrize("line", [0.6 * MB, 4 * MB, 40 * MB])
+def test_what_probes_leave_before_a_line_is_gone_before_the_next(line: float, count: int) -> None:
+    """A quarter to 0.4 s of the line always stood there: every small file came so much later."""
+    world = World(steady(line), Bottleneck(), buffer=30_000.0)
+    for number in range(count):
+        world.add(line * (0.3 + 0.1 * number))
+    world.run(15)
+    assert world.found_at_s(line) <= 5.0
+    acked, standing = world.acked, []
+    for _ in range(200):
+        world.run(0.25)
+        standing.append(sum(client.socket for client in world.clients.values()) / line)
+    assert sum(standing) / len(standing) <= 0.06
+    assert world.acked - acked >= 0.97 * line * 50
+
+
 def test_a_rush_shows_its_line_after_three_seconds_of_it_in_the_mean() -> None:
     """Fifteen crowds of downloads that come by chance, 1.3 to 4 times what the line carries."""
     line, full_s = 12.5 * MB, []

@@ -36,6 +36,9 @@ class Sight:
         self._look_s = conditions.look_s
         self._bottleneck = Bottleneck(ceiling_bytes_s) if conditions.paced else None
         self.orders = LineOrders()
+        #: What stands before the line, and what could at the most.
+        self._standing_bytes = self._sockets_bytes = 0.0
+        self._cap_bytes_s = math.inf
         self._cap(LineOrders(ceiling_bytes_s))
         #: Lease -> when it was last looked at, what it had left then, its smoothed rate.
         self._looks: dict[int, tuple[float, float, float]] = {}
@@ -47,9 +50,20 @@ class Sight:
 
     def _cap(self, orders: LineOrders) -> None:
         self.orders = orders
-        cap = math.inf if orders.cap_bytes_s is None else orders.cap_bytes_s
-        self._link.set_capacity(min(self._line_bytes_s, cap))
-        self._capped = cap <= self._line_bytes_s
+        self._cap_bytes_s = cap = math.inf if orders.cap_bytes_s is None else orders.cap_bytes_s
+        # What stands before the line leaves beside what the cap lets go.
+        leaves = cap + self._standing_bytes / self._conditions.tick_s
+        self._link.set_capacity(min(self._line_bytes_s, leaves))
+        self._capped = cap <= self._line_bytes_s or self._standing_bytes < self._sockets_bytes
+
+    def _let_stand(self, passed_s: float, flows: Mapping[int, Flow]) -> None:
+        """What was sent beyond the line stands in sockets that take no more than so much each."""
+        link, most = self._link, self._conditions.socket_bytes
+        self._sockets_bytes = sum([min(most, link.remaining(flow)) for flow in flows.values()])
+        stands = 0.0
+        if link.full:
+            stands = self._standing_bytes + (self._cap_bytes_s - self._line_bytes_s) * passed_s
+        self._standing_bytes = min(max(0.0, stands), self._sockets_bytes)
 
     @property
     def found_bytes_s(self) -> float | None:
@@ -86,6 +100,8 @@ class Sight:
     def tick(self, now: float, flows: Mapping[int, Flow]) -> float:
         """Look at the running transfers, cap the link; returns the goodput since the last tick."""
         link, line_bytes_s = self._link, self._conditions.line_bytes_s(now)
+        then, bytes_then = self._ticked
+        self._let_stand(now - then, flows)
         if line_bytes_s != self._line_bytes_s:
             self._line_bytes_s = line_bytes_s
             self._cap(self.orders)
@@ -100,8 +116,9 @@ class Sight:
                 # What was acknowledged counts by how it grows: as what is left falls.
                 samples.append(Sample(lease, -left, left, stuck))
             acked = int(link.delivered_bytes)
-            self._cap(self._bottleneck.observe(now, acked, 0, busy, samples))
-        then, bytes_then = self._ticked
+            self._cap(
+                self._bottleneck.observe(now, acked, int(self._standing_bytes), busy, samples)
+            )
         self._ticked = (now, link.delivered_bytes)
         return (link.delivered_bytes - bytes_then) / (now - then) if now > then else 0.0
 
