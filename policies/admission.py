@@ -360,8 +360,9 @@ class HookedAdmission:
         # A slot that stood empty until its owner came back would have been there sooner.
         idle_since = now if self._idle_since_s is None else self._idle_since_s
         needed = waited - (now - idle_since)
+        small = self._room.is_small(row)
         self.estimator.started(
-            table.raw[row], table.away[row], stated, waited, needed, small=self._room.is_small(row)
+            table.raw[row], table.away[row], stated, waited, needed, now, small=small
         )
 
     def _refuse(self, reason: Reason, retry_after_s: float | None = None) -> Refuse:
@@ -810,7 +811,7 @@ class HookedAdmission:
             table.raw[row], table.away[row] = max(told.wait_s, 0.25), away
             table.expected[row], table.bound[row] = stated.expected_s, stated.p90_s
         elif 0.0 <= table.bound[row] < now - table.issued_s[row]:
-            self.estimator.broken(table.away[row], small=small)
+            self.estimator.broken(table.away[row], table.expected[row], now, small=small)
             table.bound[row] = -1.0
         if not table.present[row]:
             retry += advice.penalty_s(table.early[row])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
+from heapq import heappop, heappush
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,22 +49,48 @@ def test_bound_holds_nine_times_in_ten_though_the_day_drifts() -> None:
     rng = random.Random(7)
     ratios = Calibrator()
     held, drift = 0, 0.0
-    for _ in range(4000):
+    for number in range(4000):
         drift += rng.gauss(0.0, 0.02)
         drift = max(-1.0, min(1.0, drift))
         actual_s = 50.0 * 2.718281828 ** (drift + rng.gauss(0.0, 0.3))
         kept = actual_s <= 50.0 * ratios.tell(50.0)[1]
         held += kept
-        ratios.held(kept)
+        ratios.held(kept, 50.0, 100.0 * number)
         ratios.learn(50.0, actual_s)
     assert 0.87 < held / 4000 < 0.93
+
+
+@pytest.mark.parametrize("period_s", [1_500.0, 3_000.0, 9_000.0])
+def test_bounds_of_long_waits_hold_though_they_are_judged_when_the_day_has_drifted(
+    period_s: float,
+) -> None:
+    """What starts in one minute misses alike, and what is told now starts nine minutes later."""
+    rng = random.Random(3)
+    ratios = Calibrator()
+    told: list[tuple[float, float, float, float]] = []
+    kept = judged = 0
+    for now in range(20_000):
+        while told and told[0][0] <= now:
+            _, actual_s, expected_s, bound_s = heappop(told)
+            held = actual_s <= bound_s
+            ratios.held(held, expected_s, now)
+            ratios.missed(expected_s, actual_s, now)
+            ratios.learn(500.0, actual_s)
+            if now > 4_000:
+                judged, kept = judged + 1, kept + held
+        centre, bound = ratios.tell(500.0)
+        drift = 0.15 * math.sin(2.0 * math.pi * now / period_s)
+        actual_s = 500.0 * math.exp(drift + rng.gauss(0.0, 0.01))
+        heappush(told, (now + actual_s, actual_s, 500.0 * centre, 500.0 * bound))
+    assert 0.85 <= kept / judged <= 0.97
 
 
 def test_wild_values_do_no_harm() -> None:
     ratios = Calibrator()
     for expected_s, actual_s in ((0.0, 0.0), (1e9, 0.0), (0.0, 1e9), (1.0, 1.0)) * 50:
         ratios.learn(expected_s, actual_s)
-        ratios.held(False)
+        ratios.missed(expected_s, actual_s, 0.0)
+        ratios.held(False, expected_s, 0.0)
     for expected_s in (0.0, 1.0, 1e12):
         assert 0.0 < ratios.centre(expected_s) <= ratios.tell(expected_s)[1] < 1e9
 
@@ -74,10 +103,11 @@ def test_wild_values_do_no_harm() -> None:
 def test_no_bound_beyond_reason(seen: list[tuple[float, float]], broken: int) -> None:
     """Broken bounds widen those to come, but not beyond four times, nor what was really seen."""
     ratios = Calibrator()
-    for expected_s, ratio in seen:
+    for number, (expected_s, ratio) in enumerate(seen):
         ratios.learn(expected_s, expected_s * ratio)
-    for _ in range(broken):
-        ratios.held(False)
+        ratios.missed(expected_s, expected_s * ratio, 1_000.0 * number)
+    for number in range(broken):
+        ratios.held(False, 1.0, 1e6 + number)
     for expected_s in (0.5, 10.0, 50.0, 200.0, 1000.0):
         centre, bound = ratios.tell(expected_s)
         assert centre < bound <= max(4.0001 * centre, 3.5)
@@ -85,9 +115,9 @@ def test_no_bound_beyond_reason(seen: list[tuple[float, float]], broken: int) ->
 
 def test_a_few_easy_waits_make_no_narrow_bound() -> None:
     ratios = Calibrator()
-    for _ in range(8):
+    for number in range(8):
         ratios.learn(30.0, 30.0)
-        ratios.held(True)
+        ratios.held(True, 30.0, 30.0 * number)
     centre, bound = ratios.tell(30.0)
     assert bound > 1.2 * centre
 

@@ -7,6 +7,10 @@ quantile that a wanted part stays below, widened or narrowed by how often it has
 (adaptive conformal inference, Gibbs and Candes 2021), so that it is right in the long run whatever
 the day does.
 
+What is told of long waits is judged only as long after, and all that start within a minute miss by
+about the same: their ratios lie close together, wherever these have drifted meanwhile. So the bound
+also stays as far away as what was told was missed over several times such a wait, either way.
+
 Calibrator are kept for each order of magnitude of the expectation, as short and long waits err
 differently, and for all together. An order that has seen little leans on what all have seen.
 Memory is bounded.
@@ -24,6 +28,9 @@ from operator import sub
 _EDGES = (5.0, 20.0, 80.0, 320.0)
 #: How many of the latest ratios count, in one order and in all.
 _OWN, _ALL = 100, 300
+#: Of what was missed, and of bounds that held, one counts in each such part of a wait: a hundred
+#: are then four waits.
+_APART = 4.0 / _OWN
 #: An order that has seen as many as this counts as much as all together do.
 _LEAN = 20.0
 #: How much one broken bound widens those to come (logarithm); they stay between these widths.
@@ -91,11 +98,16 @@ class _Window:
 class Calibrator:
     """Learns ratios of actual to expected times; tells what they are likely to be."""
 
-    __slots__ = ("_all", "_own", "_part", "_told", "_width")
+    __slots__ = ("_all", "_held_s", "_missed", "_missed_s", "_own", "_part", "_told", "_width")
 
     def __init__(self, first: tuple[float, ...] = CLOSE, part: float = 0.9) -> None:
         self._all = _Window(_ALL, first)
         self._own = [_Window(_OWN) for _ in range(len(_EDGES) + 1)]
+        #: By how much what was told was missed either way, and when that and whether bounds held
+        #: is looked at again.
+        self._missed = [_Window(_OWN) for _ in self._own]
+        self._missed_s = [-math.inf] * len(self._own)
+        self._held_s = list(self._missed_s)
         self._part = part
         self._width = 1.0
         #: Centre and bound by order, until something is learnt: they are asked for far more often.
@@ -113,8 +125,22 @@ class Calibrator:
         self._own[order].add(ratio)
         self._told.clear()
 
-    def held(self, held: bool) -> None:
-        """A stated bound held, or did not."""
+    def missed(self, told_s: float, actual_s: float, now: float) -> None:
+        """A wait told to be `told_s` was `actual_s`."""
+        order = bisect_left(_EDGES, told_s)
+        if now < self._missed_s[order]:
+            return
+        self._missed_s[order] = now + told_s * _APART
+        ratio = math.log(max(actual_s, 0.05) / max(told_s, 0.25))
+        self._missed[order].add(min(_MOST, abs(ratio)))
+        self._told.clear()
+
+    def held(self, held: bool, told_s: float, now: float) -> None:
+        """The bound of a wait told to be `told_s` held, or did not."""
+        order = bisect_left(_EDGES, told_s)
+        if now < self._held_s[order]:
+            return
+        self._held_s[order] = now + told_s * _APART
         width = self._width * math.exp(_STEP * (self._part - held))
         self._width = min(_WIDE, max(_NARROW, width))
         self._told.clear()
@@ -133,10 +159,20 @@ class Calibrator:
             seen = self._own[order].seen
             first = _FIRST_FLOOR * _LEAN / (_LEAN + seen) if order else 0.0
             floor = max(_FLOOR, first)
-            spread = min((bound - centre) * self._width, max(_FURTHEST, bound - centre))
+            wide = max(bound - centre, self._drift(order))
+            spread = min(wide * self._width, max(_FURTHEST, bound - centre))
             spread = max(floor, spread)
             told = self._told[order] = math.exp(centre), math.exp(centre + spread)
         return told
+
+    def _drift(self, order: int) -> float:
+        """What the wanted part of such waits stays within, whatever drifts (logarithm)."""
+        missed = self._missed[order]
+        if not missed.seen:
+            return 0.0
+        # What was too long by a tenth a while ago may be too short by as much now.
+        both_ways = 2.0 * self._part - 1.0
+        return missed.seen / (missed.seen + _LEAN) * missed.quantile(both_ways)
 
     def _mixed(self, order: int, tell: Callable[[_Window], float]) -> float:
         own = self._own[order]

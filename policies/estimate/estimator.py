@@ -126,6 +126,7 @@ class Estimator:
         stated: Estimate,
         waited_s: float,
         needed_s: float,
+        now: float,
         *,
         small: bool = False,
     ) -> None:
@@ -139,7 +140,8 @@ class Estimator:
             return
         ratios = self._small if small else self._large
         if stated.p90_s >= 0.0:
-            self._judge(ratios, away_s, waited_s <= stated.p90_s)
+            self._judge(ratios, away_s, waited_s <= stated.p90_s, stated.expected_s, now)
+        (ratios.away if away_s > 0.0 else ratios.here).missed(stated.expected_s, waited_s, now)
         if waited_s > 10.0:
             self._errors.add(abs(waited_s - stated.expected_s) / waited_s)
         if away_s > 0.0:
@@ -151,14 +153,14 @@ class Estimator:
         else:
             ratios.here.learn(raw_s, waited_s)
 
-    def broken(self, away_s: float, *, small: bool = False) -> None:
+    def broken(self, away_s: float, told_s: float, now: float, *, small: bool = False) -> None:
         """A ticket still waits beyond its stated bound: sooner known than when it starts."""
-        self._judge(self._small if small else self._large, away_s, False)
+        self._judge(self._small if small else self._large, away_s, False, told_s, now)
 
-    def _judge(self, ratios: _Ratios, away_s: float, held: bool) -> None:
+    def _judge(self, ratios: _Ratios, away_s: float, held: bool, told_s: float, now: float) -> None:
         self._promised += 1
         self._within += held
-        (ratios.away if away_s > 0.0 else ratios.here).held(held)
+        (ratios.away if away_s > 0.0 else ratios.here).held(held, told_s, now)
 
     def claimed(self, came: bool) -> None:
         """The owner of a ready ticket that did not wait at the door came, or never did."""
