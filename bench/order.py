@@ -1,9 +1,10 @@
 """Who starts when at one node and at several: the same crowd, live, with the same total line.
 
-    python -m bench.order [--clients 2000] [--nodes 3]
+    python -m bench.order [--clients 2000] [--nodes 3] [--balancer fewest]
 
-Clients come one after the other, each from a network of its own, to a node drawn at random, and
-wait inside their request. Prints how far starts are from the order of tickets, the mean session,
+Clients come one after the other, each from a network of its own, to a node drawn by chance or to
+the one with the fewest connections, as a balancer in front does, and wait inside their request.
+Prints how far starts are from the order of tickets, the mean session,
 and how long a slot that a body has left stands idle until the next one begins.
 """
 
@@ -62,12 +63,25 @@ async def _session(url: str, index: int) -> TimedStart:
         writer.transport.abort()
 
 
-async def _crowd(urls: list[str], clients: int, rate: float, seed: int) -> list[TimedStart]:
+async def _crowd(
+    urls: list[str], clients: int, rate: float, seed: int, *, fewest: bool
+) -> list[TimedStart]:
     rng, began_s = random.Random(seed), time.monotonic()
     tasks = []
+    here = dict.fromkeys(urls, 0)
+
+    async def come(url: str, index: int) -> TimedStart:
+        try:
+            return await _session(url, index)
+        finally:
+            here[url] -= 1
+
     for index in range(clients):
         await asyncio.sleep(began_s + index / rate - time.monotonic())
-        tasks.append(asyncio.create_task(_session(rng.choice(urls), index)))
+        least = min(here.values())
+        url = rng.choice([one for one in urls if not fewest or here[one] == least])
+        here[url] += 1
+        tasks.append(asyncio.create_task(come(url, index)))
     async with asyncio.timeout(_LIMIT_S):
         return await asyncio.gather(*tasks)
 
@@ -99,8 +113,11 @@ def displaced(sessions: list[TimedStart]) -> list[int]:
 @click.option("--rate", default=100.0, show_default=True, help="Clients a second.")
 @click.option("--line", default=24, show_default=True, help="Of all nodes together, MB/s.")
 @click.option("--slots", default=30, show_default=True, help="Of all nodes together.")
+@click.option("--balancer", type=click.Choice(["chance", "fewest"]), default="chance")
 @click.option("--seed", default=1, show_default=True)
-def main(clients: int, nodes: int, rate: float, line: int, slots: int, seed: int) -> None:
+def main(
+    clients: int, nodes: int, rate: float, line: int, slots: int, balancer: str, seed: int
+) -> None:
     """The same CLIENTS at one node and at NODES with the same total line."""
     columns = (
         "nodes",
@@ -119,7 +136,11 @@ def main(clients: int, nodes: int, rate: float, line: int, slots: int, seed: int
             args = ("--slots", str(slots // count), "--reserve-small", "0", "--policy", "ticket")
             each = f"{line * 1000 // count}KB"
             with machines(root, count, url, *args, "--bandwidth", each) as fleet:
-                sessions = asyncio.run(_crowd([one.url for one in fleet], clients, rate, seed))
+                sessions = asyncio.run(
+                    _crowd(
+                        [one.url for one in fleet], clients, rate, seed, fewest=balancer == "fewest"
+                    )
+                )
         moved = displaced(sessions)
         mean_s = statistics.fmean(one.took_s for one in sessions)
         out = sum(by > 0 for by in moved)

@@ -27,6 +27,28 @@ def test_sessions_at_three_nodes_are_as_long_as_at_one_with_the_same_line(policy
     assert three.mean_session_s == pytest.approx(one.mean_session_s, rel=0.02)
 
 
+@pytest.mark.parametrize(("slots", "least", "most"), [(10, 1.03, 1.2), (100, 0.97, 1.02)])
+def test_few_slots_leave_lines_idle_and_many_do_not(slots: int, least: float, most: float) -> None:
+    """A slot goes to the next in order, whose line may be busy while another stands empty."""
+
+    def mean_s(nodes: int) -> float:
+        crowd = SimFleetPlan(
+            nodes,
+            24 * MB / nodes,
+            1000,
+            10.0,
+            0.4 * MB,
+            100 * MB,
+            policy="ticket",
+            slots=3 * slots // nodes,
+            balancer="chance",
+            decision_s=1e-4,
+        )
+        return Fleet(crowd).run().mean_session_s
+
+    assert least < mean_s(3) / mean_s(1) < most
+
+
 def test_every_client_gets_its_file_whatever_fails() -> None:
     failures = (
         Failure(None, 30.0, 3.0),

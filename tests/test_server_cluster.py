@@ -31,6 +31,7 @@ from server.accounts.proofs import shows_one_of
 from server.admission.actions import QueueActions
 from server.admission.rules import Rule
 from server.app.health import add_node_routes
+from server.app.unled import Unled, answer_unled
 from server.cluster.link import Link
 from server.cluster.node import PATIENCE_S, TICK_S, RemoteAdmission, RemoteDigests
 from server.http.request import Request
@@ -190,6 +191,15 @@ def test_a_probe_does_not_wait_for_a_leader_that_stands_still() -> None:
     assert house.fleet[0].fault.startswith("The leader says nothing")
 
 
+@pytest.mark.parametrize(("met", "status"), [(False, 503), (True, 200)])
+def test_an_admin_listener_is_ready_once_it_has_met_a_leader(*, met: bool, status: int) -> None:
+    connection = FakeConnection()
+    seen = Unled("m1", "m0", 3, None, "", met)
+    answer_unled(Request(connection, b"GET", b"/-/ready", {}), seen)  # type: ignore[arg-type]
+    assert connection.status == status
+    assert connection.body.startswith(b"ready\n") == met
+
+
 def test_a_node_is_ready_once_it_has_met_a_leader() -> None:
     house = FleetHouse(slots=2)
     node = RemoteAdmission(house.clock, "late", 9, Outlet(), small_below_bytes=1)
@@ -236,8 +246,10 @@ def test_an_admin_page_without_a_leader_is_answered_by_its_own_machine() -> None
         house.wait(0.25)
         return connection
 
+    assert not relay.met_leader
     house.wait(2)
     assert relay.led
+    assert relay.met_leader
     assert ask().status == 200
     house.home.administer = lambda request: None  # type: ignore[method-assign]
     slow = ask()
@@ -327,6 +339,20 @@ def test_a_node_without_a_leader_for_long_starts_downloads_on_its_share_of_the_s
     assert not house.ask_at(0, "198.51.100.3", token=late.token).started
     house.wait(int(full.connection.fields["retry-after"]) - 1)
     assert house.ask_at(0, "198.51.100.2", token=full.token).started
+
+
+@pytest.mark.parametrize("policy", ["reserve", "ticket", "fair", "adaptive"])
+def test_small_files_never_wait_behind_large_ones_without_a_leader(policy: str) -> None:
+    house = FleetHouse(policy, slots=9, reserve_small=3, slots_max=9, bandwidth_bytes_s=1e6)
+    _led_by_nobody(house)
+    large = [house.ask_at(0, f"192.0.2.{n}", agent=CURL) for n in range(1, 20)]
+    assert not all(one.started for one in large)
+    small = house.ask_at(0, "198.51.100.1", file="/small", size_bytes=500)
+    assert small.started
+    small.transfer.finish()
+    house.wait(0.5)
+    node = house.fleet[0]
+    assert node.admit_again(representation("/small", 500), 500)
 
 
 def test_more_downloads_than_a_nodes_share_go_on_without_a_leader_and_nobody_follows_them() -> None:

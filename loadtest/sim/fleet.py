@@ -42,7 +42,7 @@ class Failure:
 class SimFleetPlan:
     """A crowd and the fleet that serves it. Times in seconds, sizes in bytes.
 
-    A balancer in front gives each request to the node that has the fewest connections.
+    `balancer`: requests go to the node with the `fewest` connections, or to one by `chance`.
     `clients` come evenly by chance within `within_s`; sizes are exponential around `size_bytes`
     (at least a tenth), each client's own line carries `speed_bytes_s`. `line_bytes_s` is each
     node's. `decision_s` is what one decision takes of the leader, `report_s` one body's progress.
@@ -61,6 +61,7 @@ class SimFleetPlan:
     decision_s: float = 400e-6
     report_s: float = 10e-6
     hold: bool = True
+    balancer: str = "fewest"
     failures: tuple[Failure, ...] = ()
     seed: int = 0
 
@@ -247,9 +248,10 @@ class Fleet:
         self._tell(partial(self._offer, client))
 
     def _choose(self) -> int:
-        """What a balancer does that counts connections: the node that has the fewest."""
         nodes = sorted(self._up)
         self._random.shuffle(nodes)
+        if self._plan.balancer == "chance":
+            return nodes[0]
         return min(nodes, key=lambda node: self._here[node])
 
     def _offer(self, client: _Client) -> None:

@@ -77,6 +77,13 @@ def read_failures(texts: Sequence[str], nodes: int) -> tuple[Failure, ...]:
     help="What the progress of one body takes of it, four times a second.",
 )
 @click.option("--hold/--poll", default=True, show_default=True, help="How those wait who wait.")
+@click.option(
+    "--balancer",
+    type=click.Choice(["fewest", "chance"]),
+    default="fewest",
+    show_default=True,
+    help="Where a request goes: to the node with the fewest connections, or to any.",
+)
 @click.option("--fail", "fails", multiple=True, help="leader@AT+FOR or NODE@AT+FOR. Repeatable.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--fluid", is_flag=True, help="As a fluid also where each client could be played.")
@@ -94,6 +101,7 @@ def cluster(
     decision_us: float,
     report_us: float,
     hold: bool,
+    balancer: str,
     fails: tuple[str, ...],
     seed: int,
     fluid: bool,
@@ -116,6 +124,7 @@ def cluster(
         decision_s=decision_us / 1e6,
         report_s=report_us / 1e6,
         hold=hold,
+        balancer=balancer,
         failures=read_failures(fails, nodes),
         seed=seed,
     )

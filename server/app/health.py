@@ -17,7 +17,7 @@ LIVE, READY = "/-/live", "/-/ready"
 _NO_STORE = (b"Cache-Control", b"no-store")
 #: As `server.cluster.alone` says to those who ask for a download; it is not loaded for this.
 _NO_LEADER_RETRY = b"2"
-_UNMET = "This process has met no leader since its start, and starts no large downloads as yet."
+UNMET = "This process has met no leader since its start, and starts no large downloads as yet."
 _STOPPING = "The server is being stopped or restarted."
 
 
@@ -47,7 +47,7 @@ def add_node_routes(site: Site, admission: RemoteAdmission, draining: Callable[[
         if draining():
             request.refuse(503, "closed", _STOPPING, [(b"Retry-After", b"5")])
         elif not admission.met_leader:
-            request.refuse(503, "no-leader", _UNMET, [(b"Retry-After", _NO_LEADER_RETRY)])
+            request.refuse(503, "no-leader", UNMET, [(b"Retry-After", _NO_LEADER_RETRY)])
         elif admission.fault:
             _say(request, f"ready\n{admission.fault}\n")
         else:

@@ -344,8 +344,10 @@ class Machine:
     def _answer_unled(self, request: Request) -> None:
         assert self._candidate is not None
         seat = self._candidate.state.leader
-        unheard_s = self._follower.unheard_s if self._follower is not None else None
-        seen = Unled(self.name, seat.holder, seat.epoch, unheard_s, self._candidate.silence)
+        follower = self._follower
+        unheard_s = follower.unheard_s if follower is not None else None
+        met = follower is not None and follower.met_leader
+        seen = Unled(self.name, seat.holder, seat.epoch, unheard_s, self._candidate.silence, met)
         answer_unled(request, seen)
 
     def _stop_following(self) -> None:

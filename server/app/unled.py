@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from server.app.health import UNMET
 from server.http.answers import Header
 from server.http.request import Request
 
@@ -17,7 +18,8 @@ class Unled:
     """What `machine` knows of `leader`, who leads or led last in `epoch`; empty: nobody.
 
     `unheard_s`: for how long it has said nothing; None where there is no connection with it.
-    `silence`: why the database does not answer; empty while it does.
+    `silence`: why the database does not answer; empty while it does. `met`: whether a leader was
+    heard since the start.
     """
 
     machine: str
@@ -25,6 +27,7 @@ class Unled:
     epoch: int
     unheard_s: float | None
     silence: str
+    met: bool
 
     @property
     def sentence(self) -> str:
@@ -52,6 +55,9 @@ def answer_unled(request: Request, seen: Unled) -> None:
         _say(request, _metrics(seen), _METRICS)
     elif path == b"/-/live":
         _say(request, "live\n")
+    elif path == b"/-/ready" and not seen.met:
+        # As its nodes say: a balancer that asks here is to send nobody yet.
+        request.refuse(503, "no-leader", UNMET, [(b"Retry-After", _RETRY_S)])
     elif path == b"/-/ready":
         _say(request, f"ready\n{seen.sentence}\n")
     else:

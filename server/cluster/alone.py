@@ -60,13 +60,18 @@ def no_leader(request: Request) -> None:
 
 
 def own_settings(terms: Terms, nodes: int, slots: int) -> PolicySettings | None:
-    """The policy's settings for one of so many nodes; None where the terms tell nothing usable."""
+    """The policy's settings for one of so many nodes, with `slots` for large downloads.
+
+    None where the terms tell nothing usable.
+    """
     if not terms.keys or terms.policy not in POLICIES:
         return None
     cap = terms.bandwidth_bytes_s
     try:
         told = PolicySettings.model_validate_json(terms.settings)
-        share = {"slots": slots, "reserve_small": 0}
+        # Small files have their part of the reserve here, too: they wait behind nothing large.
+        reserve = max(1, told.reserve_small // nodes) if told.reserve_small else 0
+        share = {"slots": slots + reserve, "reserve_small": reserve}
         line = {"bandwidth_bytes_s": cap / nodes if cap is not None else told.bandwidth_bytes_s}
         return PolicySettings.model_validate({**told.model_dump(), **share, **line})
     except ValidationError:
