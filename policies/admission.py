@@ -221,6 +221,8 @@ class HookedAdmission:
             return self._refuse(Reason.TOO_MANY_TICKETS, settings.retry_max_s)
         if len(queue) >= settings.tickets_max:
             return Wait(settings.busy_retry_s)
+        if not (len(queue) or job.stranger_network) and self.is_large(job.size_bytes):
+            return self._first_of_all(job, now)
         row = queue.issue(job, self._believed_bytes(job), now)
         self._tally.tickets_issued += 1
         queue.set_present(row, job.present)
@@ -233,6 +235,19 @@ class HookedAdmission:
             self._fill_ready(now)
         if self._may_start(row, now):
             return self._start_ticket(row, job, now)
+        self._note_counting(row, job, now)
+        times = self.state.reputation.times(job.client)
+        return self.advice.slowly(self._wait(row, now), times)
+
+    def _first_of_all(self, job: Job, now: float) -> Decision:
+        """A newcomer before whom nobody waits: most start at once, and never stand in a list."""
+        queue, table = self.queue, self.queue.table
+        row = queue.issue_alone(job, self._believed_bytes(job), now)
+        self._tally.tickets_issued += 1
+        self.state.newcomers.note(now, job.size_bytes, table.remaining[row], table.weight[row])
+        if self.policy.may_start(row, now):
+            return self._start_ticket(row, job, now)
+        queue.stay(row, now + self.settings.ticket_ttl_s)
         self._note_counting(row, job, now)
         times = self.state.reputation.times(job.client)
         return self.advice.slowly(self._wait(row, now), times)

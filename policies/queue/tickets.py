@@ -52,6 +52,8 @@ class TicketQueue:
         #: What those that are ready want before each, bytes; None once one came, went or changed.
         self._ready_sums: list[int] | None = None
         self.next_number = 1
+        #: The row of a ticket that is in no list yet, see `issue_alone`.
+        self._alone: int | None = None
         self._times_of_issue = IssueTimes()
         #: Key of the latest ticket that came to its turn: the virtual clock of the queue.
         self.served = 0.0
@@ -229,11 +231,35 @@ class TicketQueue:
 
         `remaining_bytes` is what the order counts, whatever the job claims.
         """
+        row = self._give_number(job, remaining_bytes, now)
+        self._line_up(row)
+        return row
+
+    def issue_alone(self, job: Job, remaining_bytes: int, now: float) -> int:
+        """The same while nobody waits: its turn has come, and it is in no list yet.
+
+        `start` it or `stay` follows at once.
+        """
+        row, table = self._give_number(job, remaining_bytes, now), self.table
+        table.present[row] = job.present
+        table.state[row] = READY
+        key = table.key[row] = self._key_of(row)
+        self._serve(key)
+        self._alone = row
+        return row
+
+    def stay(self, row: int, deadline_s: float) -> None:
+        """A ticket that was issued alone does not start: it is ready until `deadline_s`."""
+        self._alone = None
+        self._line_up(row)
+        self.keep_until(row, deadline_s)
+
+    def _give_number(self, job: Job, remaining_bytes: int, now: float) -> int:
         number = self.next_number
         self.next_number += 1
         self._times_of_issue.issued(number, now)
         self._note(number)
-        row = self.table.add(
+        return self.table.add(
             number,
             job.client,
             job.file,
@@ -244,8 +270,6 @@ class TicketQueue:
             now,
             now,
         )
-        self._line_up(row)
-        return row
 
     def restore(
         self,
@@ -384,7 +408,10 @@ class TicketQueue:
 
     def start(self, row: int, now: float) -> None:
         """The ticket's download runs: it leaves the queue, but stays known until it ends."""
-        self._leave(row)
+        if row == self._alone:
+            self._alone = None
+        else:
+            self._leave(row)
         self._set_state(row, STARTED, now)
 
     def give_back(self, row: int, now: float) -> None:

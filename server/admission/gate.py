@@ -562,8 +562,8 @@ class Gate:
 
     def _begin(self, admit: Admit, job: Job, rep: Representation | None) -> LeasedDownload:
         now = self.now()
-        row = self.policy.ticket(admit.ticket) if admit.ticket is not None else None
-        waited_s = max(0.0, now - row.issued_s) if row is not None else 0.0
+        issued_s = self.policy.issued_s(admit.ticket) if admit.ticket is not None else None
+        waited_s = max(0.0, now - issued_s) if issued_s is not None else 0.0
         return self.leases.begin(LeasedDownload(admit, job, rep, now, waited_s))
 
     def _send(self, visit: AdmissionRequest, admit: Admit, download: LeasedDownload) -> None:

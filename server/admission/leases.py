@@ -8,7 +8,6 @@ module nobody calls the policy; `LeaseManager.policy` is there to be looked at.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Protocol
@@ -78,7 +77,7 @@ class LeaseManager:
         self._by_job: dict[tuple[str, str], LeasedDownload] = {}
         self._rounds = Rounds()
         #: How many there are of each file, and which of all are paused.
-        self._of_file: Counter[str] = Counter()
+        self._of_file: dict[str, int] = {}
         self._paused: set[int] = set()
         self.now: Callable[[], float] = parts.now
         self._parts = parts
@@ -184,7 +183,7 @@ class LeaseManager:
         """A lease was granted."""
         self.downloads[download.lease] = download
         self._rounds.add(download)
-        self._of_file[download.file] += 1
+        self._of_file[download.file] = self._of_file.get(download.file, 0) + 1
         self._by_job[download.client, download.file] = download
         self._parts.popularity.count(download.file, 1, 0)
         return download

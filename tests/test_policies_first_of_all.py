@@ -1,0 +1,75 @@
+"""A newcomer before whom nobody waits stands in no list; if it does not start, in all of them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from policies.admission import HookedAdmission
+from policies.contract import Admit, Job, TicketState, Wait
+from policies.registry import POLICIES, make_policy
+from policies.settings import PolicySettings
+
+NOW = 1_000.0
+QUEUES = sorted(name for name, kind in POLICIES.items() if kind.gives_tickets)
+
+
+def _policy(name: str) -> HookedAdmission:
+    policy = make_policy(name, PolicySettings(slots=1, reserve_small=0), random.Random(1))
+    assert isinstance(policy, HookedAdmission)
+    assert policy.changes() == []
+    return policy
+
+
+def _job(client: str, *, present: bool = False) -> Job:
+    return Job(client, "/f", 10**7, 10**7, present=present)
+
+
+@pytest.mark.parametrize("name", QUEUES)
+def test_one_that_starts_is_told_as_started_and_leaves_nothing_behind(name: str) -> None:
+    policy = _policy(name)
+    admit = policy.offer(_job("a"), NOW)
+    assert isinstance(admit, Admit)
+    assert admit.ticket is not None
+    (row,) = policy.changes()
+    assert (row.number, row.state) == (admit.ticket, TicketState.STARTED)
+    assert not policy.anybody_waits()
+    assert not policy.holds("a", "/f")
+    assert policy.queue.next_deadline() is None
+    policy.detach(admit.lease, NOW, 0)
+    policy.release(admit.lease, NOW, True)
+    (row,) = policy.changes()
+    assert (row.number, row.state) == (admit.ticket, TicketState.DONE)
+    second = policy.offer(_job("b"), NOW)
+    assert isinstance(second, Admit)
+    assert second.ticket == admit.ticket + 1
+
+
+@pytest.mark.parametrize("name", QUEUES)
+@pytest.mark.parametrize("present", [False, True])
+def test_one_that_does_not_start_is_ready_and_found_again(name: str, present: bool) -> None:
+    policy = _policy(name)
+    policy.close(True)
+    wait = policy.offer(_job("a", present=present), NOW)
+    assert isinstance(wait, Wait)
+    assert wait.ticket is not None
+    assert (wait.place, wait.ready) == (1, True)
+    (row,) = policy.changes()
+    assert (row.number, row.state) == (wait.ticket, TicketState.READY)
+    assert policy.holds("a", "/f")
+    assert [number for _, number in policy.queue.here] == ([wait.ticket] if present else [])
+    # One that waits here does not run out; else the time to live counts from its return.
+    if present:
+        assert policy.queue.next_deadline() is None
+    else:
+        assert policy.queue.next_deadline() == pytest.approx(
+            NOW + wait.retry_after_s + policy.settings.ticket_ttl_s
+        )
+    behind = policy.offer(_job("b"), NOW)
+    assert isinstance(behind, Wait)
+    assert behind.place == 2
+    policy.close(False)
+    again = policy.offer(_job("a"), NOW + wait.retry_after_s)
+    assert isinstance(again, Admit)
+    assert again.ticket == wait.ticket
