@@ -221,7 +221,7 @@ class HookedAdmission:
             return self._refuse(Reason.TOO_MANY_TICKETS, settings.retry_max_s)
         if len(queue) >= settings.tickets_max:
             return Wait(settings.busy_retry_s)
-        if not (len(queue) or job.stranger_network) and self.is_large(job.size_bytes):
+        if not len(queue) and self._may_be_in_front(job, now):
             return self._first_of_all(job, now)
         row = queue.issue(job, self._believed_bytes(job), now)
         self._tally.tickets_issued += 1
@@ -239,11 +239,21 @@ class HookedAdmission:
         times = self.state.reputation.times(job.client)
         return self.advice.slowly(self._wait(row, now), times)
 
+    def _may_be_in_front(self, job: Job, now: float) -> bool:
+        """Whether a newcomer with a large job would not stand back."""
+        if not self.is_large(job.size_bytes):
+            return False
+        network = job.stranger_network
+        return not network or not self._is_behind(self.queue.next_number, network, now)
+
     def _first_of_all(self, job: Job, now: float) -> Decision:
         """A newcomer before whom nobody waits: most start at once, and never stand in a list."""
         queue, table = self.queue, self.queue.table
         row = queue.issue_alone(job, self._believed_bytes(job), now)
         self._tally.tickets_issued += 1
+        if job.stranger_network:
+            table.network[row] = network = sys.intern(job.stranger_network)
+            self.crowds.add(table.number[row], queue.turn(row), network, back=False)
         self.state.newcomers.note(now, job.size_bytes, table.remaining[row], table.weight[row])
         if self.policy.may_start(row, now):
             return self._start_ticket(row, job, now)
@@ -389,12 +399,15 @@ class HookedAdmission:
     def _join_crowd(self, row: int, network: str, now: float) -> None:
         if network:
             self.queue.table.network[row] = network = sys.intern(network)
-            slots, shares = self.policy.large_slots(), self._room.network_shares
             number, turn = self.queue.table.number[row], self.queue.turn(row)
-            back = self.crowds.is_behind(turn, network, slots, shares, now)
+            back = self._is_behind(turn, network, now)
             self.crowds.add(number, turn, network, back=back)
             if back:
                 self.queue.stand_back(row)
+
+    def _is_behind(self, turn: float, network: str, now: float) -> bool:
+        slots, shares = self.policy.large_slots(), self._room.network_shares
+        return self.crowds.is_behind(turn, network, slots, shares, now)
 
     def _leave_crowd(self, row: int) -> None:
         """This ticket has a share of its own from now on."""

@@ -12,6 +12,8 @@ from policies.registry import POLICIES, make_policy
 from policies.settings import PolicySettings
 
 NOW = 1_000.0
+#: Of somebody known, and of a stranger.
+NETWORKS = ["", "10.0.1.0/24"]
 QUEUES = sorted(name for name, kind in POLICIES.items() if kind.gives_tickets)
 
 
@@ -22,14 +24,18 @@ def _policy(name: str) -> HookedAdmission:
     return policy
 
 
-def _job(client: str, *, present: bool = False) -> Job:
-    return Job(client, "/f", 10**7, 10**7, present=present)
+def _job(client: str, *, present: bool = False, network: str = "") -> Job:
+    networks = (network,) if network else ()
+    return Job(client, "/f", 10**7, 10**7, present=present, network=networks)
 
 
 @pytest.mark.parametrize("name", QUEUES)
-def test_one_that_starts_is_told_as_started_and_leaves_nothing_behind(name: str) -> None:
+@pytest.mark.parametrize("network", NETWORKS)
+def test_one_that_starts_is_told_as_started_and_leaves_nothing_behind(
+    name: str, network: str
+) -> None:
     policy = _policy(name)
-    admit = policy.offer(_job("a"), NOW)
+    admit = policy.offer(_job("a", network=network), NOW)
     assert isinstance(admit, Admit)
     assert admit.ticket is not None
     (row,) = policy.changes()
@@ -37,10 +43,13 @@ def test_one_that_starts_is_told_as_started_and_leaves_nothing_behind(name: str)
     assert not policy.anybody_waits()
     assert not policy.holds("a", "/f")
     assert policy.queue.next_deadline() is None
+    assert policy.crowds.of(admit.ticket) is None
+    assert policy.crowds.in_front(network) == (1 if network else 0)
     policy.detach(admit.lease, NOW, 0)
     policy.release(admit.lease, NOW, True)
     (row,) = policy.changes()
     assert (row.number, row.state) == (admit.ticket, TicketState.DONE)
+    assert policy.crowds.in_front(network) == 0
     second = policy.offer(_job("b"), NOW)
     assert isinstance(second, Admit)
     assert second.ticket == admit.ticket + 1
@@ -48,16 +57,20 @@ def test_one_that_starts_is_told_as_started_and_leaves_nothing_behind(name: str)
 
 @pytest.mark.parametrize("name", QUEUES)
 @pytest.mark.parametrize("present", [False, True])
-def test_one_that_does_not_start_is_ready_and_found_again(name: str, present: bool) -> None:
+@pytest.mark.parametrize("network", NETWORKS)
+def test_one_that_does_not_start_is_ready_and_found_again(
+    name: str, present: bool, network: str
+) -> None:
     policy = _policy(name)
     policy.close(True)
-    wait = policy.offer(_job("a", present=present), NOW)
+    wait = policy.offer(_job("a", present=present, network=network), NOW)
     assert isinstance(wait, Wait)
     assert wait.ticket is not None
     assert (wait.place, wait.ready) == (1, True)
     (row,) = policy.changes()
     assert (row.number, row.state) == (wait.ticket, TicketState.READY)
     assert policy.holds("a", "/f")
+    assert policy.crowds.of(wait.ticket) == (network or None)
     assert [number for _, number in policy.queue.here] == ([wait.ticket] if present else [])
     # One that waits here does not run out; else the time to live counts from its return.
     if present:
@@ -70,6 +83,6 @@ def test_one_that_does_not_start_is_ready_and_found_again(name: str, present: bo
     assert isinstance(behind, Wait)
     assert behind.place == 2
     policy.close(False)
-    again = policy.offer(_job("a"), NOW + wait.retry_after_s)
+    again = policy.offer(_job("a", network=network), NOW + wait.retry_after_s)
     assert isinstance(again, Admit)
     assert again.ticket == wait.ticket
