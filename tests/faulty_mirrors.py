@@ -59,6 +59,8 @@ class Behaviour:
     #: A part is complete so much too early; `scant_told`: its head says so.
     scant_by: int = 0
     scant_told: bool = False
+    #: Minds only where a range begins.
+    to_the_end: bool = False
     huge_head: bool = False
     interim: bool = False
     headers: tuple[tuple[str, str], ...] = ()
@@ -187,6 +189,8 @@ class Script:
             return (yield from self._send("200 OK", out, data))
         first, _, last = wanted.removeprefix("bytes=").partition("-")
         start, end = int(first), min(len(data), int(last or len(data) - 1) + 1)
+        if told.to_the_end:
+            end = len(data)
         if start >= len(data):
             out.append(("Content-Range", f"bytes */{len(data)}"))
             return (yield from self._send("416 Range Not Satisfiable", out, b""))

@@ -177,6 +177,15 @@ def test_mirrors_that_keep_back_the_end_of_each_part_leave_it_to_others(
     assert all(len(mirror.requests) < 60 for mirror in scant)
 
 
+def test_a_sample_from_a_mirror_that_sends_the_rest_of_the_file_too_is_cut_short(
+    virtual: VirtualRun,
+) -> None:
+    mirrors = [Script(Behaviour(LARGE, rate=RATE, to_the_end=True)) for _ in range(3)]
+    result = virtual.get(*mirrors)
+    assert virtual.path.read_bytes() == LARGE
+    assert result.wasted_bytes < 0.2 * len(LARGE)
+
+
 def test_a_mirror_that_cuts_every_answer_at_one_place_is_asked_less_and_less(
     virtual: VirtualRun,
 ) -> None:

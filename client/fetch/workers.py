@@ -43,6 +43,8 @@ _PROBLEM_BYTES = 64 << 10
 _MOST_UNDER_WAY = 4
 #: A server may send less than it is asked for, but not forever next to nothing.
 _SCANTY_BYTES = 16 << 10
+#: A sample's answer that runs on for longer than this is broken off.
+_LONG_BYTES = 64 << 10
 
 
 class Driver(Protocol):
@@ -491,18 +493,26 @@ class SampleBytes:
         self._data = bytearray()
         #: Reads on where the mirror sends the whole file instead.
         self._instead: FileBytes | None = None
+        #: The mirror minds only where a range begins.
+        self._runs_on = False
 
     def begin(self, body: Body) -> None:
         if body.whole:
             self._instead = FileBytes(self._worker, None)
             self._instead.begin(body)
+        elif body.end is not None:
+            self._runs_on = body.end - self._stop > _LONG_BYTES
 
     def useful(self, data: memoryview) -> None:
         if self._instead is not None:
             self._instead.useful(data)
             return
-        self._worker.driver.state.overhead_bytes += len(data)
-        self._data += data
+        driver = self._worker.driver
+        driver.state.overhead_bytes += len(data)
+        self._data += data[: self._stop - self._start - len(self._data)]
+        if self._runs_on and len(self._data) == self._stop - self._start:
+            self.complete()
+            driver.break_off(self._worker)
 
     def complete(self) -> None:
         if self._instead is not None:
