@@ -134,8 +134,8 @@ def test_a_peer_that_tcp_does_not_reach_is_reached_by_utp(tmp_path: Path, file: 
     given = libtorrent.add_torrent_params()
     given.ti, given.save_path = info, str(file.parent)
     seed = other.add_torrent(given)
-    # One that still reads its file connects to us once it has, too; if both give way to the other's
-    # connection, they try again only after fifteen seconds.
+    # One that still reads its file drops our attempt, and connects to us later: that counts as
+    # a duplicate until our attempt times out, after fifteen seconds.
     wait_for(lambda: bool(seed.status().is_seeding), 60)
     asking = Party(tmp_path / "asking", torrent)
     try:
