@@ -604,6 +604,8 @@ class Bottleneck:
         if lasted_s < _PROBE_S - 0.05:
             if not stands or goodput > _SAME * self._line:
                 return
+            # What a token bucket had saved up may have left in so short a time, too.
+            goodput = min(goodput, self._line)
         else:
             goodput, rates = self._rates(_LONG_S)
         if self._held_part() >= 0.5 and goodput + beyond >= _SENT * self._line:
