@@ -209,7 +209,7 @@ class HttpConnection:
             parser = self._parser = RequestParser(self.factory.limits, self.factory.large_bodies)
             self._stage = 0
         parser.receive(data)
-        if self._current is not None:
+        if self._current is not None or self._outbox is not None:
             if len(parser.pending) > self.factory.limits.max_pipelined_bytes and not self._paused:
                 self._paused = True
                 self._watch()
@@ -262,6 +262,9 @@ class HttpConnection:
         self._peer_closed = True
         self.idle = False
         current = self._current
+        if current is None and self._holds_back:
+            self._watch()
+            return
         if current is None or not (current.status or self._outbox is not None):
             self._abandon()
             self._closing = True
@@ -339,6 +342,11 @@ class HttpConnection:
         return self.deadline <= now or (self.idle and self._parser is not None)
 
     @property
+    def _holds_back(self) -> bool:
+        """Whether requests wait here until the socket has taken the answers before them."""
+        return self._outbox is not None and self._parser is not None and not self._parser.quiet
+
+    @property
     def parting(self) -> bool:
         """Whether the last answer was given and the connection is being closed."""
         return self._closing and self._current is None
@@ -380,13 +388,17 @@ class HttpConnection:
     # -- feeding ----------------------------------------------------------------------------
 
     def _feed(self) -> None:
-        """Parse and dispatch until a request is being answered or the bytes run out."""
+        """Parse and dispatch until a request is being answered or the bytes run out.
+
+        Nothing is answered before the socket has taken the last answer: who asks on and on and
+        reads nothing would have all of them kept here.
+        """
         parser = self._parser
         if self._feeding or parser is None:
             return
         self._feeding = True
         try:
-            while self._current is None and not self._closing:
+            while self._current is None and self._outbox is None and not self._closing:
                 try:
                     message = parser.next()
                 except ProtocolError as error:
@@ -408,7 +420,7 @@ class HttpConnection:
                 self._dispatch(request)
         finally:
             self._feeding = False
-        if self._current is None and not self._closing:
+        if self._current is None and self._outbox is None and not self._closing:
             if parser.stage != self._stage:
                 self._stage = parser.stage
                 if parser.mid_message:
@@ -419,6 +431,15 @@ class HttpConnection:
             if parser.wants_continue:
                 parser.wants_continue = False
                 self.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._rest()
+
+    def _go_on(self) -> None:
+        """A request was answered: the next one, if it is here."""
+        if self._outbox is not None:
+            return
+        if self._parser is not None and not self._parser.quiet:
+            self._feed()
+        else:
             self._rest()
 
     def _rest(self) -> None:
@@ -531,7 +552,7 @@ class HttpConnection:
         elif self._closing:
             self._part()
         elif self._current is None:
-            self._rest()
+            self._go_on()
 
     def _deadline_when_flushed(self) -> float:
         factory = self.factory
@@ -735,10 +756,7 @@ class HttpConnection:
         if self._outbox is None:
             self.deadline = self._deadline_when_flushed()
         if not self._feeding:
-            if self._parser is not None and not self._parser.quiet:
-                self._feed()
-            else:
-                self._rest()
+            self._go_on()
 
     def abort(self) -> None:
         """Cut the connection with a reset, so that nobody takes a part for the whole."""
