@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import os
+import socket
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -574,6 +575,48 @@ def test_secrets_do_not_follow_a_redirect_to_another_host(one: Run) -> None:
         assert "Authorization" not in aim.requests[0]
         assert "gold" not in aim.requests[0]
         assert "Cookie" not in aim.requests[0]
+    assert one.right()
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]", "rebound.example"]
+)
+def test_a_server_elsewhere_leads_to_no_service_of_this_machine(
+    one: Run, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """A redirect had whatever listens on the loopback asked, and its answer saved."""
+    look_up = socket.getaddrinfo
+
+    def found(name: str, *rest: Any, **named: Any) -> Any:
+        return look_up("127.0.0.1" if name.endswith(".example") else name, *rest, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    with running(Behaviour(DATA)) as (inner,):
+        aim = inner.url.replace("127.0.0.1", host)
+        with running(Behaviour(DATA, redirect=aim)) as (outer,):
+            with pytest.raises(NetworkProblem, match="services of this machine"):
+                one.get(outer.url.replace("127.0.0.1", "origin.example"))
+        assert inner.requests == []
+        # Where the user's own server leads, and what the user names, is asked.
+        with running(Behaviour(DATA, redirect=inner.url)) as (own,):
+            one.get(own.url)
+    assert one.right()
+
+
+def test_a_mirror_that_a_server_elsewhere_names_is_no_service_of_this_machine(
+    one: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_up = socket.getaddrinfo
+
+    def found(name: str, *rest: Any, **named: Any) -> Any:
+        return look_up("127.0.0.1" if name.endswith(".example") else name, *rest, **named)
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    with running(Behaviour(DATA)) as (inner,):
+        links = (("Link", f"<{inner.url}>; rel=duplicate; pri=1"),)
+        with running(Behaviour(DATA, rate=RATE, headers=links)) as (outer,):
+            one.get(outer.url.replace("127.0.0.1", "origin.example"))
+        assert inner.requests == []
     assert one.right()
 
 

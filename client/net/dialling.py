@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
+from client.net.near import is_near
+
 #: As socket.getaddrinfo tells an address: family, kind, protocol, canonical name, address.
 _Found = tuple[Any, ...]
 
@@ -28,12 +30,17 @@ _PORTS = {"http": 80, "https": 443}
 _HOST = frozenset("abcdefghijklmnopqrstuvwxyz0123456789.-")
 
 
+class TooNear(OSError):
+    """Another machine named a place that only this one can reach."""
+
+
 class Dialling:
     """One attempt to connect, begun at once in a thread of its own, which never keeps the program
-    alive. It owns its socket until `take`."""
+    alive. It owns its socket until `take`. A `foreign` one fails where only near addresses are."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, foreign: bool = False) -> None:
         self._place = host, port
+        self._foreign = foreign
         self._lock = threading.Lock()
         self._over = False
         self._unwanted = False
@@ -52,7 +59,8 @@ class Dialling:
 
     def take(self) -> socket.socket:
         """The connected socket, which does not block, now the caller's. To be called when it is
-        over. Raises OSError (socket.gaierror where no address is known) or UnicodeError."""
+        over. Raises OSError (socket.gaierror where no address is known, TooNear) or UnicodeError.
+        """
         with self._lock:
             sock, self._sock = self._sock, None
         if sock is None:
@@ -70,7 +78,7 @@ class Dialling:
     def _run(self) -> None:
         sock = None
         try:
-            sock = _race(*self._place, lambda: self._unwanted)
+            sock = _race(*self._place, lambda: self._unwanted, foreign=self._foreign)
         except (OSError, UnicodeError) as fault:
             self._fault = fault
         with self._lock:
@@ -84,8 +92,15 @@ class Dialling:
             then()
 
 
-def _race(host: str, port: int, unwanted: Callable[[], bool]) -> socket.socket:
-    left = _interleaved(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+def _race(
+    host: str, port: int, unwanted: Callable[[], bool], *, foreign: bool = False
+) -> socket.socket:
+    found: list[_Found] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    if foreign:
+        found = [one for one in found if not is_near(one[-1][0])]
+        if not found:
+            raise TooNear("another server may not lead to services of this machine")
+    left = _interleaved(found)
     fault = OSError("no address could be connected to")
     next_s = 0.0
     racing: set[socket.socket] = set()

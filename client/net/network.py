@@ -13,11 +13,15 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where to connect; `tls_name` asks for TLS with a certificate for that name."""
+    """Where to connect; `tls_name` asks for TLS with a certificate for that name.
+
+    `foreign`: never to this machine itself or to its own link, whatever the name means.
+    """
 
     host: str
     port: int
     tls_name: str | None = None
+    foreign: bool = False
 
 
 class Transport(Protocol):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from client.net.dialling import Dialling, HeadStart
+from client.net.dialling import Dialling, HeadStart, TooNear
 from client.net.errors import Interrupted, UsageProblem
 from client.net.network import Cancellable, Endpoint, Readable, Receiver
 from client.net.read_threshold import ReadThreshold
@@ -118,7 +118,8 @@ class AsyncioNetwork:
 
     def connect(self, endpoint: Endpoint, receiver: Receiver, timeout_s: float) -> Cancellable:
         host, port = endpoint.host, endpoint.port
-        dialling = self._begun.take(host, port) or Dialling(host, port)
+        begun = self._begun.take(host, port)
+        dialling = begun or Dialling(host, port, foreign=endpoint.foreign)
         task = self._loop.create_task(self._connect(endpoint, dialling, receiver, timeout_s))
         self._attempts.add(task)
         task.add_done_callback(self._attempts.discard)
@@ -196,6 +197,8 @@ class AsyncioNetwork:
             receiver.lost(f"no address is known for {host}", permanent)
         except UnicodeError as error:
             receiver.lost(f"{host} cannot be looked up: {error}", True)
+        except TooNear as error:
+            receiver.lost(f"{host}:{port}: {error}", True)
         except OSError as error:
             receiver.lost(f"{host}:{port}: {_words(error)}", False)
         else:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote, unquote, urljoin, urlsplit
+
+from client.net.near import is_near
 
 _KEEP = "%/:=&?~#+!$,;'@()*[]"
 #: A name or an address (RFC 3986, 3.2.2), and of an IPv6 address its zone.
@@ -34,6 +36,8 @@ class Url:
     target: str
     user: str | None = None
     password: str | None = field(default=None, repr=False)
+    #: Another machine named this place, so it must not be one that only this machine can reach.
+    foreign: bool = field(default=False, compare=False)
 
     @property
     def authority(self) -> str:
@@ -66,7 +70,14 @@ class Url:
             joined = urljoin(self.text, _quoted(reference))
         except ValueError as error:
             raise BadUrl(f"{reference!r} is not a URL: {error}") from None
-        return parse(joined)
+        aim = parse(joined)
+        elsewhere = aim.host != self.host and not self._is_near
+        return replace(aim, foreign=self.foreign or elsewhere)
+
+    @property
+    def _is_near(self) -> bool:
+        name = self.host.lower().rstrip(".")
+        return is_near(name) or name == "localhost" or name.endswith(".localhost")
 
     def redirected(self, location: str, count: int, most: int) -> Url:
         """Where the answer of this URL leads, after `count` redirects; raises BadUrl.
