@@ -388,24 +388,6 @@ class Accounts:
         return scopes
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedAccounts:
-    """What a start found: the accounts, the sessions that were open, and where there was no user
-    yet the password of the first one, to be shown once.
-    """
-
-    accounts: Accounts
-    sessions: Sequence[Session] = field(repr=False)
-    first_password: str | None = field(repr=False)
-
-
-def open_accounts(store: AccountStore, off: Off, now: float) -> OpenedAccounts:
-    """Read what is stored; blocks."""
-    rows = store.load()
-    accounts = Accounts(store, Hashing(off), PasswordHasher())
-    return OpenedAccounts(accounts, rows.sessions, accounts.open(rows, now))
-
-
 def _hash_of_nothing(hasher: PasswordHasher) -> str:
     """What costs as much to check as a password's hash, and fits none; made without hashing."""
 

@@ -179,12 +179,6 @@ class Admin:
             raise NotStored([pair for pair in found.headers if pair[0] == "set-cookie"])
         return found
 
-    def proofs(self) -> frozenset[str]:
-        """The digests of all API tokens and logins that hold, see `server.accounts.proofs`."""
-        now, tokens = self.server.now(), self.accounts.tokens
-        held = {key for key, one in tokens.items() if self.accounts.scopes_of(one, now) is not None}
-        return frozenset(held.union(self.sessions.live(now)))
-
     def _identified(self, call: Call) -> Call:
         secret = api_token(call.headers.get("authorization", ""))
         if secret is not None:

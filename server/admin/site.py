@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from server.accounts.accounts import OpenedAccounts
-from server.accounts.sessions import Logins
+from server.accounts.opened import OpenedAccounts
 from server.admin import account, files, log, now, passes, policy, queue, waiting
 from server.admin.app import Admin
 from server.admin.previews import Previews, Simulator
@@ -17,24 +16,22 @@ from server.control.server import Server
 MODULES = (now, account, queue, policy, files, passes, waiting, log)
 
 
-def make_admin(server: Server, opened: OpenedAccounts, key: bytes, state: Path) -> Admin:
-    """The application without a socket; `key` signs sessions."""
+def make_admin(server: Server, opened: OpenedAccounts, state: Path) -> Admin:
+    """The application without a socket."""
     router = Router()
     simulator = Simulator(server.off)
-    sessions = Logins(opened.accounts.store, key)
     for module in MODULES:
         router.add(module.pages.routes)
         router.add(module.api.routes)
     admin = Admin(
         server=server,
         accounts=opened.accounts,
-        sessions=sessions,
+        sessions=opened.logins,
         pages=make_pages(),
         previews=Previews(simulator, server.now),
         router=router,
         state=state,
         close=simulator.close,
     )
-    sessions.open(opened.sessions, server.now())
     admin.take_reset()
     return admin

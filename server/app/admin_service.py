@@ -16,7 +16,7 @@ from twisted.logger import Logger, globalLogPublisher
 from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
-from server.accounts.accounts import OpenedAccounts, open_accounts
+from server.accounts.opened import OpenedAccounts, open_accounts
 from server.accounts.proofs import shows_one_of
 from server.accounts.stored import StoredAccounts
 from server.admin.adapter import LARGE_BODIES, LIMITS, SMALL_BODY_BYTES, AdminHandler
@@ -175,8 +175,8 @@ class AdminService:
 
     def proofs(self) -> frozenset[str] | None:
         """What shows that a request is of somebody who may use the pages, see
-        `server.accounts.proofs`; None until the pages are loaded, with the logins of before."""
-        return self._admin.proofs() if self._admin is not None else None
+        `server.accounts.proofs`; None where nobody listens for it and nobody has asked yet."""
+        return self._accounts.proofs(self.server.now()) if self._accounts is not None else None
 
     def answer(self, request: Request) -> None:
         """Answer a request to the admin page, here or at another machine."""
@@ -208,7 +208,9 @@ class AdminService:
         """Who may use the pages, read once; makes the first user where there is none."""
         if self._accounts is None:
             stored = StoredAccounts(self._tables, self._session_key)
-            self._accounts = open_accounts(stored, self.server.off, self.server.now())
+            self._accounts = open_accounts(
+                stored, self.server.off, self.server.now(), self._session_key
+            )
         return self._accounts
 
     def open_pages(self) -> Admin:
@@ -216,9 +218,7 @@ class AdminService:
         if self._admin is None:
             from server.admin.site import make_admin
 
-            self._admin = make_admin(
-                self.server, self.open_accounts(), self._session_key, self._config.state
-            )
+            self._admin = make_admin(self.server, self.open_accounts(), self._config.state)
         return self._admin
 
     @functools.cached_property

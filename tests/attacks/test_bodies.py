@@ -57,3 +57,26 @@ def test_large_bodies_are_for_those_who_logged_in_and_few_at_once(tmp_path: Path
             lambda: status(send(sockets, port, 2 * SMALL_BODY_BYTES * b"a", whole, own)) == b"403"
         )
         assert status(send(sockets, port, 2 * SMALL_BODY_BYTES * b"a", whole, own)) == b"403"
+
+
+def test_after_a_start_strangers_are_told_from_logins_before_anybody_opened_a_page(
+    tmp_path: Path,
+) -> None:
+    """Until then strangers could hold all of the few large bodies."""
+    make_release(tmp_path / "release", a_txt=10)
+    options = ("--admin", "127.0.0.1:0")
+    with serving(tmp_path / "release", tmp_path / "state", *options) as server:
+        wait_for(lambda: "log in as admin" in "".join(server.lines))
+        own = "Cookie: tidegate-admin=" + AdminVisit(server).web.cookies["tidegate-admin"]
+    with (
+        serving(tmp_path / "release", tmp_path / "state", *options) as server,
+        ExitStack() as sockets,
+    ):
+        wait_for(lambda: "Admin " in "".join(server.lines))
+        admin = next(line for line in server.lines if "Admin " in line)
+        port = int(admin.strip().rstrip("/").rpartition(":")[2])
+        size = 2 * SMALL_BODY_BYTES
+        whole = f"Content-Length: {size}"
+        for _ in range(LARGE_BODIES + 1):
+            assert status(send(sockets, port, b"", whole)) == b"413"
+        assert status(send(sockets, port, size * b"a", whole, own)) == b"403"
