@@ -6,7 +6,8 @@ from __future__ import annotations
 def is_near(address: str) -> bool:
     """Whether an IP address, as systems write it, is this machine's own or one of its link only.
 
-    There services answer to whoever reaches them: of other programs, of a cloud to its machines.
+    Services there, such as those of other programs or of a cloud for its machines, trust everybody
+    who reaches them.
     """
     bare = address.lower().partition("%")[0].removeprefix("::ffff:")
     if ":" in bare:
