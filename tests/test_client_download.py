@@ -30,6 +30,7 @@ from client.net.errors import (
     UsageProblem,
     WaitedTooLong,
 )
+from client.net.urls import parse
 from client.storage.piece_writer import Pieces
 
 DATA = Random(3).randbytes(2_000_000)
@@ -601,6 +602,24 @@ def test_a_server_elsewhere_leads_to_no_service_of_this_machine(
         with running(Behaviour(DATA, redirect=inner.url)) as (own,):
             one.get(own.url)
     assert one.right()
+
+
+@pytest.mark.parametrize(
+    ("base", "aim", "foreign"),
+    [
+        ("http://a.example/x", "http://127.0.0.1/y", True),
+        ("http://127.a.example/x", "http://127.0.0.1/y", True),
+        ("http://192.0.2.1/x", "http://b.example/y", True),
+        ("http://a.example/x", "/y", False),
+        ("http://127.0.0.1/x", "http://127.0.0.2:8080/y", False),
+        ("http://[::1]/x", "http://localhost/y", False),
+        ("http://dev.localhost/x", "http://127.0.0.1/y", False),
+    ],
+)
+def test_who_named_a_place_is_remembered(base: str, aim: str, foreign: bool) -> None:
+    found = parse(base).join(aim)
+    assert found.foreign is foreign
+    assert found.join("/z").foreign is foreign
 
 
 def test_a_mirror_that_a_server_elsewhere_names_is_no_service_of_this_machine(

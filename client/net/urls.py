@@ -77,7 +77,10 @@ class Url:
     @property
     def _is_near(self) -> bool:
         name = self.host.lower().rstrip(".")
-        return is_near(name) or name == "localhost" or name.endswith(".localhost")
+        if name == "localhost" or name.endswith(".localhost"):
+            return True
+        # A name may begin like an address.
+        return (":" in name or name.replace(".", "").isdecimal()) and is_near(name)
 
     def redirected(self, location: str, count: int, most: int) -> Url:
         """Where the answer of this URL leads, after `count` redirects; raises BadUrl.
