@@ -19,6 +19,7 @@ from server.admin.form_body import read_form
 from server.admin.web import Answer, csv_answer
 
 NAMES = st.text("abcdefghij_", min_size=1, max_size=12)
+PART = b"--x\r\nContent-Disposition: form-data; name=a\r\nX"
 
 
 @given(st.dictionaries(NAMES, st.binary(max_size=300), min_size=1, max_size=6))
@@ -47,6 +48,8 @@ def test_no_bytes_break_the_reader_of_forms(body: bytes) -> None:
         ("multipart/form-data; boundary=x", b"--x\r\n\r\n" * 600 + b"--x--"),
         ("multipart/form-data; boundary=x", b"--x\r\n" + b"a: b\r\n" * 2000 + b"\r\n--x--"),
         ("multipart/form-data; boundary=x", b"--x\r\n\r\nit never ends"),
+        ("multipart/form-data; boundary=" + "x" * 71, b"--" + b"x" * 71 + b"--"),
+        ("multipart/form-data; boundary=x", PART + b": a\r\n" + b" b\r\n" * 9 + b"\r\n\r\n--x--"),
     ],
 )
 def test_a_form_that_cannot_be_read_is_refused(kind: str, body: bytes) -> None:

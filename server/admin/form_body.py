@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import parse_qs
 
+from multipart import MultipartError, PushMultipartParser, parse_options_header
+
 from protocol.errors import ProtocolError
 
 _FIELDS_MOST = 500
-#: A boundary has at most this many characters (RFC 2046, 5.1.1), and a part's head so many bytes.
-_BOUNDARY_MOST, _HEAD_MOST = 70, 4096
+#: Characters of a boundary (RFC 2046, 5.1.1), bytes of a line in a part's head, and its lines.
+_BOUNDARY_MOST, _LINE_MOST, _LINES_MOST = 70, 4096, 8
 
 
 def read_form(kind: str, body: bytes) -> Mapping[str, list[bytes]]:
@@ -25,66 +27,32 @@ def read_form(kind: str, body: bytes) -> Mapping[str, list[bytes]]:
         return {name.decode("utf-8", "replace"): values for name, values in pairs.items()}
     if not kind.startswith("multipart/form-data"):
         return {}
+    try:
+        return _fields_of_parts(kind, body)
+    except MultipartError:
+        raise ProtocolError("The form cannot be read.", code="bad-form") from None
+
+
+def _fields_of_parts(kind: str, body: bytes) -> dict[str, list[bytes]]:
+    """What the parts of a body bring (RFC 7578). Raises MultipartError."""
+    boundary = parse_options_header(kind)[1].get("boundary", "")[: _BOUNDARY_MOST + 1]
+    if len(boundary) > _BOUNDARY_MOST:
+        raise MultipartError("the boundary is too long")
     found: dict[str, list[bytes]] = {}
-    for part in _parts(kind, body):
-        head, _, value = part.partition(b"\r\n\r\n")
-        name = _name(head)
-        if name is not None:
-            found.setdefault(name, []).append(value)
+    name, value = "", bytearray()
+    # Strict: a line that goes on in the next one takes the more steps the longer it is.
+    with PushMultipartParser(
+        boundary,
+        max_header_size=_LINE_MOST,
+        max_header_count=_LINES_MOST,
+        max_segment_count=_FIELDS_MOST,
+        strict=True,
+    ) as parser:
+        for event in parser.parse(body):
+            if event is None:
+                found.setdefault(name, []).append(bytes(value))
+            elif isinstance(event, bytes):
+                value += event
+            else:
+                name, value = event.name or "", bytearray()
     return found
-
-
-def _unreadable() -> ProtocolError:
-    return ProtocolError("The form cannot be read.", code="bad-form")
-
-
-def _parts(kind: str, body: bytes) -> list[bytes]:
-    """What stands between the boundaries (RFC 7578): head, empty line, value."""
-    boundary = _parameter(kind.encode("latin-1", "replace"), b"boundary")
-    if boundary is None or not 0 < len(boundary) <= _BOUNDARY_MOST:
-        raise _unreadable()
-    # A first boundary begins the body, each other one a line.
-    _, *parts = b"\r\n".join((b"", body)).split(b"\r\n--" + boundary, _FIELDS_MOST + 2)
-    for at, part in enumerate(parts):
-        if part.startswith(b"--"):
-            parts = parts[:at]
-            break
-    else:
-        raise _unreadable()
-    if not parts or len(parts) > _FIELDS_MOST:
-        raise _unreadable()
-    return parts
-
-
-def _name(head: bytes) -> str | None:
-    """The name of the field that a part with this head brings; None if it names none."""
-    if len(head) > _HEAD_MOST:
-        raise _unreadable()
-    for line in head.split(b"\r\n"):
-        field, _, value = line.partition(b":")
-        if field.strip().lower() == b"content-disposition":
-            name = _parameter(value, b"name")
-            return None if name is None else name.decode("utf-8", "replace")
-    return None
-
-
-def _parameter(value: bytes, wanted: bytes) -> bytes | None:
-    """A parameter of a field as browsers write it: in quotes, or as it is; none escape quotes."""
-    at = value.find(b";")
-    while at >= 0:
-        equals = value.find(b"=", at)
-        if equals < 0:
-            return None
-        name, start = value[at + 1 : equals].strip().lower(), equals + 1
-        if value[start : start + 1] == b'"':
-            start += 1
-            end = value.find(b'"', start)
-            if end < 0:
-                return None
-            after = value.find(b";", end)
-        else:
-            end = after = value.find(b";", start)
-        if name == wanted:
-            return value[start : end if end >= 0 else len(value)].strip()
-        at = after
-    return None
