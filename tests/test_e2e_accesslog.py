@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,15 @@ def get(server: RunningServer, path: str, **headers: str) -> requests.Response:
     return requests.get(server.url + path, headers=headers, timeout=60)
 
 
+def open_somewhere(path: Path) -> bool:
+    """Whether any process has this file open."""
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if link.readlink() == path:
+                return True
+    return False
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_logrotate_turns_the_file_by_our_recipe(tmp_path: Path, workers: str) -> None:
     log = tmp_path / "log" / "access.log"
@@ -59,6 +69,8 @@ def test_logrotate_turns_the_file_by_our_recipe(tmp_path: Path, workers: str) ->
             timeout=60,
         )
         wait_for(log.exists, 30)
+        # Each worker opens the new file in its own time, and writes to the old one until then.
+        wait_for(lambda: not open_somewhere(Path(f"{log}.1")), 30)
         for number in range(20):
             assert get(server, f"/a.txt?after{number}").status_code == 200
         wait_for(lambda: len(lines(log)) >= 20, 30)
