@@ -231,3 +231,38 @@ def test_a_fault_in_one_body_ends_it_and_no_other(
     peers["whole"].close()
     counted = [event for event in logged if event["log_level"] is LogLevel.critical]
     assert len(counted) == 2
+
+
+@pytest.mark.parametrize("capped", [True, False])
+def test_who_was_paused_with_a_full_socket_is_limited_by_itself_no_more(
+    tmp_path: Path, capped: bool
+) -> None:
+    """Else it passes for slow for as long as the cap holds it back."""
+    path = tmp_path / "a.iso"
+    path.write_bytes(os.urandom(SIZE))
+    file = OpenFile(
+        os.open(path, os.O_RDONLY),
+        Representation(b"a.iso", "/a.iso", SIZE, 0.0, '"a"', key_of(path.stat())),
+    )
+    listener: Any = SimpleNamespace(share=None, may_end=lambda go_on: True)
+    peer = Peer()
+    request: Any = SimpleNamespace(connection=peer, bytes_out=0, on_gone=lambda call: None)
+    clock, nobody = Clock(), cast(Any, None)
+    pacer = Pacer(clock, None)
+    same = succeed(True)
+    sender = BodySender(request, file, [(0, SIZE)], SIZE, listener, pacer, lambda _: same, nobody)
+    sender.start()
+    assert sender.blocked
+    sender.pause()
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            peer.read(1 << 20)
+    if capped:
+        pacer.set_bandwidth(100_000.0)
+    sender.resume()
+    assert sender.blocked == (not capped), "it takes what it gets, or has filled its socket again"
+    if capped:
+        clock.pump([0.01] * 100)
+        assert sender.sent_bytes > 0
+        assert not sender.blocked, "the cap is what limits it"
+    peer.close()

@@ -25,6 +25,8 @@ _WINDOW_BYTES = 128 * 1024
 #: What the kernel takes of a client before it reads; Linux doubles what it is asked for.
 READER_BYTES = 2 * _WINDOW_BYTES
 _GIVE_UP_S = 600.0
+#: A socket that is silent for so long is dead: the end of a connection may be lost, too.
+_DEAD_S = 60.0
 
 
 @dataclass
@@ -104,28 +106,35 @@ class TraceReplay:
             if ticket:
                 request += f"Tidegate-Ticket: {ticket}\r\n"
             await loop.sock_sendall(sock, f"{request}Connection: close\r\n\r\n".encode())
-            head = b""
-            while b"\r\n\r\n" not in head:
-                block = await loop.sock_recv(sock, _BLOCK)
-                if not block:
-                    raise ValueError("no answer")
-                head += block
-            text, _, body = head.partition(b"\r\n\r\n")
-            lines = text.decode("latin-1").split("\r\n")
-            fields = {
-                name.strip().lower(): value.strip()
-                for name, _, value in (line.partition(":") for line in lines[1:])
-            }
-            if lines[0].split()[1] != "200":
-                again = float(fields.get("retry-after", "5"))
-                return again, fields.get("tidegate-ticket", ticket)
-            await self.read(outcome, sock, len(body), rate)
-            return 0.0, ticket
+            async with asyncio.timeout(_DEAD_S) as limit:
+                head = b""
+                while b"\r\n\r\n" not in head:
+                    block = await loop.sock_recv(sock, _BLOCK)
+                    if not block:
+                        raise ValueError("no answer")
+                    limit.reschedule(loop.time() + _DEAD_S)
+                    head += block
+                text, _, body = head.partition(b"\r\n\r\n")
+                lines = text.decode("latin-1").split("\r\n")
+                fields = {
+                    name.strip().lower(): value.strip()
+                    for name, _, value in (line.partition(":") for line in lines[1:])
+                }
+                if lines[0].split()[1] != "200":
+                    again = float(fields.get("retry-after", "5"))
+                    return again, fields.get("tidegate-ticket", ticket)
+                await self.read(outcome, sock, len(body), rate, limit)
+                return 0.0, ticket
         finally:
             sock.close()
 
     async def read(
-        self, outcome: ClientOutcome, sock: socket.socket, got: int, rate: float | None
+        self,
+        outcome: ClientOutcome,
+        sock: socket.socket,
+        got: int,
+        rate: float | None,
+        limit: asyncio.Timeout,
     ) -> None:
         """The body, no faster than the client's own line."""
         loop = asyncio.get_running_loop()
@@ -134,6 +143,7 @@ class TraceReplay:
         block = _BLOCK if rate is None else max(2048, min(_BLOCK, int(rate / 20)))
         allowed_from = began
         while got < outcome.size_bytes:
+            limit.reschedule(loop.time() + _DEAD_S)
             data = await loop.sock_recv(sock, block)
             now = self.now()
             outcome.silence_s = max(outcome.silence_s, now - last)

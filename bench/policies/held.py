@@ -170,6 +170,7 @@ def main() -> int:
     parser.add_argument("--policy", default="fair")
     parser.add_argument("--clients", type=int, default=400, help="that want a large file")
     parser.add_argument("--seconds", type=float, default=60.0, help="in which small ones come")
+    parser.add_argument("--prefix", default=PREFIX, help="of the namespaces")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.inside:
@@ -177,7 +178,10 @@ def main() -> int:
         asyncio.run(trial.run())
         sys.stdout.write(json.dumps([asdict(row) for row in trial.seen]))
         return 0
-    with tempfile.TemporaryDirectory(prefix="tidegate-held-") as name, line(given.rate):
+    with (
+        tempfile.TemporaryDirectory(prefix="tidegate-held-") as name,
+        line(given.rate, given.prefix),
+    ):
         folder = Path(name)
         files = folder / "files"
         files.mkdir()
@@ -186,11 +190,11 @@ def main() -> int:
         for file, size in sizes.items():
             with (files / f"{file}.bin").open("wb") as out:
                 out.truncate(size)
-        with serving(folder, given.policy, None):
-            command = inside(f"{PREFIX}-c", sys.executable, "-m", "bench.policies.held", "--inside")
+        with serving(folder, given.policy, None, prefix=given.prefix):
+            command = inside(f"{given.prefix}-c", sys.executable, "-m", "bench.policies.held")
             done = subprocess.run(
                 [
-                    *(*command, "--agent", given.agent),
+                    *(*command, "--inside", "--agent", given.agent),
                     *("--clients", str(given.clients), "--seconds", str(given.seconds)),
                 ],
                 cwd=ROOT,

@@ -113,9 +113,9 @@ def scaled(workload: Workload, factor: float) -> Workload:
 
 
 @contextmanager
-def line(rate_mbit: float = RATE_MBIT) -> Iterator[None]:
-    """Two namespaces and the line between them."""
-    server, clients = f"{PREFIX}-s", f"{PREFIX}-c"
+def line(rate_mbit: float = RATE_MBIT, prefix: str = PREFIX) -> Iterator[None]:
+    """Two namespaces, named by the prefix, and the line between them."""
+    server, clients = f"{prefix}-s", f"{prefix}-c"
     try:
         namespaces.make((server, clients))
         namespaces.connect(server, clients)
@@ -127,20 +127,19 @@ def line(rate_mbit: float = RATE_MBIT) -> Iterator[None]:
         run("ip", "-n", clients, *f"rule add to {SERVER} lookup 99 priority 0".split())
         for rule in ("del priority 0", "add priority 10"):
             run("ip", "-n", clients, "rule", *rule.split(), "from", "all", "lookup", "local")
-        set_rate(rate_mbit)
+        shape(server, "eth0", rate_mbit, "burst 32k latency 60ms")
         yield
     finally:
         namespaces.remove((server, clients))
 
 
-def set_rate(rate_mbit: float) -> None:
-    """What the line carries from now on."""
-    shape(f"{PREFIX}-s", "eth0", rate_mbit, "burst 32k latency 60ms")
-
-
 @contextmanager
 def serving(
-    folder: Path, policy: str, told_bytes_s: float | None, workers: int = 1
+    folder: Path,
+    policy: str,
+    told_bytes_s: float | None,
+    workers: int = 1,
+    prefix: str = PREFIX,
 ) -> Iterator[None]:
     """nginx, or our server under a policy, in the server's namespace."""
     files = folder / "files"
@@ -161,19 +160,20 @@ def serving(
         if told_bytes_s is not None:
             command += ["--bandwidth", f"{int(told_bytes_s * 8)}bit"]
     with (folder / "server.log").open("ab") as log:
-        server = subprocess.Popen(inside(f"{PREFIX}-s", *command), cwd=ROOT, stdout=log, stderr=log)
+        space = f"{prefix}-s"
+        server = subprocess.Popen(inside(space, *command), cwd=ROOT, stdout=log, stderr=log)
         try:
-            _await(server)
+            _await(server, space)
             yield
         finally:
             server.terminate()
             server.wait()
 
 
-def _await(server: subprocess.Popen[bytes]) -> None:
+def _await(server: subprocess.Popen[bytes], space: str) -> None:
     probe = f"import socket; socket.create_connection(('{SERVER}', 8080), 1)"
     for _ in range(200):
-        command = inside(f"{PREFIX}-s", sys.executable, "-c", probe)
+        command = inside(space, sys.executable, "-c", probe)
         if subprocess.run(command, capture_output=True, check=False).returncode == 0:
             return
         if server.poll() is not None:
@@ -182,11 +182,13 @@ def _await(server: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("the server did not start; see server.log")
 
 
-def replay(folder: Path, workload: Workload, *, poll: bool) -> list[dict[str, float]]:
+def replay(
+    folder: Path, workload: Workload, *, poll: bool, prefix: str = PREFIX
+) -> list[dict[str, float]]:
     """The crowd against whatever serves; one dict a client."""
     trace = folder / "trace.jsonl"
     trace.write_text("\n".join(to_trace(workload)), "utf-8")
-    command = inside(f"{PREFIX}-c", sys.executable, "-m", "bench.policies.crowd")
+    command = inside(f"{prefix}-c", sys.executable, "-m", "bench.policies.crowd")
     command += [f"http://{SERVER}:8080", str(trace), "--bind", "10.91.0.0"]
     done = subprocess.run(
         [*command, *(["--poll"] if poll else [])],
@@ -271,6 +273,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--part", type=float, default=1.0, help="of the crowd: its first clients")
     parser.add_argument("--clients", action="store_true", help="name who was later than by nginx")
+    parser.add_argument("--prefix", default=PREFIX, help="of the namespaces")
     given = parser.parse_args()
     if os.getuid():
         parser.error("network namespaces need root")
@@ -278,7 +281,7 @@ def main() -> int:
     for trace in given.trace or TRACES:
         workload = scaled(begun(TRACES[trace](given.seed), given.part), given.rate / RATE_MBIT)
         folder_of = tempfile.TemporaryDirectory(prefix="tidegate-policies-")
-        with folder_of as name, line(given.rate):
+        with folder_of as name, line(given.rate, given.prefix):
             folder = Path(name)
             lay_out(folder, workload)
             nginx_s = 0.0
@@ -290,9 +293,9 @@ def main() -> int:
             for policy, told, workers in runs:
                 part = TOLD[told]
                 bound = None if part is None else part * workload.bandwidth_bytes_s
-                with serving(folder, policy, bound, workers):
+                with serving(folder, policy, bound, workers, given.prefix):
                     poll = policy in ("ticket", "reserve", "fcfs")
-                    found = replay(folder, workload, poll=poll)
+                    found = replay(folder, workload, poll=poll, prefix=given.prefix)
                 times = [c["done_s"] - c["came_s"] for c in found if c["done_s"] is not None]
                 live = statistics.fmean(times) if times else float("nan")
                 if policy == "nginx":

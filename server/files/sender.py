@@ -478,7 +478,11 @@ class BodySender:
                 self._request.finish()
 
     def _suspend(self) -> None:
-        """Stop asking for room. A place in the ring lapses by itself at the next turn."""
+        """Stop asking for room. A place in the ring lapses by itself at the next turn.
+
+        It is not its peer that limits it until its socket takes no more again.
+        """
+        self.blocked = False
         self._request.connection.await_room(None)
 
     # -- sending ----------------------------------------------------------------------------
