@@ -55,38 +55,38 @@ def test_the_store_says_the_same_in_postgresql(url: str) -> None:
         )
         for n in range(1, 1200)
     ]
-    with database.session.begin() as session:
-        write_tickets(session, rows)
-        write_tickets(session, [rows[0], *rows[5:9]])
-        reserve_numbers(session, 5000)
-        reserve_numbers(session, 6000)
-        found = read_journal(session)
+    with database.engine.begin() as connection:
+        write_tickets(connection, rows)
+        write_tickets(connection, [rows[0], *rows[5:9]])
+        reserve_numbers(connection, 5000)
+        reserve_numbers(connection, 6000)
+        found = read_journal(connection)
         assert found.live == tuple(rows)
         assert found.next_number == 6000
-        forget_tickets(session, 1e12)
+        forget_tickets(connection, 1e12)
         for step in range(0, 7200, 60):
-            history.write_samples(session, [SampleRecord(7200.0 + step, "waiting", 5, 6)])
-        history.thin(session, 14400.0)
-        hours = history.read_samples(session, ["waiting"], history.HOUR, 0, 30 * 86400, 100)
+            history.write_samples(connection, [SampleRecord(7200.0 + step, "waiting", 5, 6)])
+        history.thin(connection, 14400.0)
+        hours = history.read_samples(connection, ["waiting"], history.HOUR, 0, 30 * 86400, 100)
         assert [(sample.at_s, sample.mean, sample.peak) for sample in hours] == [
             (10800.0, 5.0, 6.0),
             (7200.0, 5.0, 6.0),
         ]
-        add_usage(session, [UsageRecord("/a", 1, 5, 5.0), UsageRecord("/b", 2, 900, 5.0)])
-        add_usage(session, [UsageRecord("/a", 1, 4_000_000_000_000, 50.0)])
-        assert read_usage(session) == {"/a": (2, 4_000_000_000_005), "/b": (2, 900)}
-        ledger.write_digest(session, "k", {"a": 1}, 1.0)
-        ledger.write_digest(session, "k", {"a": 2}, 1.0)
-        assert ledger.read_digest(session, "k") == {"a": 2}
-        ledger.count_pass_use(session, PassRecord("s", "gold", 4, "/*", 1, 1, 9, 3, 1))
-        ledger.count_pass_use(session, PassRecord("s", "gold", 4, "/*", 1, 1, 9, 3, 2))
-        assert ledger.read_passes(session)[0].uses == 2
-        assert ledger.add_revision(session, RevisionRecord(1.0, "ann", "fcfs", {})).number > 0
-        ledger.write_events(session, [EventRecord(1.0, "a", "b")])
-        assert ledger.read_events(session, 1, text="b")[0].kind == "a"
+        add_usage(connection, [UsageRecord("/a", 1, 5, 5.0), UsageRecord("/b", 2, 900, 5.0)])
+        add_usage(connection, [UsageRecord("/a", 1, 4_000_000_000_000, 50.0)])
+        assert read_usage(connection) == {"/a": (2, 4_000_000_000_005), "/b": (2, 900)}
+        ledger.write_digest(connection, "k", {"a": 1}, 1.0)
+        ledger.write_digest(connection, "k", {"a": 2}, 1.0)
+        assert ledger.read_digest(connection, "k") == {"a": 2}
+        ledger.count_pass_use(connection, PassRecord("s", "gold", 4, "/*", 1, 1, 9, 3, 1))
+        ledger.count_pass_use(connection, PassRecord("s", "gold", 4, "/*", 1, 1, 9, 3, 2))
+        assert ledger.read_passes(connection)[0].uses == 2
+        assert ledger.add_revision(connection, RevisionRecord(1.0, "ann", "fcfs", {})).number > 0
+        ledger.write_events(connection, [EventRecord(1.0, "a", "b")])
+        assert ledger.read_events(connection, 1, text="b")[0].kind == "a"
         arrivals = [ArrivalRecord(n / 7, f'"c\\{n}é', "/f\n", 2**52 + n) for n in range(300)]
-        ledger.write_arrivals(session, arrivals)
-        assert ledger.read_arrivals(session, 0.0, 999) == arrivals
+        ledger.write_arrivals(connection, arrivals)
+        assert ledger.read_arrivals(connection, 0.0, 999) == arrivals
     with database.engine.begin() as connection:
         connection.exec_driver_sql("DROP SCHEMA public CASCADE")
         connection.exec_driver_sql("CREATE SCHEMA public")
@@ -102,10 +102,10 @@ def test_a_database_in_sql_ascii_is_good_enough(url: str) -> None:
     there = Database(url.replace("/postgres?", "/ascii?"))
     there.migrate()
     row = TicketRow(1, "é", "/ü", 9, 9, 1.0, 1e9, TicketState.WAITING, 1e9)
-    with there.begin() as session:
-        write_tickets(session, [row])
-    with there.begin() as session:
-        assert read_journal(session).live == (row,)
+    with there.begin() as connection:
+        write_tickets(connection, [row])
+    with there.begin() as connection:
+        assert read_journal(connection).live == (row,)
     there.close()
 
 
@@ -143,8 +143,8 @@ def test_a_server_killed_while_it_changes_its_database_in_postgresql_starts_agai
     database = Database(url)
     database.migrate()
     row = TicketRow(7, "c", "/f", 9, 9, 1.0, 1e9, TicketState.WAITING, 1e9)
-    with database.begin() as session:
-        write_tickets(session, [row])
+    with database.begin() as connection:
+        write_tickets(connection, [row])
     for last in (4, 8, 15, 22):
         _downgrade(url, "0001")
         _migrate_and_die(url, last)
@@ -154,8 +154,8 @@ def test_a_server_killed_while_it_changes_its_database_in_postgresql_starts_agai
         again = Database(url)
         again.claim()
         again.migrate()
-        with again.begin() as session:
-            assert [one.number for one in read_journal(session).live] == [7]
+        with again.begin() as connection:
+            assert [one.number for one in read_journal(connection).live] == [7]
         again.close()
     with database.engine.begin() as connection:
         connection.exec_driver_sql("DROP SCHEMA public CASCADE")
@@ -166,14 +166,14 @@ def test_a_server_killed_while_it_changes_its_database_in_postgresql_starts_agai
 def test_an_older_machine_uses_a_newer_database_only_if_that_says_so(url: str) -> None:
     newer = Database(url)
     newer.migrate()
-    with newer.begin() as session:
-        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with newer.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     clustered, alone = Database(url, clustered=True), Database(url)
     clustered.migrate()
     with pytest.raises(StoreUnavailable, match="a newer version of Tidegate wrote it"):
         alone.migrate()
-    with newer.begin() as session:
-        session.execute(text("UPDATE counters SET value = 9000 WHERE name = 'schema_fits'"))
+    with newer.begin() as connection:
+        connection.execute(text("UPDATE counters SET value = 9000 WHERE name = 'schema_fits'"))
     with pytest.raises(StoreUnavailable, match="a newer version of Tidegate wrote it"):
         clustered.migrate()
     clustered.close()
@@ -216,9 +216,9 @@ def drains(url: str) -> bool:
 def backends(url: str) -> list[int]:
     """Process numbers of PostgreSQL's ends of all connections but this one."""
     database = Database(url)
-    with database.begin() as session:
+    with database.begin() as connection:
         ours = "client_port = -1 AND pid <> pg_backend_pid()"
-        found = session.execute(text(f"SELECT pid FROM pg_stat_activity WHERE {ours}"))
+        found = connection.execute(text(f"SELECT pid FROM pg_stat_activity WHERE {ours}"))
         numbers = [row[0] for row in found]
     database.close()
     return numbers
@@ -269,8 +269,8 @@ def ready(url: str) -> bytes:
 def kept(url: str) -> int:
     """How many tickets the database has that are not over."""
     database = Database(url)
-    with database.begin() as session:
-        live = len(read_journal(session).live)
+    with database.begin() as connection:
+        live = len(read_journal(connection).live)
     database.close()
     return live
 
@@ -322,12 +322,12 @@ def test_a_leaders_long_reading_is_not_taken_for_a_stopped_process(url: str) -> 
     """PostgreSQL ends transactions of a cluster that stand still; reading may take long."""
     database = Database(url, clustered=True)
     try:
-        with database.begin() as session:
-            database.take_time(session)
+        with database.begin() as connection:
+            database.take_time(connection)
             time.sleep(4.0)
-            assert session.scalar(text("SELECT 1")) == 1
-        with database.begin() as session:
-            limit = session.scalar(text("SHOW idle_in_transaction_session_timeout"))
+            assert connection.scalar(text("SELECT 1")) == 1
+        with database.begin() as connection:
+            limit = connection.scalar(text("SHOW idle_in_transaction_session_timeout"))
             assert limit == "3s"
     finally:
         database.close()

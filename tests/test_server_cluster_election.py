@@ -6,13 +6,12 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from sqlalchemy import create_engine
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, create_engine, insert
 
 from server.cluster.election import MISSED, Candidacy, Standing, answered, is_sure, passed
 from server.store.cluster import (
+    LEASE,
     Fenced,
-    LeaseRow,
     Secret,
     campaign,
     check_epoch,
@@ -25,20 +24,20 @@ from server.store.cluster import (
     renew,
     write_secrets,
 )
-from server.store.models import Base
+from server.store.models import METADATA
 
 LEASE_S = 2.0
 MACHINES = ("a", "b", "c")
 machines = st.sampled_from(MACHINES)
 
 
-def open_table() -> Session:
+def open_table() -> Connection:
     engine = create_engine("sqlite://")
-    Base.metadata.create_all(engine)
-    session = Session(engine)
-    session.add(LeaseRow(id=1, epoch=0, holder="", place="", expires_s=0.0))
-    session.commit()
-    return session
+    METADATA.create_all(engine)
+    connection = engine.connect()
+    connection.execute(insert(LEASE).values(id=1, epoch=0, holder="", place="", expires_s=0.0))
+    connection.commit()
+    return connection
 
 
 class Cluster(RuleBasedStateMachine):
@@ -56,7 +55,7 @@ class Cluster(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.table.close()
-        self.table.get_bind().dispose()  # type: ignore[union-attr]
+        self.table.engine.dispose()
 
     def company(self, name: str) -> int:
         """Machines that have heard of no later leader than this one stay with it."""

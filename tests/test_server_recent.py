@@ -43,10 +43,10 @@ def test_memory_and_database_draw_the_same(
     database: Database, moments: dict[int, dict[str, float]], start: int, points: int
 ) -> None:
     # With fewer points the database answers from its minutes.
-    with database.session() as session:
-        history.write_samples(session, samples_of(moments))
-        by_store = history.read_binned(session, NAMES, float(start), start + 3600.0, points)
-        session.rollback()
+    with database.engine.connect() as connection:
+        history.write_samples(connection, samples_of(moments))
+        by_store = history.read_binned(connection, NAMES, float(start), start + 3600.0, points)
+        connection.rollback()
     recent = Recent(1e9, 1000)
     for at in sorted(moments):
         recent.add(float(at), moments[at])

@@ -19,9 +19,8 @@ from alembic import command
 from alembic.config import Config
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event, inspect, select, text
+from sqlalchemy import Connection, event, inspect, select, text
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import Session
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
@@ -31,7 +30,7 @@ from server.store import history
 from server.store import queries as ledger
 from server.store.database import FITS, MIGRATIONS, Database, StoreUnavailable, sqlite_url
 from server.store.journal import forget_tickets, read_journal, reserve_numbers, write_tickets
-from server.store.models import Base, SampleRow
+from server.store.models import HISTORY, METADATA
 from server.store.records import (
     ArrivalRecord,
     EventRecord,
@@ -123,8 +122,8 @@ def store(database: Database, clock: Clock, threads: Threads) -> Store:
 
 
 def live(database: Database) -> list[int]:
-    with database.session() as session:
-        return [row.number for row in read_journal(session).live]
+    with database.engine.connect() as connection:
+        return [row.number for row in read_journal(connection).live]
 
 
 def shape(file: Path) -> dict[str, Any]:
@@ -147,7 +146,7 @@ def test_migrations_make_the_tables_that_a_new_database_gets(tmp_path: Path) -> 
     assert made._make_tables()
     migrated._upgrade()
     assert shape(tmp_path / "made") == shape(tmp_path / "migrated")
-    assert set(Base.metadata.tables) < set(shape(tmp_path / "made"))
+    assert set(METADATA.tables) < set(shape(tmp_path / "made"))
     with made.begin() as one, migrated.begin() as other:
         version = text("SELECT version_num FROM alembic_version")
         assert one.scalars(version).all() == other.scalars(version).all()
@@ -186,8 +185,8 @@ def test_programs_that_are_said_to_fit_find_all_their_columns_and_need_no_others
 
 
 def test_migrating_twice_changes_nothing(database: Database) -> None:
-    with database.session.begin() as session:
-        write_tickets(session, [ticket(1)])
+    with database.engine.begin() as connection:
+        write_tickets(connection, [ticket(1)])
     database.migrate()
     assert live(database) == [1]
 
@@ -202,11 +201,11 @@ def test_the_journal_gives_back_every_live_ticket_and_remembers_finished_ones(
 ) -> None:
     rows = [ticket(3), ticket(1, TicketState.STARTED), ticket(2, TicketState.READY)]
     finished = [ticket(4, TicketState.DONE), ticket(5, TicketState.EXPIRED)]
-    with database.session.begin() as session:
-        write_tickets(session, rows + finished)
-        reserve_numbers(session, 1000)
-    with database.session() as session:
-        found = read_journal(session)
+    with database.engine.begin() as connection:
+        write_tickets(connection, rows + finished)
+        reserve_numbers(connection, 1000)
+    with database.engine.connect() as connection:
+        found = read_journal(connection)
     assert found.live == tuple(sorted(rows, key=lambda row: row.number))
     assert sorted(found.over) == [4, 5]
     assert found.next_number == 1000
@@ -230,9 +229,9 @@ def test_any_batches_come_back_as_the_last_row_of_each_ticket(database: Database
     @given(st.lists(st.lists(A_ROW, max_size=5), max_size=4), st.integers(1, 9))
     def holds(batches: list[list[TicketRow]], reserved: int) -> None:
         expected: dict[int, TicketRow] = {}
-        with database.session() as session:
+        with database.engine.connect() as connection:
             for batch in batches:
-                write_tickets(session, batch)
+                write_tickets(connection, batch)
                 for number, row in {row.number: row for row in batch}.items():
                     first = expected.get(number, row)
                     expected[number] = row._replace(
@@ -241,9 +240,9 @@ def test_any_batches_come_back_as_the_last_row_of_each_ticket(database: Database
                         size_bytes=first.size_bytes,
                         issued_s=first.issued_s,
                     )
-            reserve_numbers(session, reserved)
-            found = read_journal(session)
-            session.rollback()
+            reserve_numbers(connection, reserved)
+            found = read_journal(connection)
+            connection.rollback()
         over = {number for number, row in expected.items() if is_over(row)}
         assert set(found.over) == over
         assert found.live == tuple(expected[n] for n in sorted(expected.keys() - over))
@@ -262,30 +261,30 @@ def is_over(row: TicketRow) -> bool:
 
 
 def test_numbers_are_never_reused_even_without_a_counter(database: Database) -> None:
-    with database.session.begin() as session:
-        write_tickets(session, [ticket(77)])
-    with database.session() as session:
-        assert read_journal(session).next_number == 78
+    with database.engine.begin() as connection:
+        write_tickets(connection, [ticket(77)])
+    with database.engine.connect() as connection:
+        assert read_journal(connection).next_number == 78
 
 
 def test_many_rows_fit_in_one_batch_and_the_last_row_of_a_ticket_counts(
     database: Database,
 ) -> None:
     rows = [ticket(number) for number in range(1, 3000)]
-    with database.session.begin() as session:
-        write_tickets(session, [*rows, ticket(7, TicketState.DONE)])
+    with database.engine.begin() as connection:
+        write_tickets(connection, [*rows, ticket(7, TicketState.DONE)])
     assert len(live(database)) == 2998
 
 
 def test_finished_tickets_are_forgotten_once_their_tokens_have_expired(
     database: Database,
 ) -> None:
-    with database.session.begin() as session:
+    with database.engine.begin() as connection:
         write_tickets(
-            session, [ticket(1), ticket(2, TicketState.DONE), ticket(900, TicketState.DONE)]
+            connection, [ticket(1), ticket(2, TicketState.DONE), ticket(900, TicketState.DONE)]
         )
-        forget_tickets(session, before_s=1500.0)
-        assert read_journal(session).over == (900,)
+        forget_tickets(connection, before_s=1500.0)
+        assert read_journal(connection).over == (900,)
     assert live(database) == [1]
 
 
@@ -293,8 +292,8 @@ def of_an_old_version(path: Path, revision: str = "0001") -> None:
     """A database as the first version, or a later one, left it, with a ticket."""
     database = Database(sqlite_url(path))
     database.migrate()
-    with database.session.begin() as session:
-        write_tickets(session, [ticket(7)])
+    with database.engine.begin() as connection:
+        write_tickets(connection, [ticket(7)])
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     with database.engine.begin() as connection:
@@ -332,8 +331,8 @@ def test_a_server_killed_while_it_makes_or_changes_its_database_starts_again(
         database.close()
         again = Database(sqlite_url(tmp_path / f"{last}.db"))
         again.migrate()
-        with again.session.begin() as session:
-            write_tickets(session, [ticket(1)])
+        with again.engine.begin() as connection:
+            write_tickets(connection, [ticket(1)])
         assert live(again) == ([1, 7] if how == "changes" else [1])
         again.close()
     assert statements > 30
@@ -341,12 +340,12 @@ def test_a_server_killed_while_it_makes_or_changes_its_database_starts_again(
 
 def test_a_ticket_of_which_nothing_is_wanted_any_more_is_used(database: Database) -> None:
     ending = ticket(1, TicketState.STARTED)._replace(remaining_bytes=0)
-    with database.session.begin() as session:
-        write_tickets(session, [ending, ticket(2, TicketState.STARTED)])
-        found = read_journal(session)
+    with database.engine.begin() as connection:
+        write_tickets(connection, [ending, ticket(2, TicketState.STARTED)])
+        found = read_journal(connection)
         assert ([row.number for row in found.live], found.over) == ([2], (1,))
-        forget_tickets(session, before_s=ending.changed_s + 1)
-        assert read_journal(session).over == ()
+        forget_tickets(connection, before_s=ending.changed_s + 1)
+        assert read_journal(connection).over == ()
 
 
 def test_what_comes_after_a_pause_is_written_at_once_and_the_next_a_batch_later(
@@ -475,8 +474,8 @@ def test_a_dead_database_degrades_and_recovers_without_losing_a_ticket(
     threads.run()
     assert store.state.ok
     assert store.state.pending == 0
-    with database.session() as session:
-        assert [row.state for row in read_journal(session).live] == ["ready", "waiting"]
+    with database.engine.connect() as connection:
+        assert [row.state for row in read_journal(connection).live] == ["ready", "waiting"]
 
 
 def test_close_ends_although_the_database_never_answers(
@@ -538,7 +537,7 @@ def test_a_database_file_that_is_lost_is_noticed_and_written_anew(
         lambda work: succeed(work()),
         clock.seconds,
     )
-    store.open(lambda: [lambda session: write_tickets(session, known)])
+    store.open(lambda: [lambda connection: write_tickets(connection, known)])
     store.keep_tickets(known)
     clock.advance(LOOK_S)
     threads.run()
@@ -580,7 +579,7 @@ def test_a_state_folder_that_is_gone_is_said_and_made_again_where_that_is_allowe
 ) -> None:
     known = [ticket(1), ticket(2)]
     store = Store(database, clock, threads, lambda work: succeed(work()), clock.seconds)
-    store.open(lambda: [lambda session: write_tickets(session, known)])
+    store.open(lambda: [lambda connection: write_tickets(connection, known)])
     shutil.rmtree(tmp_path)
     # A confined server may not make it.
     with capturedLogs() as logged, monkeypatch.context() as confined:
@@ -622,8 +621,8 @@ def test_tables_are_made_and_opened_without_alembic(tmp_path: Path) -> None:
 
 
 def test_a_database_of_a_newer_version_is_refused_in_one_sentence(database: Database) -> None:
-    with database.begin() as session:
-        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with database.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(StoreUnavailable, match="newer version of Tidegate"):
         database.migrate()
 
@@ -631,7 +630,7 @@ def test_a_database_of_a_newer_version_is_refused_in_one_sentence(database: Data
 def test_a_note_that_cannot_be_written_does_not_keep_tickets_out(
     store: Store, clock: Clock, threads: Threads, database: Database
 ) -> None:
-    def poison(session: Session) -> None:
+    def poison(connection: Connection) -> None:
         raise OperationalError("INSERT", {}, Exception("no such thing"))
 
     store.note(poison)
@@ -650,7 +649,7 @@ def test_many_notes_do_not_keep_an_answer_waiting(
     """The arrivals of five seconds were one write, in the batch that answers waited for."""
     written: list[int] = []
     for n in range(50):
-        store.note(lambda session, n=n: written.append(n))  # type: ignore[misc]
+        store.note(lambda connection, n=n: written.append(n))  # type: ignore[misc]
     store.keep_tickets([ticket(1)])
     safe: list[int] = []
     store.after_commit(lambda: safe.append(len(written)))
@@ -671,11 +670,11 @@ def test_what_must_be_stored_is_said_to_be_when_it_is_and_not_before(
 
     ask()
     assert told.pop()[1], "nothing was given"
-    store.must(lambda session: write_tickets(session, [ticket(1)]))
+    store.must(lambda connection: write_tickets(connection, [ticket(1)]))
     ask()
     clock.advance(BATCH_S)
     # Its batch is under way, and another one waits for it.
-    store.must(lambda session: write_tickets(session, [ticket(2)]))
+    store.must(lambda connection: write_tickets(connection, [ticket(2)]))
     ask()
     assert not told
     for _ in range(3):
@@ -686,7 +685,7 @@ def test_what_must_be_stored_is_said_to_be_when_it_is_and_not_before(
     told.clear()
     threads.broken = OperationalError("INSERT", {}, Exception("disk full"))
     began_s = clock.seconds()
-    store.must(lambda session: write_tickets(session, [ticket(3)]))
+    store.must(lambda connection: write_tickets(connection, [ticket(3)]))
     ask()
     for _ in range(40):
         clock.advance(0.1)
@@ -733,82 +732,82 @@ def test_close_tries_an_ill_database_twice(store: Store, threads: Threads) -> No
 
 def test_reads_answer_with_what_the_query_found(store: Store) -> None:
     found: list[int] = []
-    store.read(lambda session: len(read_journal(session).live)).addCallback(found.append)
+    store.read(lambda connection: len(read_journal(connection).live)).addCallback(found.append)
     assert found == [0]
 
 
 def test_history_thins_to_minutes_and_hours(database: Database) -> None:
     start = 7200.0 * 100
-    with database.session.begin() as session:
+    with database.engine.begin() as connection:
         for step in range(0, 7200, 10):
             now = start + step
-            history.write_samples(session, [SampleRecord(now, "waiting", step % 60, step % 60)])
+            history.write_samples(connection, [SampleRecord(now, "waiting", step % 60, step % 60)])
             if step % 600 == 0:
-                history.thin(session, now)
-        history.thin(session, start + 7200)
-        raw = session.scalars(select(SampleRow).where(SampleRow.resolution_s == 0)).all()
-        assert min(sample.at_s for sample in raw) >= start + 3600
+                history.thin(connection, now)
+        history.thin(connection, start + 7200)
+        raw = connection.scalars(select(HISTORY.c.at_s).where(HISTORY.c.resolution_s == 0)).all()
+        assert min(raw) >= start + 3600
         since = start - 86400
         minutes = history.read_samples(
-            session, ["waiting"], history.MINUTE, since, start + 7200, 1000
+            connection, ["waiting"], history.MINUTE, since, start + 7200, 1000
         )
         assert [sample.at_s for sample in minutes] == [start + 60 * n for n in range(119, -1, -1)]
         assert {(sample.mean, sample.peak) for sample in minutes} == {(25.0, 50.0)}
-        hours = history.read_samples(session, ["waiting"], history.HOUR, 0, 30 * 86400, 1000)
+        hours = history.read_samples(connection, ["waiting"], history.HOUR, 0, 30 * 86400, 1000)
         assert [sample.mean for sample in hours] == [25.0, 25.0]
-        history.thin(session, start + 400 * 86400)
-        assert session.scalars(select(SampleRow)).all() == []
+        history.thin(connection, start + 400 * 86400)
+        assert connection.scalars(select(HISTORY)).all() == []
 
 
 def test_records_come_back_as_they_were_written(database: Database) -> None:
-    with database.session.begin() as session:
-        ledger.write_digest(session, "8:1:2", {"sha256": "00"}, 1.0)
-        ledger.write_digest(session, "8:1:2", {"sha256": "ff"}, 2.0)
-        assert ledger.read_digest(session, "8:1:2") == {"sha256": "ff"}
-        ledger.forget_digests(session, 3.0)
-        assert ledger.read_digest(session, "8:1:2") is None
+    with database.engine.begin() as connection:
+        ledger.write_digest(connection, "8:1:2", {"sha256": "00"}, 1.0)
+        ledger.write_digest(connection, "8:1:2", {"sha256": "ff"}, 2.0)
+        assert ledger.read_digest(connection, "8:1:2") == {"sha256": "ff"}
+        ledger.forget_digests(connection, 3.0)
+        assert ledger.read_digest(connection, "8:1:2") is None
 
-        first = ledger.add_revision(session, RevisionRecord(1.0, "ann", "fcfs", {"slots": 3}))
-        second = ledger.add_revision(session, RevisionRecord(2.0, "bob", "ticket", {}, "rush"))
-        assert ledger.read_revisions(session, 10) == [second, first]
-        assert ledger.read_revisions(session, 10, before_id=second.number) == [first]
-        assert ledger.read_revision(session, first.number) == first
+        first = ledger.add_revision(connection, RevisionRecord(1.0, "ann", "fcfs", {"slots": 3}))
+        second = ledger.add_revision(connection, RevisionRecord(2.0, "bob", "ticket", {}, "rush"))
+        assert ledger.read_revisions(connection, 10) == [second, first]
+        assert ledger.read_revisions(connection, 10, before_id=second.number) == [first]
+        assert ledger.read_revision(connection, first.number) == first
 
         ledger.write_events(
-            session,
+            connection,
             [EventRecord(1.0, "login", "ann logged in"), EventRecord(2.0, "store", "100% full")],
         )
-        assert [event.text for event in ledger.read_events(session, 9, text="100%")] == [
+        assert [event.text for event in ledger.read_events(connection, 9, text="100%")] == [
             "100% full"
         ]
-        assert [event.kind for event in ledger.read_events(session, 9)] == ["store", "login"]
-        assert ledger.read_events(session, 9, kind="login")[0].level == "info"
+        assert [event.kind for event in ledger.read_events(connection, 9)] == ["store", "login"]
+        assert ledger.read_events(connection, 9, kind="login")[0].level == "info"
 
-        add_usage(session, [UsageRecord("/a", 1, 0, 5.0), UsageRecord("/b", 2, 900, 5.0)])
-        add_usage(session, [UsageRecord("/a", 0, 4_000_000_000_000, 50.0)])
-        add_usage(session, [])
-        assert read_usage(session) == {"/a": (1, 4_000_000_000_000), "/b": (2, 900)}
-        assert read_hours(session, 0.0, 9_999.0, "", 9) == [
+        add_usage(connection, [UsageRecord("/a", 1, 0, 5.0), UsageRecord("/b", 2, 900, 5.0)])
+        add_usage(connection, [UsageRecord("/a", 0, 4_000_000_000_000, 50.0)])
+        add_usage(connection, [])
+        assert read_usage(connection) == {"/a": (1, 4_000_000_000_000), "/b": (2, 900)}
+        assert read_hours(connection, 0.0, 9_999.0, "", 9) == [
             (0, "/a", 1, 4_000_000_000_000),
             (0, "/b", 2, 900),
         ]
-        assert [row[1] for row in read_hours(session, 0.0, 9_999.0, "/b", 9)] == ["/b"]
-        forget_usage(session, 10.0, 3_600.0)
-        assert read_hours(session, 0.0, 9_999.0, "", 9) == []
-        assert list(read_usage(session)) == ["/a"]
+        assert [row[1] for row in read_hours(connection, 0.0, 9_999.0, "/b", 9)] == ["/b"]
+        forget_usage(connection, 10.0, 3_600.0)
+        assert read_hours(connection, 0.0, 9_999.0, "", 9) == []
+        assert list(read_usage(connection)) == ["/a"]
 
         arrival = ArrivalRecord(5.0, "192.0.2.1#0", "/a", 9)
-        ledger.write_arrivals(session, [arrival])
-        assert ledger.read_arrivals(session, 0.0, 9) == [arrival]
-        ledger.forget_events(session, 10.0)
-        assert ledger.read_arrivals(session, 0.0, 9) == []
+        ledger.write_arrivals(connection, [arrival])
+        assert ledger.read_arrivals(connection, 0.0, 9) == [arrival]
+        ledger.forget_events(connection, 10.0)
+        assert ledger.read_arrivals(connection, 0.0, 9) == []
 
         issued = PassRecord("s1", "gold", 4.0, "/*", 1.0, 1.0, 9.0, 3)
-        ledger.write_passes(session, [issued])
-        ledger.count_pass_use(session, replace(issued, uses=2))
+        ledger.write_passes(connection, [issued])
+        ledger.count_pass_use(connection, replace(issued, uses=2))
         foreign = replace(issued, serial="s2", issued_s=0.0, uses=1)
-        ledger.count_pass_use(session, foreign)
-        assert ledger.read_passes(session) == [replace(issued, uses=2), foreign]
-        assert ledger.revoke_pass(session, "s1")
-        assert not ledger.revoke_pass(session, "nobody")
-        assert ledger.read_passes(session)[0].revoked
+        ledger.count_pass_use(connection, foreign)
+        assert ledger.read_passes(connection) == [replace(issued, uses=2), foreign]
+        assert ledger.revoke_pass(connection, "s1")
+        assert not ledger.revoke_pass(connection, "nobody")
+        assert ledger.read_passes(connection)[0].revoked

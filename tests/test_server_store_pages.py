@@ -11,7 +11,7 @@ from sqlalchemy import insert
 from policies.contract import TicketState
 from server.store import history, journal
 from server.store.database import Database, sqlite_url
-from server.store.models import SampleRow, TicketRecord
+from server.store.models import HISTORY, TICKETS
 
 DAY = 86_400.0
 NOW = 100 * DAY + 1234.0
@@ -33,8 +33,8 @@ def recorded(database: Database) -> Database:
         for step, first in ((3600, NOW - 30 * DAY), (60, NOW - 7 * DAY), (0, NOW - 3600))
         for at in _steps(first, step or 5)
     ]
-    with database.session.begin() as session:
-        session.execute(insert(SampleRow), rows)
+    with database.engine.begin() as connection:
+        connection.execute(insert(HISTORY), rows)
     return database
 
 
@@ -47,8 +47,8 @@ def _steps(first: float, step: int) -> list[float]:
 def test_a_chart_has_no_gap_and_no_false_value_at_any_span(
     recorded: Database, span_s: float
 ) -> None:
-    with recorded.session.begin() as session:
-        axis, found = history.read_binned(session, ["waiting", "held"], NOW - span_s, NOW, 240)
+    with recorded.engine.begin() as connection:
+        axis, found = history.read_binned(connection, ["waiting", "held"], NOW - span_s, NOW, 240)
     assert len(axis) <= 241
     assert NOW - span_s < axis[0] < axis[-1] < NOW
     assert set(found["waiting"][1:-1]) == {7.0}
@@ -57,8 +57,8 @@ def test_a_chart_has_no_gap_and_no_false_value_at_any_span(
 
 
 def test_a_chart_of_a_week_reads_hours_and_only_the_rest_finer(recorded: Database) -> None:
-    with recorded.session.begin() as session:
-        axis, _ = history.read_binned(session, ["waiting"], NOW - 7 * DAY, NOW, 240)
+    with recorded.engine.begin() as connection:
+        axis, _ = history.read_binned(connection, ["waiting"], NOW - 7 * DAY, NOW, 240)
     assert len(axis) == 168
 
 
@@ -77,8 +77,8 @@ def queue(database: Database) -> Database:
         }
         for n in range(1, 301)
     ]
-    with database.session.begin() as session:
-        session.execute(insert(TicketRecord), rows)
+    with database.engine.begin() as connection:
+        connection.execute(insert(TICKETS), rows)
     return database
 
 
@@ -87,12 +87,12 @@ STATES = (TicketState.READY, TicketState.WAITING)
 
 @pytest.mark.parametrize("text", ["", "192.0.2.3", "_%.iso", "77", "nobody"])
 def test_pages_of_a_search_join_to_the_whole(queue: Database, text: str) -> None:
-    with queue.session.begin() as session:
-        whole, total = journal.search_tickets(session, text, STATES, 0, 1000)
+    with queue.engine.begin() as connection:
+        whole, total = journal.search_tickets(connection, text, STATES, 0, 1000)
         assert total == len(whole) == len(set(whole))
         for limit in (1, 7, 50):
             pages = [
-                journal.search_tickets(session, text, STATES, offset, limit)
+                journal.search_tickets(connection, text, STATES, offset, limit)
                 for offset in range(0, total + 2 * limit, limit)
             ]
             assert [number for numbers, _ in pages for number in numbers] == whole
@@ -100,19 +100,19 @@ def test_pages_of_a_search_join_to_the_whole(queue: Database, text: str) -> None
 
 
 def test_ready_tickets_come_first_and_signs_are_no_wildcards(queue: Database) -> None:
-    with queue.session.begin() as session:
-        numbers, total = journal.search_tickets(session, "", STATES, 0, 1000)
+    with queue.engine.begin() as connection:
+        numbers, total = journal.search_tickets(connection, "", STATES, 0, 1000)
         assert numbers == [*range(10, 301, 10), *range(1, 301, 2)]
-        assert journal.search_tickets(session, "%.iso", STATES, 0, 5)[1] == total
-        assert journal.search_tickets(session, "192%", STATES, 0, 5) == ([], 0)
-        assert journal.search_tickets(session, "77", STATES, 0, 5) == ([77], 1)
+        assert journal.search_tickets(connection, "%.iso", STATES, 0, 5)[1] == total
+        assert journal.search_tickets(connection, "192%", STATES, 0, 5) == ([], 0)
+        assert journal.search_tickets(connection, "77", STATES, 0, 5) == ([77], 1)
 
 
 def test_a_long_list_is_counted_only_so_far(
     queue: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "COUNTED_MOST", 20)
-    with queue.session.begin() as session:
-        numbers, total = journal.search_tickets(session, "192", (TicketState.WAITING,), 0, 10)
+    with queue.engine.begin() as connection:
+        numbers, total = journal.search_tickets(connection, "192", (TicketState.WAITING,), 0, 10)
     assert len(numbers) == 10
     assert total == 21

@@ -142,7 +142,7 @@ async def issue_passes(ask: HandlerCall, body: PassesIn) -> PassesOut:
         for _ in range(body.count)
     ]
     records = [record for _, record in made]
-    ask.server.store.must(lambda session: queries.write_passes(session, records))
+    ask.server.store.must(lambda connection: queries.write_passes(connection, records))
     noun = "pass" if len(made) == 1 else "passes"
     ask.log("passes", f"issued {len(made)} {noun} of class {body.kind} for {body.path}")
     shown = [

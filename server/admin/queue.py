@@ -260,7 +260,7 @@ async def list_tickets(ask: HandlerCall, query: TicketQuery) -> TicketsOut:
     states = (query.state,) if query.state else ("ready", "waiting")
     numbers, total = await ask_store(
         ask.server.store,
-        lambda session: search_tickets(session, query.q, states, skip, query.limit),
+        lambda connection: search_tickets(connection, query.q, states, skip, query.limit),
     )
     found = (policy.ticket(number) for number in numbers)
     rows = [ticket_out(ask, row) for row in found if row and row.state in _LIVE]

@@ -536,12 +536,12 @@ class Service:
     def _remember_nodes(self, nodes: Nodes) -> None:
         """A later leader must know for whom to wait."""
         nodes.came = lambda node: self.store.must(
-            lambda session: keep_node(session, node.name, node.machine, self.now())
+            lambda connection: keep_node(connection, node.name, node.machine, self.now())
         )
-        nodes.left = lambda name: self.store.must(lambda session: drop_node(session, name))
+        nodes.left = lambda name: self.store.must(lambda connection: drop_node(connection, name))
 
     def _keep_pass(self, record: PassRecord) -> None:
-        self.store.must(lambda session: count_pass_use(session, record))
+        self.store.must(lambda connection: count_pass_use(connection, record))
 
     def _promise_numbers(self, below: int) -> None:
         # The first promise is made while the objects are built, before the store's threads run.
@@ -549,7 +549,7 @@ class Service:
             keep_mark(self.config.state, below)
         except OSError as fault:
             self.log.error("The ticket numbers' mark cannot be kept: {fault}", fault=fault)
-        self.store.must(lambda session: reserve_numbers(session, below))
+        self.store.must(lambda connection: reserve_numbers(connection, below))
 
     def _all_that_must_last(self) -> list[Work[None]]:
         """What a database that was lost must be told again; accounts are not known here."""
@@ -558,8 +558,8 @@ class Service:
         passes = self._passes.records()
         below = gate.parts.numbers.promised
         return [
-            lambda session: write_tickets(session, rows),
-            lambda session: reserve_numbers(session, below),
-            lambda session: keep_revision(session, revision),
-            *((lambda session, one=one: count_pass_use(session, one)) for one in passes),
+            lambda connection: write_tickets(connection, rows),
+            lambda connection: reserve_numbers(connection, below),
+            lambda connection: keep_revision(connection, revision),
+            *((lambda connection, one=one: count_pass_use(connection, one)) for one in passes),
         ]

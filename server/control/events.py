@@ -54,7 +54,7 @@ class EventLog:
     def add(self, kind: str, text: str, level: str = "info", **data: Any) -> None:
         """Add a line; `who` among the data names the person."""
         record = EventRecord(self._now(), kind, text, level, data)
-        self._store.note(lambda session: write_events(session, [record]))
+        self._store.note(lambda connection: write_events(connection, [record]))
 
     async def read(
         self, before: int | None, limit: int, kind: str = "", search: str = ""

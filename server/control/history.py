@@ -172,7 +172,7 @@ class History:
             self.recent.complete(())
 
         self._store.read(
-            lambda session: read_samples(session, RECORDED, RAW, since_s, until_s, most)
+            lambda connection: read_samples(connection, RECORDED, RAW, since_s, until_s, most)
         ).addCallbacks(self.recent.complete, ill)
 
     def stop(self) -> None:
@@ -201,7 +201,7 @@ class History:
         if not self.recent.reaches(since_s, until_s):
             try:
                 axis, found = await self._store.read(
-                    lambda session: read_binned(session, RECORDED, since_s, until_s, points)
+                    lambda connection: read_binned(connection, RECORDED, since_s, until_s, points)
                 )
             except Exception as fault:  # noqa: BLE001 - whatever a database raises
                 log.warn("The history cannot be read: {fault}", fault=str(fault))
@@ -236,14 +236,14 @@ class History:
     def _write_usage(self, now: float) -> None:
         usage = self._popularity.take(now)
         if usage:
-            self._store.note(lambda session: add_usage(session, usage))
+            self._store.note(lambda connection: add_usage(connection, usage))
 
     def _sample(self) -> None:
         now = self._now()
         values = self._sampler.look(now)
         self.recent.add(now, values)
         samples = [SampleRecord(now, series, value, value) for series, value in values.items()]
-        self._store.note(lambda session: write_samples(session, samples))
+        self._store.note(lambda connection: write_samples(connection, samples))
         arrivals = self._arrivals.take()
         for at in range(0, len(arrivals), _ARRIVALS_AT_ONCE):
             some = arrivals[at : at + _ARRIVALS_AT_ONCE]
@@ -251,15 +251,17 @@ class History:
         self._taken += 1
         if self._taken % _THIN_EVERY == 0:
             self._write_usage(now)
-            self._store.note(lambda session: thin(session, now))
+            self._store.note(lambda connection: thin(connection, now))
         if self._taken % (_THIN_EVERY * 60) == 1:
             self._forget(now)
 
     def _forget(self, now: float) -> None:
         kept_s = self._kept_s
-        self._store.note(lambda session: forget_tickets(session, now - 2 * kept_s))
-        self._store.note(lambda session: forget_events(session, now - _ARRIVALS_KEPT_S))
-        self._store.note(lambda session: forget_digests(session, now - _DIGESTS_KEPT_S))
+        self._store.note(lambda connection: forget_tickets(connection, now - 2 * kept_s))
+        self._store.note(lambda connection: forget_events(connection, now - _ARRIVALS_KEPT_S))
+        self._store.note(lambda connection: forget_digests(connection, now - _DIGESTS_KEPT_S))
         self._store.note(
-            lambda session: forget_usage(session, now - _USAGE_KEPT_S, now - _USAGE_HOURS_KEPT_S)
+            lambda connection: forget_usage(
+                connection, now - _USAGE_KEPT_S, now - _USAGE_HOURS_KEPT_S
+            )
         )

@@ -85,12 +85,12 @@ class Revisions:
         self._events.add(
             "apply", f"revision {record.number}: {words or 'no change'}. {note}".strip(), who=who
         )
-        self._store.must(lambda session: keep_revision(session, record))
+        self._store.must(lambda connection: keep_revision(connection, record))
         return record
 
     async def listed(self, before: int | None, limit: int) -> list[RevisionRecord]:
         """Revisions older than `before`, newest first. Raises StoreSilent."""
-        rows = await ask(self._store, lambda session: read_revisions(session, limit, before))
+        rows = await ask(self._store, lambda connection: read_revisions(connection, limit, before))
         current = self.current
         fresh = before is None or before > current.number
         if fresh and (not rows or rows[0].number < current.number):
@@ -103,7 +103,7 @@ class Revisions:
             return self.current
         if number >= _NUMBER_MOST:
             return None
-        return await ask(self._store, lambda session: read_revision(session, number))
+        return await ask(self._store, lambda connection: read_revision(connection, number))
 
     def overrides(self) -> list[DiffLine]:
         """Where what is in force differs from the configuration file; `before` is the file's."""

@@ -31,7 +31,7 @@ class StoredDigests:
             _log.warn("Kept digests cannot be read: {reason}", reason=failure.getErrorMessage())
 
         name = _name(rep.key)
-        found: Deferred[Any] = self._store.read(lambda session: read_digest(session, name))
+        found: Deferred[Any] = self._store.read(lambda connection: read_digest(connection, name))
         found.addCallback(_decode)
         found.addErrback(failed)
         return found
@@ -45,7 +45,7 @@ class StoredDigests:
             "pieces": b"".join(digests.pieces).hex(),
         }
         now = self._now()
-        self._store.note(lambda session: write_digest(session, _name(key), body, now))
+        self._store.note(lambda connection: write_digest(connection, _name(key), body, now))
 
 
 def _name(key: FileKey) -> str:

@@ -9,42 +9,41 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from sqlalchemy import delete, inspect, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Table, delete, select
 
 from server.store.database import Database
-from server.store.models import Base, DocumentRow, SessionRow, TokenRow, UserRow
+from server.store.models import DOCUMENTS, SESSIONS, TOKENS, USERS
 from server.store.rows import insert_of
 from server.store.store import Store
 
-_TABLES: dict[str, type[Base]] = {
-    "users": UserRow,
-    "tokens": TokenRow,
-    "sessions": SessionRow,
-    "state": DocumentRow,
+_TABLES: dict[str, Table] = {
+    "users": USERS,
+    "tokens": TOKENS,
+    "sessions": SESSIONS,
+    "state": DOCUMENTS,
 }
 
 
-def put(session: Session, table: str, values: dict[str, Any]) -> None:
+def put(connection: Connection, table: str, values: dict[str, Any]) -> None:
     """Insert a row, or overwrite the one with its key."""
-    session.execute(_overwriting(session.get_bind().dialect.name, table, tuple(values)), values)
+    connection.execute(_overwriting(connection.dialect.name, table, tuple(values)), values)
 
 
 @cache
 def _overwriting(dialect: str, table: str, names: tuple[str, ...]) -> Any:
     """The statement for rows of these columns: making it anew costs three times the writing."""
     model = _TABLES[table]
-    key = [column.name for column in inspect(model).primary_key]
+    key = list(model.primary_key)
     statement = insert_of(dialect)(model)
-    changed = {name: statement.excluded[name] for name in names if name not in key}
+    changed = {name: statement.excluded[name] for name in names if not model.c[name].primary_key}
     return statement.on_conflict_do_update(index_elements=key, set_=changed)
 
 
-def drop(session: Session, table: str, key: str) -> None:
+def drop(connection: Connection, table: str, key: str) -> None:
     """Remove a row, if it is there."""
     model = _TABLES[table]
-    column = inspect(model).primary_key[0]
-    session.execute(delete(model).where(column == key))
+    (column,) = model.primary_key
+    connection.execute(delete(model).where(column == key))
 
 
 class OperatorTables:
@@ -56,18 +55,14 @@ class OperatorTables:
 
     def read(self, table: str) -> list[dict[str, Any]]:
         """All rows of a table; blocks."""
-        model = _TABLES[table]
-        names = model.__table__.columns.keys()
-        with self._database.session.begin() as session:
-            return [
-                {name: getattr(row, name) for name in names}
-                for row in session.scalars(select(model))
-            ]
+        with self._database.engine.begin() as connection:
+            rows = connection.execute(select(_TABLES[table])).mappings()
+            return [dict(row) for row in rows]
 
     def put(self, table: str, values: dict[str, Any]) -> None:
         """Write a row with the next batch."""
-        self._store.must(lambda session: put(session, table, values))
+        self._store.must(lambda connection: put(connection, table, values))
 
     def drop(self, table: str, key: str) -> None:
         """Remove a row with the next batch."""
-        self._store.must(lambda session: drop(session, table, key))
+        self._store.must(lambda connection: drop(connection, table, key))

@@ -13,44 +13,56 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import BigInteger, Float, String, Text, delete, func, literal, or_, select, update
-from sqlalchemy.orm import Mapped, Session, mapped_column
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Double,
+    Float,
+    Integer,
+    String,
+    Table,
+    Text,
+    delete,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 
-from server.store.models import Base
+from server.store.models import METADATA
 from server.store.rows import insert_for
 
+#: The lease: a table with one row.
+LEASE = Table(
+    "cluster_lease",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("holder", String(128), nullable=False),
+    Column("place", String(255), nullable=False),
+    Column("expires_s", Double, nullable=False),
+)
 
-class LeaseRow(Base):
-    """The only row of its table."""
+#: Keys that all machines must have.
+SECRETS = Table(
+    "cluster_secrets",
+    METADATA,
+    Column("kind", String(16), primary_key=True),
+    Column("name", String(64), primary_key=True),
+    Column("secret", Text, nullable=False),
+    Column("made_s", Double, nullable=False),
+)
 
-    __tablename__ = "cluster_lease"
-
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    epoch: Mapped[int] = mapped_column(BigInteger)
-    holder: Mapped[str] = mapped_column(String(128))
-    place: Mapped[str] = mapped_column(String(255))
-    expires_s: Mapped[float]
-
-
-class SecretRow(Base):
-    """A key that all machines must have."""
-
-    __tablename__ = "cluster_secrets"
-
-    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    secret: Mapped[str] = mapped_column(Text)
-    made_s: Mapped[float]
-
-
-class NodeRow(Base):
-    """A node that was connected with the leader when it was written."""
-
-    __tablename__ = "cluster_nodes"
-
-    name: Mapped[str] = mapped_column(String(160), primary_key=True)
-    machine: Mapped[str] = mapped_column(String(128))
-    since_s: Mapped[float]
+#: Nodes that were connected with the leader when they were written.
+NODES = Table(
+    "cluster_nodes",
+    METADATA,
+    Column("name", String(160), primary_key=True),
+    Column("machine", String(128), nullable=False),
+    Column("since_s", Double, nullable=False),
+)
 
 
 class Fenced(Exception):
@@ -76,7 +88,7 @@ class Secret:
 
 
 def campaign(
-    session: Session,
+    connection: Connection,
     holder: str,
     place: str,
     lease_s: float,
@@ -89,53 +101,43 @@ def campaign(
     Returns the leader; the caller leads if it is `holder`. `now_s` stands for the database's clock.
     """
     now = _clock(now_s)
-    taken = session.execute(
-        update(LeaseRow)
-        .where(or_(LeaseRow.expires_s <= now + early_s, LeaseRow.holder == holder))
-        .values(epoch=LeaseRow.epoch + 1, holder=holder, place=place, expires_s=now + lease_s)
-        .returning(LeaseRow.epoch)
-        .execution_options(synchronize_session=False)
+    taken = connection.execute(
+        update(LEASE)
+        .where(or_(LEASE.c.expires_s <= now + early_s, LEASE.c.holder == holder))
+        .values(epoch=LEASE.c.epoch + 1, holder=holder, place=place, expires_s=now + lease_s)
+        .returning(LEASE.c.epoch)
     ).scalar()
     if taken is not None:
         return Seat(taken, holder, place)
-    return read_seat(session)
+    return read_seat(connection)
 
 
-def read_seat(session: Session) -> Seat:
+def read_seat(connection: Connection) -> Seat:
     """Who leads, or led last."""
-    row = session.execute(select(LeaseRow.epoch, LeaseRow.holder, LeaseRow.place)).one()
+    row = connection.execute(select(LEASE.c.epoch, LEASE.c.holder, LEASE.c.place)).one()
     return Seat(*row)
 
 
-def renew(session: Session, epoch: int, lease_s: float, now_s: float | None = None) -> Seat:
+def renew(connection: Connection, epoch: int, lease_s: float, now_s: float | None = None) -> Seat:
     """Keep the lease of this epoch, also after it ran out if nobody has taken it; who leads now."""
-    session.execute(
-        update(LeaseRow)
-        .where(LeaseRow.epoch == epoch)
-        .values(expires_s=_clock(now_s) + lease_s)
-        .execution_options(synchronize_session=False)
+    connection.execute(
+        update(LEASE).where(LEASE.c.epoch == epoch).values(expires_s=_clock(now_s) + lease_s)
     )
-    return read_seat(session)
+    return read_seat(connection)
 
 
-def release(session: Session, epoch: int) -> None:
+def release(connection: Connection, epoch: int) -> None:
     """Give the lease back, so that another machine takes it at once."""
-    session.execute(
-        update(LeaseRow)
-        .where(LeaseRow.epoch == epoch)
-        .values(expires_s=0.0, holder="")
-        .execution_options(synchronize_session=False)
-    )
+    connection.execute(update(LEASE).where(LEASE.c.epoch == epoch).values(expires_s=0.0, holder=""))
 
 
-#: Of the table, not of its class: every batch of the journal asks it, and by the ORM it takes as
-#: long as writing twenty rows.
-_EPOCH = select(LeaseRow.__table__.c.epoch).with_for_update(read=True)
+#: Made once, as every batch of the journal asks it.
+_EPOCH = select(LEASE.c.epoch).with_for_update(read=True)
 
 
-def check_epoch(session: Session, epoch: int) -> None:
+def check_epoch(connection: Connection, epoch: int) -> None:
     """Let this transaction write only if the epoch is still this one. Raises Fenced."""
-    found = session.connection().execute(_EPOCH).scalar()
+    found = connection.execute(_EPOCH).scalar()
     if found != epoch:
         raise Fenced(f"another machine leads (epoch {found} instead of {epoch})")
 
@@ -146,38 +148,40 @@ def _clock(now_s: float | None) -> Any:
     return func.extract("epoch", func.clock_timestamp()).cast(Float)
 
 
-def take_turns(session: Session) -> None:
+def take_turns(connection: Connection) -> None:
     """Go on only when no other machine is between this and its commit."""
-    session.execute(select(LeaseRow.id).with_for_update())
+    connection.execute(select(LEASE.c.id).with_for_update())
 
 
-def read_secrets(session: Session, kind: str) -> list[Secret]:
+def read_secrets(connection: Connection, kind: str) -> list[Secret]:
     """All shared keys of a kind, newest first."""
-    query = select(SecretRow).where(SecretRow.kind == kind).order_by(SecretRow.made_s.desc())
-    return [Secret(row.name, row.secret, row.made_s) for row in session.scalars(query)]
+    query = select(SECRETS.c.name, SECRETS.c.secret, SECRETS.c.made_s)
+    query = query.where(SECRETS.c.kind == kind).order_by(SECRETS.c.made_s.desc())
+    return [Secret(*row) for row in connection.execute(query)]
 
 
-def write_secrets(session: Session, kind: str, secrets: Iterable[Secret]) -> None:
+def write_secrets(connection: Connection, kind: str, secrets: Iterable[Secret]) -> None:
     """Make these the keys of a kind."""
-    session.execute(delete(SecretRow).where(SecretRow.kind == kind))
+    connection.execute(delete(SECRETS).where(SECRETS.c.kind == kind))
     for one in secrets:
         values = {"kind": kind, "name": one.name, "secret": one.text, "made_s": one.made_s}
-        statement = insert_for(session)(SecretRow).values(**values)
-        session.execute(statement)
+        statement = insert_for(connection)(SECRETS).values(**values)
+        connection.execute(statement)
 
 
-def read_nodes(session: Session) -> dict[str, str]:
+def read_nodes(connection: Connection) -> dict[str, str]:
     """The machine of each node that was there."""
-    return {row.name: row.machine for row in session.scalars(select(NodeRow))}
+    query = select(NODES.c.name, NODES.c.machine)
+    return {row.name: row.machine for row in connection.execute(query)}
 
 
-def keep_node(session: Session, name: str, machine: str, now: float) -> None:
+def keep_node(connection: Connection, name: str, machine: str, now: float) -> None:
     """A node has come."""
-    statement = insert_for(session)(NodeRow).values(name=name, machine=machine, since_s=now)
+    statement = insert_for(connection)(NODES).values(name=name, machine=machine, since_s=now)
     changed = {"machine": statement.excluded.machine, "since_s": statement.excluded.since_s}
-    session.execute(statement.on_conflict_do_update(index_elements=[NodeRow.name], set_=changed))
+    connection.execute(statement.on_conflict_do_update(index_elements=[NODES.c.name], set_=changed))
 
 
-def drop_node(session: Session, name: str) -> None:
+def drop_node(connection: Connection, name: str) -> None:
     """A node has left."""
-    session.execute(delete(NodeRow).where(NodeRow.name == name))
+    connection.execute(delete(NODES).where(NODES.c.name == name))

@@ -26,10 +26,9 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.orm import Session, sessionmaker
 
 from server.store.cluster import check_epoch
-from server.store.models import Base, Counter
+from server.store.models import COUNTERS, METADATA
 
 MIGRATIONS = Path(__file__).with_name("migrations")
 
@@ -130,7 +129,7 @@ def address_towards(url: str) -> str:
 
 
 class Database:
-    """One engine and its sessions; every method blocks.
+    """One engine; every method blocks.
 
     `clustered` says that other machines use it as well. Once this one leads, `epoch` is what
     `fence` checks.
@@ -164,7 +163,6 @@ class Database:
         event.listen(self.engine, "connect", self._connected)
         for gone in ("close", "close_detached"):
             event.listen(self.engine, gone, lambda found, *_: self._connections.discard(found))
-        self.session = sessionmaker(self.engine, class_=Session, expire_on_commit=False)
 
     @property
     def dialect(self) -> str:
@@ -172,27 +170,27 @@ class Database:
         return self.engine.dialect.name
 
     @contextlib.contextmanager
-    def begin(self) -> Iterator[Session]:
+    def begin(self) -> Iterator[Connection]:
         """One transaction, for callers who may block.
 
         Raises StoreUnavailable with what the database says, in a line.
         """
         try:
-            with self.session.begin() as session:
-                yield session
+            with self.engine.begin() as connection:
+                yield connection
         except SQLAlchemyError as error:
             raise StoreUnavailable(str(error).splitlines()[0]) from error
 
-    def fence(self, session: Session) -> None:
+    def fence(self, connection: Connection) -> None:
         """Let a transaction write only while no other machine leads. Raises Fenced."""
         if self.epoch is not None:
-            check_epoch(session, self.epoch)
+            check_epoch(connection, self.epoch)
 
-    def take_time(self, session: Session) -> None:
+    def take_time(self, connection: Connection) -> None:
         """Let a transaction last: one that reads much and locks nothing."""
         if self.dialect == "postgresql":
-            session.execute(text("SET LOCAL statement_timeout = 0"))
-            session.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+            connection.execute(text("SET LOCAL statement_timeout = 0"))
+            connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
 
     def migrate(self) -> None:
         """Bring the tables up to date; raises StoreUnavailable with the fault, in a line."""
@@ -220,7 +218,9 @@ class Database:
                 found = connection.scalars(text("SELECT version_num FROM alembic_version")).all()
                 if not found or max(found) <= _newest():
                     return False
-                fits = connection.scalar(select(Counter.value).where(Counter.name == _FITS_KEY))
+                fits = connection.scalar(
+                    select(COUNTERS.c.value).where(COUNTERS.c.name == _FITS_KEY)
+                )
         except SQLAlchemyError:
             return False
         return fits is not None and fits <= int(_newest())
@@ -237,7 +237,7 @@ class Database:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
                 if inspect(connection).get_table_names():
                     return False
-                Base.metadata.create_all(connection)
+                METADATA.create_all(connection)
                 connection.exec_driver_sql(_ALEMBIC_TABLE)
                 connection.execute(
                     text("INSERT INTO alembic_version VALUES (:it)"), {"it": _newest()}
@@ -264,8 +264,8 @@ class Database:
                     connection.exec_driver_sql("BEGIN IMMEDIATE")
                 config.attributes["connection"] = connection
                 command.upgrade(config, "head")
-                connection.execute(delete(Counter).where(Counter.name == _FITS_KEY))
-                connection.execute(insert(Counter).values(name=_FITS_KEY, value=FITS))
+                connection.execute(delete(COUNTERS).where(COUNTERS.c.name == _FITS_KEY))
+                connection.execute(insert(COUNTERS).values(name=_FITS_KEY, value=FITS))
         except CommandError as error:
             raise StoreUnavailable(
                 f"a newer version of Tidegate wrote it ({str(error).splitlines()[0]}); "

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-from sqlalchemy import Integer, cast, delete, func, insert, literal, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Integer, cast, delete, func, insert, literal, select
 
-from server.store.models import SampleRow
+from server.store.models import HISTORY
 from server.store.records import SampleRecord
 
 RAW, MINUTE, HOUR = 0, 60, 3600
@@ -20,52 +19,54 @@ RAW, MINUTE, HOUR = 0, 60, 3600
 KEPT_S = {RAW: 3600.0, MINUTE: 7 * 86400.0, HOUR: 365 * 86400.0}
 
 
-def write_samples(session: Session, samples: Iterable[SampleRecord]) -> None:
+def write_samples(connection: Connection, samples: Iterable[SampleRecord]) -> None:
     """Add raw samples."""
     rows = [{"resolution_s": RAW, **asdict(sample)} for sample in samples]
     if rows:
-        session.execute(insert(SampleRow), rows)
+        connection.execute(insert(HISTORY), rows)
 
 
-def thin(session: Session, now: float) -> None:
+def thin(connection: Connection, now: float) -> None:
     """Condense complete minutes and hours that are not condensed yet, and drop what is too old."""
-    _condense(session, RAW, MINUTE, now)
-    _condense(session, MINUTE, HOUR, now)
+    _condense(connection, RAW, MINUTE, now)
+    _condense(connection, MINUTE, HOUR, now)
     for resolution_s, kept_s in KEPT_S.items():
-        session.execute(
-            delete(SampleRow).where(
-                SampleRow.resolution_s == resolution_s, SampleRow.at_s < now - kept_s
+        connection.execute(
+            delete(HISTORY).where(
+                HISTORY.c.resolution_s == resolution_s, HISTORY.c.at_s < now - kept_s
             )
         )
 
 
-def _condense(session: Session, fine: int, coarse: int, now: float) -> None:
-    done = session.scalar(select(func.max(SampleRow.at_s)).where(SampleRow.resolution_s == coarse))
+def _condense(connection: Connection, fine: int, coarse: int, now: float) -> None:
+    done = connection.scalar(
+        select(func.max(HISTORY.c.at_s)).where(HISTORY.c.resolution_s == coarse)
+    )
     start = (done + coarse) if done is not None else 0.0
     end = now - now % coarse
     if end <= start:
         return
-    bucket = cast(func.floor(SampleRow.at_s / coarse), Integer) * coarse
-    if session.get_bind().dialect.name == "sqlite":
-        bucket = cast(SampleRow.at_s / coarse, Integer) * coarse
+    bucket = cast(func.floor(HISTORY.c.at_s / coarse), Integer) * coarse
+    if connection.dialect.name == "sqlite":
+        bucket = cast(HISTORY.c.at_s / coarse, Integer) * coarse
     rows = (
         select(
             literal(coarse).label("resolution_s"),
-            SampleRow.series,
+            HISTORY.c.series,
             bucket.label("at_s"),
-            func.avg(SampleRow.mean).label("mean"),
-            func.max(SampleRow.peak).label("peak"),
+            func.avg(HISTORY.c.mean).label("mean"),
+            func.max(HISTORY.c.peak).label("peak"),
         )
-        .where(SampleRow.resolution_s == fine, SampleRow.at_s >= start, SampleRow.at_s < end)
-        .group_by(SampleRow.series, bucket)
+        .where(HISTORY.c.resolution_s == fine, HISTORY.c.at_s >= start, HISTORY.c.at_s < end)
+        .group_by(HISTORY.c.series, bucket)
     )
-    session.execute(
-        insert(SampleRow).from_select(["resolution_s", "series", "at_s", "mean", "peak"], rows)
+    connection.execute(
+        insert(HISTORY).from_select(["resolution_s", "series", "at_s", "mean", "peak"], rows)
     )
 
 
 def read_samples(
-    session: Session,
+    connection: Connection,
     series: Sequence[str],
     resolution_s: int,
     since_s: float,
@@ -74,21 +75,21 @@ def read_samples(
 ) -> list[SampleRecord]:
     """The newest `most` samples of one resolution in [`since_s`, `until_s`), newest first."""
     query = (
-        select(SampleRow.at_s, SampleRow.series, SampleRow.mean, SampleRow.peak)
+        select(HISTORY.c.at_s, HISTORY.c.series, HISTORY.c.mean, HISTORY.c.peak)
         .where(
-            SampleRow.resolution_s == resolution_s,
-            SampleRow.series.in_(list(series)),
-            SampleRow.at_s >= since_s,
-            SampleRow.at_s < until_s,
+            HISTORY.c.resolution_s == resolution_s,
+            HISTORY.c.series.in_(list(series)),
+            HISTORY.c.at_s >= since_s,
+            HISTORY.c.at_s < until_s,
         )
-        .order_by(SampleRow.at_s.desc())
+        .order_by(HISTORY.c.at_s.desc())
         .limit(most)
     )
-    return [SampleRecord(*row) for row in session.execute(query)]
+    return [SampleRecord(*row) for row in connection.execute(query)]
 
 
 def read_binned(
-    session: Session, series: Sequence[str], since_s: float, until_s: float, points: int
+    connection: Connection, series: Sequence[str], since_s: float, until_s: float, points: int
 ) -> tuple[list[float], dict[str, list[float | None]]]:
     """Series on one axis of about `points` equal steps; a step without a value is None.
 
@@ -106,14 +107,14 @@ def read_binned(
     for resolution_s in sorted((r for r in KEPT_S if r <= coarsest), reverse=True):
         end_s = until_s
         if resolution_s != RAW:
-            last_s = session.scalar(
-                select(func.max(SampleRow.at_s)).where(SampleRow.resolution_s == resolution_s)
+            last_s = connection.scalar(
+                select(func.max(HISTORY.c.at_s)).where(HISTORY.c.resolution_s == resolution_s)
             )
             end_s = min(until_s, start_s if last_s is None else last_s + resolution_s)
         if end_s <= start_s:
             continue
         for name, at, mean, count in _bins(
-            session, series, resolution_s, start_s, end_s, since_s, width_s
+            connection, series, resolution_s, start_s, end_s, since_s, width_s
         ):
             if 0 <= at < steps:
                 weight = count * max(1.0, resolution_s)
@@ -128,7 +129,7 @@ def read_binned(
 
 
 def _bins(
-    session: Session,
+    connection: Connection,
     series: Sequence[str],
     resolution_s: int,
     start_s: float,
@@ -137,17 +138,17 @@ def _bins(
     width_s: float,
 ) -> Iterable[tuple[str, int, float, int]]:
     """(series, step, mean, count) of the samples of one resolution."""
-    step = cast((SampleRow.at_s - origin_s) / width_s, Integer)
-    if session.get_bind().dialect.name != "sqlite":
-        step = cast(func.floor((SampleRow.at_s - origin_s) / width_s), Integer)
+    step = cast((HISTORY.c.at_s - origin_s) / width_s, Integer)
+    if connection.dialect.name != "sqlite":
+        step = cast(func.floor((HISTORY.c.at_s - origin_s) / width_s), Integer)
     query = (
-        select(SampleRow.series, step.label("step"), func.avg(SampleRow.mean), func.count())
+        select(HISTORY.c.series, step.label("step"), func.avg(HISTORY.c.mean), func.count())
         .where(
-            SampleRow.resolution_s == resolution_s,
-            SampleRow.series.in_(list(series)),
-            SampleRow.at_s >= start_s,
-            SampleRow.at_s < end_s,
+            HISTORY.c.resolution_s == resolution_s,
+            HISTORY.c.series.in_(list(series)),
+            HISTORY.c.at_s >= start_s,
+            HISTORY.c.at_s < end_s,
         )
-        .group_by(SampleRow.series, "step")
+        .group_by(HISTORY.c.series, "step")
     )
-    return (tuple(row) for row in session.execute(query))
+    return (tuple(row) for row in connection.execute(query))

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, delete, func, not_, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, not_, or_, select
 
 from policies.contract import ELSEWHERE, TicketRow, TicketState
-from server.store.models import Counter, TicketRecord
+from server.store.models import COUNTERS, TICKETS
 from server.store.rows import RowInsert, insert_for
 
 #: States of tickets that still have a place, or a download that died with the process.
@@ -30,7 +29,7 @@ _CHANGING = (
     *("remaining_bytes", "weight", "priority_class", "state", "changed_s"),
     *("polls", "early_polls", "network", "stands_back"),
 )
-_TICKETS = RowInsert(TicketRecord, _COLUMNS, key="number", changing=_CHANGING)
+_TICKETS = RowInsert(TICKETS, _COLUMNS, key="number", changing=_CHANGING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +45,17 @@ class JournalState:
     next_number: int
 
 
-def write_tickets(session: Session, rows: Iterable[TicketRow]) -> None:
+def write_tickets(connection: Connection, rows: Iterable[TicketRow]) -> None:
     """Insert or overwrite one row per ticket; of several rows of a ticket the last one counts."""
-    _TICKETS.write(session, {row.number: row for row in rows}.values())
+    _TICKETS.write(connection, {row.number: row for row in rows}.values())
 
 
-def reserve_numbers(session: Session, below: int) -> None:
+def reserve_numbers(connection: Connection, below: int) -> None:
     """Promise that numbers below `below` may be given away from now on."""
-    statement = insert_for(session)(Counter).values(name=_NUMBERS, value=below)
-    session.execute(
+    statement = insert_for(connection)(COUNTERS).values(name=_NUMBERS, value=below)
+    connection.execute(
         statement.on_conflict_do_update(
-            index_elements=[Counter.name], set_={"value": statement.excluded.value}
+            index_elements=[COUNTERS.c.name], set_={"value": statement.excluded.value}
         )
     )
 
@@ -66,31 +65,32 @@ COUNTED_MOST = 10_000
 
 
 #: A download of which nothing was wanted any more: its ticket is used, see `LeaseManager.ending`.
-_ENDING = and_(TicketRecord.state == TicketState.STARTED, TicketRecord.remaining_bytes == 0)
-_OVER = or_(TicketRecord.state.in_([*OVER]), _ENDING)
+_ENDING = and_(TICKETS.c.state == TicketState.STARTED, TICKETS.c.remaining_bytes == 0)
+_OVER = or_(TICKETS.c.state.in_([*OVER]), _ENDING)
 
 
-def read_journal(session: Session) -> JournalState:
+def read_journal(connection: Connection) -> JournalState:
     """Everything that a starting server must know about tickets."""
     collects = gc.isenabled()
     # Nothing of it is garbage, and walking the growing rows again and again takes a third of this.
     gc.disable()
     try:
-        return _read_journal(session)
+        return _read_journal(connection)
     finally:
         if collects:
             gc.enable()
 
 
-def _read_journal(session: Session) -> JournalState:
-    # Plain rows, past the ORM: a hundred thousand objects take seconds, and a start waits for it.
-    columns = [getattr(TicketRecord, name) for name in _COLUMNS]
-    wanted = select(*columns).where(TicketRecord.state.in_([*LIVE]), not_(_ENDING))
-    found = _driver_rows(session, wanted)
+def _read_journal(connection: Connection) -> JournalState:
+    # As tuples: a hundred thousand objects take seconds, and a start waits for it.
+    columns = [TICKETS.c[name] for name in _COLUMNS]
+    wanted = select(*columns).where(TICKETS.c.state.in_([*LIVE]), not_(_ENDING))
+    found = _driver_rows(connection, wanted)
     # Not ordered by the database: the rows come state by state, each in order already.
     live = tuple(sorted(_tickets(found), key=itemgetter(0)))
-    over = session.scalars(select(TicketRecord.number).where(_OVER)).all()
-    counter = session.get(Counter, _NUMBERS)
+    over = connection.scalars(select(TICKETS.c.number).where(_OVER)).all()
+    counted = select(COUNTERS.c.value).where(COUNTERS.c.name == _NUMBERS)
+    promised = connection.scalar(counted) or 1
     own = bisect_left(live, ELSEWHERE, key=itemgetter(0))
     highest = max(
         live[own - 1].number if own else 0, max((one for one in over if one < ELSEWHERE), default=0)
@@ -98,18 +98,17 @@ def _read_journal(session: Session) -> JournalState:
     return JournalState(
         live=live,
         over=tuple(over),
-        next_number=max(counter.value if counter else 1, highest + 1),
+        next_number=max(promised, highest + 1),
     )
 
 
-def forget_tickets(session: Session, before_s: float) -> None:
+def forget_tickets(connection: Connection, before_s: float) -> None:
     """Drop finished tickets that changed last before `before_s`: their tokens have expired."""
-    session.execute(delete(TicketRecord).where(_OVER, TicketRecord.changed_s < before_s))
+    connection.execute(delete(TICKETS).where(_OVER, TICKETS.c.changed_s < before_s))
 
 
-def _driver_rows(session: Session, wanted: Select[Any]) -> Sequence[Sequence[Any]]:
+def _driver_rows(connection: Connection, wanted: Select[Any]) -> Sequence[Sequence[Any]]:
     """The rows as the driver makes them: wrapping each takes longer than fetching it."""
-    connection = session.connection()
     text = wanted.compile(connection.engine, compile_kwargs={"literal_binds": True})
     found: Any = connection.exec_driver_sql(str(text))
     rows: Sequence[Sequence[Any]] = found.cursor.fetchall()
@@ -126,7 +125,7 @@ def _tickets(found: Sequence[Sequence[Any]]) -> Iterable[TicketRow]:
 
 
 def search_tickets(
-    session: Session, text: str, states: Sequence[str], offset: int, limit: int
+    connection: Connection, text: str, states: Sequence[str], offset: int, limit: int
 ) -> tuple[list[int], int]:
     """Numbers of the tickets whose number, client or file fits, by state and number; and how many.
 
@@ -134,22 +133,22 @@ def search_tickets(
     than `COUNTED_MOST` + 1 are counted.
     """
     fits: list[ColumnElement[bool]] = [
-        TicketRecord.client.contains(text, autoescape=True),
-        TicketRecord.file.contains(text, autoescape=True),
+        TICKETS.c.client.contains(text, autoescape=True),
+        TICKETS.c.file.contains(text, autoescape=True),
     ]
     if text.isascii() and text.isdigit() and len(text) < 19:
-        fits.append(TicketRecord.number == int(text))
+        fits.append(TICKETS.c.number == int(text))
     numbers: list[int] = []
     total = 0
     for state in states:
-        wanted = (TicketRecord.state == state, or_(*fits))
-        found = select(TicketRecord.number).where(*wanted).order_by(TicketRecord.number)
+        wanted = (TICKETS.c.state == state, or_(*fits))
+        found = select(TICKETS.c.number).where(*wanted).order_by(TICKETS.c.number)
         room = limit - len(numbers)
-        rows = session.scalars(found.offset(max(0, offset - total)).limit(room)).all()
+        rows = connection.scalars(found.offset(max(0, offset - total)).limit(room)).all()
         numbers += rows
         if len(rows) < room and (rows or offset <= total):
             total += max(0, offset - total) + len(rows)
         else:
             few = found.order_by(None).limit(COUNTED_MOST + 1).subquery()
-            total += session.scalar(select(func.count()).select_from(few)) or 0
+            total += connection.scalar(select(func.count()).select_from(few)) or 0
     return numbers, total

@@ -7,200 +7,206 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, Index, Integer, SmallInteger, String, Text, false
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    false,
+)
 
+#: All tables of one Tidegate database.
+METADATA = MetaData()
 #: SQLite numbers its rows only in a column that says INTEGER.
-BigId = BigInteger().with_variant(Integer, "sqlite")
+_BIG_ID = BigInteger().with_variant(Integer, "sqlite")
 
 
-class Base(DeclarativeBase):
-    """All tables of one Tidegate database."""
+def _key(name: str, kind: Any, **more: Any) -> Column[Any]:
+    return Column(name, kind, primary_key=True, **more)
 
 
-class TicketRecord(Base):
-    """One row of the journal: a place in the queue, or the memory that it was used."""
-
-    __tablename__ = "tickets"
-
-    number: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=False)
-    client: Mapped[str] = mapped_column(String(128))
-    file: Mapped[str] = mapped_column(Text)
-    size_bytes: Mapped[int] = mapped_column(BigInteger)
-    remaining_bytes: Mapped[int] = mapped_column(BigInteger)
-    weight: Mapped[float]
-    issued_s: Mapped[float]
-    state: Mapped[str] = mapped_column(String(12))
-    changed_s: Mapped[float]
-    polls: Mapped[int]
-    early_polls: Mapped[int]
-    priority_class: Mapped[str] = mapped_column(String(32), server_default="")
-    network: Mapped[str] = mapped_column(String(64), server_default="")
-    stands_back: Mapped[bool] = mapped_column(server_default=false())
-
-    __table_args__ = (Index("tickets_by_turn", "state", "number"),)
+def _numbered(name: str = "id", **more: Any) -> Column[Any]:
+    return _key(name, _BIG_ID, autoincrement=True, **more)
 
 
-class Counter(Base):
-    """A named number that only grows: the high-water mark of ticket numbers."""
-
-    __tablename__ = "counters"
-
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    value: Mapped[int] = mapped_column(BigInteger)
+def _column(name: str, kind: Any, **more: Any) -> Column[Any]:
+    return Column(name, kind, nullable=False, **more)
 
 
-class Digest(Base):
-    """The digests of one file as it was: device, inode, size and mtime name the very bytes."""
+#: The journal: a ticket's place in the queue, or the memory that it was used.
+TICKETS = Table(
+    "tickets",
+    METADATA,
+    _key("number", _BIG_ID, autoincrement=False),
+    _column("client", String(128)),
+    _column("file", Text),
+    _column("size_bytes", BigInteger),
+    _column("remaining_bytes", BigInteger),
+    _column("weight", Double),
+    _column("issued_s", Double),
+    _column("state", String(12)),
+    _column("changed_s", Double),
+    _column("polls", Integer),
+    _column("early_polls", Integer),
+    _column("priority_class", String(32), server_default=""),
+    _column("network", String(64), server_default=""),
+    _column("stands_back", Boolean, server_default=false()),
+    Index("tickets_by_turn", "state", "number"),
+)
 
-    __tablename__ = "digests"
+#: Named numbers that only grow: the high-water mark of ticket numbers.
+COUNTERS = Table(
+    "counters",
+    METADATA,
+    _key("name", String(64)),
+    _column("value", BigInteger),
+)
 
-    key: Mapped[str] = mapped_column(String(128), primary_key=True)
-    body: Mapped[dict[str, Any]] = mapped_column(JSON)
-    used_s: Mapped[float] = mapped_column(index=True)
+#: The digests of a file as it was: device, inode, size and mtime name the very bytes.
+DIGESTS = Table(
+    "digests",
+    METADATA,
+    _key("key", String(128)),
+    _column("body", JSON),
+    _column("used_s", Double, index=True),
+)
 
+#: Applied changes of the policy or its settings.
+REVISIONS = Table(
+    "revisions",
+    METADATA,
+    _numbered(key="number"),
+    _column("at_s", Double),
+    _column("author", String(128), key="who"),
+    _column("note", Text),
+    _column("policy", String(32)),
+    _column("settings", JSON),
+    Column("restored_from", BigInteger),
+)
 
-class Revision(Base):
-    """One applied change of the policy or its settings."""
+#: Points of a series at a resolution (0: raw, 60: minutes, 3600: hours).
+HISTORY = Table(
+    "history",
+    METADATA,
+    _key("resolution_s", SmallInteger),
+    _key("series", String(64)),
+    _key("at_s", Double),
+    _column("mean", Double),
+    _column("peak", Double),
+    Index("history_by_age", "resolution_s", "at_s"),
+    Index("history_for_charts", "resolution_s", "series", "at_s", "mean"),
+)
 
-    __tablename__ = "revisions"
+#: What an operator may want to read later.
+EVENTS = Table(
+    "events",
+    METADATA,
+    _numbered(key="number"),
+    _column("at_s", Double, index=True),
+    _column("kind", String(64), index=True),
+    _column("level", String(12)),
+    _column("text", Text),
+    _column("data", JSON),
+)
 
-    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
-    at_s: Mapped[float]
-    author: Mapped[str] = mapped_column(String(128))
-    note: Mapped[str] = mapped_column(Text, default="")
-    policy: Mapped[str] = mapped_column(String(32))
-    settings: Mapped[dict[str, Any]] = mapped_column(JSON)
-    restored_from: Mapped[int | None] = mapped_column(BigInteger)
+#: Large jobs that asked for the first time: what previews of a policy replay.
+ARRIVALS = Table(
+    "arrivals",
+    METADATA,
+    _numbered(),
+    _column("at_s", Double, index=True),
+    _column("client", String(128)),
+    _column("file", Text),
+    _column("size_bytes", BigInteger),
+)
 
+#: How popular a file is, counted since it was first asked for.
+USAGE = Table(
+    "usage",
+    METADATA,
+    _key("file", Text),
+    _column("downloads", BigInteger),
+    _column("sent_bytes", BigInteger),
+    _column("at_s", Double),
+)
 
-class SampleRow(Base):
-    """One point of one series at one resolution (0: raw, 60: minutes, 3600: hours)."""
+#: How often a file was begun within an hour, and what was delivered in it.
+USAGE_HOURS = Table(
+    "usage_hours",
+    METADATA,
+    _key("hour_s", BigInteger),
+    _key("file", Text),
+    _column("downloads", BigInteger),
+    _column("sent_bytes", BigInteger),
+)
 
-    __tablename__ = "history"
+#: Signed priority passes that operators issued; the signature lives in the token.
+PASSES = Table(
+    "passes",
+    METADATA,
+    _key("serial", String(64)),
+    _column("class_name", String(64), key="priority_class"),
+    _column("weight", Double),
+    _column("path", Text),
+    _column("issued_s", Double),
+    _column("not_before_s", Double),
+    _column("expires_s", Double),
+    _column("max_uses", Integer),
+    _column("uses", Integer),
+    _column("revoked", Boolean),
+    _column("note", Text),
+)
 
-    resolution_s: Mapped[int] = mapped_column(SmallInteger, primary_key=True)
-    series: Mapped[str] = mapped_column(String(64), primary_key=True)
-    at_s: Mapped[float] = mapped_column(primary_key=True)
-    mean: Mapped[float]
-    peak: Mapped[float]
+#: Users of the administration.
+USERS = Table(
+    "admin_users",
+    METADATA,
+    _key("name", String(64)),
+    _column("role", String(16)),
+    _column("password_hash", Text),
+    _column("created_s", Double),
+    _column("must_change", Boolean),
+    Column("totp_secret", String(64)),
+    _column("totp_step", Integer),
+)
 
-    __table_args__ = (
-        Index("history_by_age", "resolution_s", "at_s"),
-        Index("history_for_charts", "resolution_s", "series", "at_s", "mean"),
-    )
+#: API tokens, by the digests of their secrets.
+TOKENS = Table(
+    "admin_tokens",
+    METADATA,
+    _key("serial", String(16)),
+    _column("label", String(64)),
+    _column("scopes", Text, server_default="read"),
+    _column("digest", String(64)),
+    _column("owner", String(64)),
+    _column("created_s", Double),
+    Column("expires_s", Double),
+    Column("used_s", Double),
+    Column("parent", String(16)),
+)
 
+#: Logins, by the digests of their ids.
+SESSIONS = Table(
+    "admin_sessions",
+    METADATA,
+    _key("key", String(64)),
+    _column("user", String(64)),
+    _column("created_s", Double),
+    _column("seen_s", Double),
+)
 
-class EventRow(Base):
-    """Something that an operator may want to read later."""
-
-    __tablename__ = "events"
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
-    at_s: Mapped[float] = mapped_column(index=True)
-    kind: Mapped[str] = mapped_column(String(64), index=True)
-    level: Mapped[str] = mapped_column(String(12))
-    text: Mapped[str] = mapped_column(Text)
-    data: Mapped[dict[str, Any]] = mapped_column(JSON, default=dict)
-
-
-class ArrivalRow(Base):
-    """One large job that asked for the first time: what previews of a policy replay."""
-
-    __tablename__ = "arrivals"
-
-    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
-    at_s: Mapped[float] = mapped_column(index=True)
-    client: Mapped[str] = mapped_column(String(128))
-    file: Mapped[str] = mapped_column(Text)
-    size_bytes: Mapped[int] = mapped_column(BigInteger)
-
-
-class Usage(Base):
-    """How popular one file is, counted since it was first asked for."""
-
-    __tablename__ = "usage"
-
-    file: Mapped[str] = mapped_column(Text, primary_key=True)
-    downloads: Mapped[int] = mapped_column(BigInteger)
-    sent_bytes: Mapped[int] = mapped_column(BigInteger)
-    at_s: Mapped[float]
-
-
-class UsageHour(Base):
-    """How often a file was begun within one hour, and what was delivered in it."""
-
-    __tablename__ = "usage_hours"
-
-    hour_s: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    file: Mapped[str] = mapped_column(Text, primary_key=True)
-    downloads: Mapped[int] = mapped_column(BigInteger)
-    sent_bytes: Mapped[int] = mapped_column(BigInteger)
-
-
-class PassRow(Base):
-    """A signed priority pass that an operator issued; the signature lives in the token."""
-
-    __tablename__ = "passes"
-
-    serial: Mapped[str] = mapped_column(String(64), primary_key=True)
-    priority_class: Mapped[str] = mapped_column("class_name", String(64))
-    weight: Mapped[float]
-    path: Mapped[str] = mapped_column(Text)
-    issued_s: Mapped[float]
-    not_before_s: Mapped[float]
-    expires_s: Mapped[float]
-    max_uses: Mapped[int]
-    uses: Mapped[int] = mapped_column(default=0)
-    revoked: Mapped[bool] = mapped_column(default=False)
-    note: Mapped[str] = mapped_column(Text, default="")
-
-
-class UserRow(Base):
-    """One user of the administration."""
-
-    __tablename__ = "admin_users"
-
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    role: Mapped[str] = mapped_column(String(16))
-    password_hash: Mapped[str] = mapped_column(Text)
-    created_s: Mapped[float]
-    must_change: Mapped[bool]
-    totp_secret: Mapped[str | None] = mapped_column(String(64))
-    totp_step: Mapped[int]
-
-
-class TokenRow(Base):
-    """One API token, by the digest of its secret."""
-
-    __tablename__ = "admin_tokens"
-
-    serial: Mapped[str] = mapped_column(String(16), primary_key=True)
-    label: Mapped[str] = mapped_column(String(64))
-    scopes: Mapped[str] = mapped_column(Text, server_default="read")
-    digest: Mapped[str] = mapped_column(String(64))
-    owner: Mapped[str] = mapped_column(String(64))
-    created_s: Mapped[float]
-    expires_s: Mapped[float | None]
-    used_s: Mapped[float | None]
-    parent: Mapped[str | None] = mapped_column(String(16))
-
-
-class SessionRow(Base):
-    """One login, by the digest of its id."""
-
-    __tablename__ = "admin_sessions"
-
-    key: Mapped[str] = mapped_column(String(64), primary_key=True)
-    user: Mapped[str] = mapped_column(String(64))
-    created_s: Mapped[float]
-    seen_s: Mapped[float]
-
-
-class DocumentRow(Base):
-    """A document of the operator's: rules for files, blocked networks, the waiting page."""
-
-    __tablename__ = "operator_state"
-
-    name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    body: Mapped[dict[str, Any]] = mapped_column(JSON)
+#: Documents of the operator's: rules for files, blocked networks, the waiting page.
+DOCUMENTS = Table(
+    "operator_state",
+    METADATA,
+    _key("name", String(64)),
+    _column("body", JSON),
+)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, insert, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Column, ColumnElement, Connection, Table, delete, insert, or_, select, update
 
-from server.store.models import ArrivalRow, Digest, EventRow, PassRow, Revision
+from server.store.models import ARRIVALS, DIGESTS, EVENTS, PASSES, REVISIONS
 from server.store.records import (
     ArrivalRecord,
     EventRecord,
@@ -20,95 +19,78 @@ from server.store.records import (
 from server.store.rows import RowInsert, insert_for
 
 
-def read_digest(session: Session, key: str) -> dict[str, Any] | None:
+def read_digest(connection: Connection, key: str) -> dict[str, Any] | None:
     """What is known about the bytes that `key` names."""
-    found = session.get(Digest, key)
-    return dict(found.body) if found else None
+    return connection.scalar(select(DIGESTS.c.body).where(DIGESTS.c.key == key))
 
 
-def write_digest(session: Session, key: str, body: Mapping[str, Any], now: float) -> None:
+def write_digest(connection: Connection, key: str, body: Mapping[str, Any], now: float) -> None:
     """Remember the digests of the bytes that `key` names."""
-    statement = insert_for(session)(Digest).values(key=key, body=dict(body), used_s=now)
-    session.execute(
+    statement = insert_for(connection)(DIGESTS).values(key=key, body=dict(body), used_s=now)
+    connection.execute(
         statement.on_conflict_do_update(
-            index_elements=[Digest.key],
+            index_elements=[DIGESTS.c.key],
             set_={"body": statement.excluded.body, "used_s": statement.excluded.used_s},
         )
     )
 
 
-def forget_digests(session: Session, before_s: float) -> None:
+def forget_digests(connection: Connection, before_s: float) -> None:
     """Drop digests that nobody stored or renewed since `before_s`."""
-    session.execute(delete(Digest).where(Digest.used_s < before_s))
+    connection.execute(delete(DIGESTS).where(DIGESTS.c.used_s < before_s))
 
 
-def add_revision(session: Session, record: RevisionRecord) -> RevisionRecord:
+def _columns(table: Table, record: type[Any]) -> list[Column[Any]]:
+    """The columns that bear the fields of a record, in their order."""
+    return [table.c[one.name] for one in fields(record)]
+
+
+def _values(record: Any) -> dict[str, Any]:
+    """The fields of a record; one without a number is given it by the database."""
+    found = {one.name: getattr(record, one.name) for one in fields(record)}
+    return {name: value for name, value in found.items() if name != "number" or value}
+
+
+_REVISION = select(*_columns(REVISIONS, RevisionRecord))
+
+
+def add_revision(connection: Connection, record: RevisionRecord) -> RevisionRecord:
     """Store an applied change; the answer carries its id (a given one is kept)."""
-    row = Revision(
-        id=record.number or None,
-        at_s=record.at_s,
-        author=record.who,
-        note=record.note,
-        policy=record.policy,
-        settings=dict(record.settings),
-        restored_from=record.restored_from,
-    )
-    session.add(row)
-    session.flush()
-    return _revision(row)
+    values = _values(record) | {"settings": dict(record.settings)}
+    stored = insert(REVISIONS).values(values).returning(REVISIONS.c.number)
+    return replace(record, number=connection.execute(stored).scalar_one())
 
 
-def keep_revision(session: Session, record: RevisionRecord) -> None:
+def keep_revision(connection: Connection, record: RevisionRecord) -> None:
     """Store a revision as a write of a batch."""
-    add_revision(session, record)
+    add_revision(connection, record)
 
 
 def read_revisions(
-    session: Session, limit: int, before_id: int | None = None
+    connection: Connection, limit: int, before_id: int | None = None
 ) -> list[RevisionRecord]:
     """The latest changes, newest first."""
-    query = select(Revision).order_by(Revision.id.desc()).limit(limit)
+    query = _REVISION.order_by(REVISIONS.c.number.desc()).limit(limit)
     if before_id is not None:
-        query = query.where(Revision.id < before_id)
-    return [_revision(row) for row in session.scalars(query)]
+        query = query.where(REVISIONS.c.number < before_id)
+    return [RevisionRecord(*row) for row in connection.execute(query)]
 
 
-def read_revision(session: Session, revision_id: int) -> RevisionRecord | None:
+def read_revision(connection: Connection, revision_id: int) -> RevisionRecord | None:
     """One change."""
-    row = session.get(Revision, revision_id)
-    return _revision(row) if row else None
+    row = connection.execute(_REVISION.where(REVISIONS.c.number == revision_id)).first()
+    return RevisionRecord(*row) if row else None
 
 
-def _revision(row: Revision) -> RevisionRecord:
-    return RevisionRecord(
-        number=row.id,
-        at_s=row.at_s,
-        who=row.author,
-        note=row.note,
-        policy=row.policy,
-        settings=dict(row.settings),
-        restored_from=row.restored_from,
-    )
-
-
-def write_events(session: Session, records: Iterable[EventRecord]) -> None:
+def write_events(connection: Connection, records: Iterable[EventRecord]) -> None:
     """Add lines to the operator's log."""
-    rows = [
-        {
-            "at_s": record.at_s,
-            "kind": record.kind,
-            "level": record.level,
-            "text": record.text,
-            "data": dict(record.data),
-        }
-        for record in records
-    ]
+    rows = [_values(record) | {"data": dict(record.data)} for record in records]
     if rows:
-        session.execute(insert(EventRow), rows)
+        connection.execute(insert(EVENTS), rows)
 
 
 def read_events(
-    session: Session,
+    connection: Connection,
     limit: int,
     *,
     before_id: int | None = None,
@@ -118,76 +100,63 @@ def read_events(
     """The latest events, newest first; `text` is looked for in the text and the kind."""
     wanted: list[ColumnElement[bool]] = []
     if before_id is not None:
-        wanted.append(EventRow.id < before_id)
+        wanted.append(EVENTS.c.number < before_id)
     if kind is not None:
-        wanted.append(EventRow.kind == kind)
+        wanted.append(EVENTS.c.kind == kind)
     if text:
-        wanted.append(or_(EventRow.text.contains(text, autoescape=True), EventRow.kind == text))
-    query = select(EventRow).where(*wanted).order_by(EventRow.id.desc()).limit(limit)
-    return [
-        EventRecord(
-            number=row.id,
-            at_s=row.at_s,
-            kind=row.kind,
-            level=row.level,
-            text=row.text,
-            data=dict(row.data),
-        )
-        for row in session.scalars(query)
-    ]
+        wanted.append(or_(EVENTS.c.text.contains(text, autoescape=True), EVENTS.c.kind == text))
+    query = select(*_columns(EVENTS, EventRecord)).where(*wanted)
+    query = query.order_by(EVENTS.c.number.desc()).limit(limit)
+    return [EventRecord(*row) for row in connection.execute(query)]
 
 
-def forget_events(session: Session, before_s: float) -> None:
+def forget_events(connection: Connection, before_s: float) -> None:
     """Drop events and arrivals older than `before_s`."""
-    session.execute(delete(EventRow).where(EventRow.at_s < before_s))
-    session.execute(delete(ArrivalRow).where(ArrivalRow.at_s < before_s))
+    connection.execute(delete(EVENTS).where(EVENTS.c.at_s < before_s))
+    connection.execute(delete(ARRIVALS).where(ARRIVALS.c.at_s < before_s))
 
 
 _ARRIVAL = tuple(one.name for one in fields(ArrivalRecord))
-_ARRIVALS = RowInsert(ArrivalRow, _ARRIVAL)
+_ARRIVALS = RowInsert(ARRIVALS, _ARRIVAL)
 
 
-def write_arrivals(session: Session, records: Iterable[ArrivalRecord]) -> None:
+def write_arrivals(connection: Connection, records: Iterable[ArrivalRecord]) -> None:
     """Add arrivals."""
-    _ARRIVALS.write(session, map(attrgetter(*_ARRIVAL), records))
+    _ARRIVALS.write(connection, map(attrgetter(*_ARRIVAL), records))
 
 
-def read_arrivals(session: Session, since_s: float, limit: int) -> list[ArrivalRecord]:
+def read_arrivals(connection: Connection, since_s: float, limit: int) -> list[ArrivalRecord]:
     """Arrivals since a time, oldest first."""
-    query = (
-        select(ArrivalRow).where(ArrivalRow.at_s >= since_s).order_by(ArrivalRow.at_s).limit(limit)
-    )
-    return [
-        ArrivalRecord(at_s=row.at_s, client=row.client, file=row.file, size_bytes=row.size_bytes)
-        for row in session.scalars(query)
-    ]
+    query = select(*_columns(ARRIVALS, ArrivalRecord)).where(ARRIVALS.c.at_s >= since_s)
+    query = query.order_by(ARRIVALS.c.at_s).limit(limit)
+    return [ArrivalRecord(*row) for row in connection.execute(query)]
 
 
-def write_passes(session: Session, records: Iterable[PassRecord]) -> None:
+def write_passes(connection: Connection, records: Iterable[PassRecord]) -> None:
     """Remember issued passes."""
-    session.add_all(PassRow(**asdict(record)) for record in records)
+    rows = [_values(record) for record in records]
+    if rows:
+        connection.execute(insert(PASSES), rows)
 
 
-def read_passes(session: Session) -> list[PassRecord]:
+def read_passes(connection: Connection) -> list[PassRecord]:
     """All passes, newest first."""
-    query = select(PassRow).order_by(PassRow.issued_s.desc(), PassRow.serial)
-    return [
-        PassRecord(**{one.name: getattr(row, one.name) for one in fields(PassRecord)})
-        for row in session.scalars(query)
-    ]
+    query = select(*_columns(PASSES, PassRecord))
+    query = query.order_by(PASSES.c.issued_s.desc(), PASSES.c.serial)
+    return [PassRecord(*row) for row in connection.execute(query)]
 
 
-def count_pass_use(session: Session, record: PassRecord) -> None:
+def count_pass_use(connection: Connection, record: PassRecord) -> None:
     """Store how often a pass was used; one that another process issued is taken up."""
-    statement = insert_for(session)(PassRow).values(**asdict(record))
-    session.execute(
+    statement = insert_for(connection)(PASSES).values(**_values(record))
+    connection.execute(
         statement.on_conflict_do_update(
-            index_elements=[PassRow.serial], set_={"uses": statement.excluded.uses}
+            index_elements=[PASSES.c.serial], set_={"uses": statement.excluded.uses}
         )
     )
 
 
-def revoke_pass(session: Session, serial: str) -> bool:
+def revoke_pass(connection: Connection, serial: str) -> bool:
     """Make a pass worthless; False when it is unknown."""
-    result = session.execute(update(PassRow).where(PassRow.serial == serial).values(revoked=True))
-    return bool(getattr(result, "rowcount", 0))
+    revoked = update(PASSES).where(PASSES.c.serial == serial).values(revoked=True)
+    return bool(connection.execute(revoked).rowcount)

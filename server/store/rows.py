@@ -1,4 +1,4 @@
-"""Many rows of one table at a time, past the ORM. All functions block."""
+"""Many rows of one table at a time, and overwriting those that are there. All functions block."""
 
 from __future__ import annotations
 
@@ -8,20 +8,29 @@ from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import JSON, Insert, Select, Text, bindparam, cast, column, func, select
+from sqlalchemy import (
+    JSON,
+    Connection,
+    Insert,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    column,
+    func,
+    select,
+)
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.orm import Session
 from sqlalchemy.sql.compiler import SQLCompiler
-
-from server.store.models import Base
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql
 
 
-def insert_for(session: Session) -> type[sqlite.Insert] | type[postgresql.Insert]:
-    """The INSERT of this session's database that knows ON CONFLICT."""
-    return insert_of(session.get_bind().dialect.name)
+def insert_for(connection: Connection) -> type[sqlite.Insert] | type[postgresql.Insert]:
+    """The INSERT of this database that knows ON CONFLICT."""
+    return insert_of(connection.dialect.name)
 
 
 def insert_of(dialect: str) -> type[sqlite.Insert] | type[postgresql.Insert]:
@@ -41,27 +50,26 @@ class RowInsert:
 
     def __init__(
         self,
-        model: type[Base],
+        table: Table,
         names: Sequence[str],
         *,
         key: str = "",
         changing: Sequence[str] = (),
     ) -> None:
-        self._table: Any = model.__table__
+        self._table = table
         self._names = tuple(names)
         self._key = key
         self._changing = tuple(changing)
         # Dictionaries take three times as long to make and to encode.
         self._object = msgspec.defstruct("Row", [(name, Any) for name in names], gc=False)
 
-    def write(self, session: Session, rows: Iterable[Sequence[Any]]) -> None:
+    def write(self, connection: Connection, rows: Iterable[Sequence[Any]]) -> None:
         """Write these rows; no value may be infinite or no number."""
         listed = list(rows)
         if not listed:
             return
         # The rows are parameters: with their values in the statement itself its compiling costs
         # ten times the writing.
-        connection = session.connection()
         if connection.dialect.name != "postgresql":
             connection.exec_driver_sql(self._sqlite_text, listed)
             return

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -24,7 +24,7 @@ from server.store.database import Database
 from server.store.journal import write_tickets
 
 T = TypeVar("T")
-Work = Callable[[Session], T]
+Work = Callable[[Connection], T]
 #: Runs a blocking function elsewhere and answers on the reactor's thread.
 RunInThread = Callable[[Callable[[], T]], "Deferred[T]"]
 
@@ -186,11 +186,11 @@ class Store:
             self._late_call = self._reactor.callLater(self._late_s, self._go_without)
 
     def read(self, work: Work[T]) -> Deferred[T]:
-        """Run a query (or a write that wants its answer) in a session of its own."""
+        """Run a query (or a write that wants its answer) in a transaction of its own."""
 
         def in_thread() -> object:
-            with self._database.session.begin() as session:
-                return work(session)
+            with self._database.engine.begin() as connection:
+                return work(connection)
 
         return self._read_in_thread(in_thread)  # type: ignore[return-value]
 
@@ -289,13 +289,13 @@ class Store:
         def in_thread() -> None:
             if renew:
                 self._database.renew()
-            with self._database.session.begin() as session:
-                self._database.fence(session)
-                write_tickets(session, tickets.values())
+            with self._database.engine.begin() as connection:
+                self._database.fence(connection)
+                write_tickets(connection, tickets.values())
                 for work in musts:
-                    work(session)
+                    work(connection)
                 for work in notes:
-                    work(session)
+                    work(connection)
 
         def overdue() -> None:
             self._fell_ill(f"no answer in {DEADLINE_S:.0f} s")

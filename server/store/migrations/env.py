@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from alembic import context
 
-from server.store.models import Base
+from server.store.models import METADATA
 
 connection = context.config.attributes["connection"]
 context.configure(
     connection=connection,
-    target_metadata=Base.metadata,
+    target_metadata=METADATA,
     render_as_batch=connection.dialect.name == "sqlite",
 )
 with context.begin_transaction():
