@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 from faulty_mirrors import Behaviour, certificate, running
+from hypothesis import given
+from hypothesis import strategies as st
 
 from client.api import Options, Result, fetch, fetch_blocking, fetch_bytes
 from client.fetch.download import Download
@@ -30,6 +32,7 @@ from client.net.errors import (
     UsageProblem,
     WaitedTooLong,
 )
+from client.net.near import is_near
 from client.net.urls import parse
 from client.storage.piece_writer import Pieces
 
@@ -579,19 +582,32 @@ def test_secrets_do_not_follow_a_redirect_to_another_host(one: Run) -> None:
     assert one.right()
 
 
-@pytest.mark.parametrize(
-    "host", ["127.0.0.1", "localhost", "0.0.0.0", "[::ffff:127.0.0.1]", "rebound.example"]
-)
-def test_a_server_elsewhere_leads_to_no_service_of_this_machine(
-    one: Run, monkeypatch: pytest.MonkeyPatch, host: str
-) -> None:
-    """A redirect had whatever listens on the loopback asked, and its answer saved."""
+@pytest.fixture
+def _examples_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names under .example lead to this machine."""
     look_up = socket.getaddrinfo
 
     def found(name: str, *rest: Any, **named: Any) -> Any:
         return look_up("127.0.0.1" if name.endswith(".example") else name, *rest, **named)
 
     monkeypatch.setattr(socket, "getaddrinfo", found)
+
+
+@pytest.mark.usefixtures("_examples_here")
+@pytest.mark.parametrize(
+    "host",
+    [
+        "127.0.0.1",
+        "localhost",
+        "0.0.0.0",
+        "[::ffff:127.0.0.1]",
+        "127.1",
+        "0x7f000001",
+        "rebound.example",
+    ],
+)
+def test_a_server_elsewhere_leads_to_no_service_of_this_machine(one: Run, host: str) -> None:
+    """A redirect had whatever listens on the loopback asked, and its answer saved."""
     with running(Behaviour(DATA)) as (inner,):
         aim = inner.url.replace("127.0.0.1", host)
         with running(Behaviour(DATA, redirect=aim)) as (outer,):
@@ -611,6 +627,13 @@ def test_a_server_elsewhere_leads_to_no_service_of_this_machine(
         ("http://127.a.example/x", "http://127.0.0.1/y", True),
         ("http://192.0.2.1/x", "http://b.example/y", True),
         ("http://a.example/x", "/y", False),
+        ("http://127.0.0.1.example/x", "http://127.0.0.1/y", True),
+        ("http://127.1/x", "http://127.0.0.1/y", False),
+        ("http://0x7f000001/x", "http://127.0.0.1/y", False),
+        ("http://017700000001/x", "http://127.0.0.1/y", False),
+        ("http://0177.0.0.1/x", "http://127.0.0.1/y", False),
+        ("http://[fe80::1%25eth0]/x", "http://127.0.0.1/y", False),
+        ("http://[::ffff:127.0.0.1]/x", "http://127.0.0.1/y", False),
         ("http://127.0.0.1/x", "http://127.0.0.2:8080/y", False),
         ("http://[::1]/x", "http://localhost/y", False),
         ("http://dev.localhost/x", "http://127.0.0.1/y", False),
@@ -622,15 +645,8 @@ def test_who_named_a_place_is_remembered(base: str, aim: str, foreign: bool) -> 
     assert found.join("/z").foreign is foreign
 
 
-def test_a_mirror_that_a_server_elsewhere_names_is_no_service_of_this_machine(
-    one: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look_up = socket.getaddrinfo
-
-    def found(name: str, *rest: Any, **named: Any) -> Any:
-        return look_up("127.0.0.1" if name.endswith(".example") else name, *rest, **named)
-
-    monkeypatch.setattr(socket, "getaddrinfo", found)
+@pytest.mark.usefixtures("_examples_here")
+def test_a_mirror_that_a_server_elsewhere_names_is_no_service_of_this_machine(one: Run) -> None:
     with running(Behaviour(DATA)) as (inner,):
         links = (("Link", f"<{inner.url}>; rel=duplicate; pri=1"),)
         with running(Behaviour(DATA, rate=RATE, headers=links)) as (outer,):
@@ -738,3 +754,33 @@ def test_a_fault_in_a_callback_ends_its_download_and_no_other(
     assert "RuntimeError: boom" in str(broken)
     assert isinstance(whole, Result)
     assert (one.folder / "whole").read_bytes() == DATA
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "0",
+                "1",
+                "08",
+                "010",
+                "0x7f",
+                "127",
+                "169",
+                "254",
+                "255",
+                "256",
+                "0x7f000001",
+                "0x",
+                "x",
+            ]
+        )
+    )
+)
+def test_short_forms_of_addresses_are_read_as_a_look_up_reads_them(parts: list[str]) -> None:
+    text = ".".join(parts)
+    try:
+        full = socket.inet_ntoa(socket.inet_aton(text))
+    except OSError:
+        full = "no address"
+    assert is_near(text) == is_near(full) == full.startswith(("0.", "127.", "169.254."))

@@ -148,6 +148,24 @@ def test_a_device_or_a_pipe_is_written_into_and_never_replaced(tmp_path: Path) -
     assert not is_outlet(tmp_path / "x")
 
 
+def test_the_file_that_a_named_link_leads_to_is_replaced(tmp_path: Path) -> None:
+    """The link was replaced, which curl and wget do not do, and the file it led to stayed old."""
+    store, link, new, loop = (tmp_path / name for name in ("store", "link", "new", "loop"))
+    store.mkdir()
+    (store / "old.bin").write_bytes(b"old")
+    link.symlink_to("store/old.bin")
+    new.symlink_to("store/new.bin")
+    loop.symlink_to("loop")
+    with running(Behaviour(DATA)) as (mirror,):
+        for at in (link, new):
+            assert get(tmp_path, mirror.url, "-o", at.name)[0] == 0
+        code, _, err = get(tmp_path, mirror.url, "-o", "loop")
+    assert (code, "loop" in err) == (8, True)
+    assert all(at.is_symlink() for at in (link, new, loop))
+    assert sorted(path.name for path in store.iterdir()) == ["new.bin", "old.bin"]
+    assert link.read_bytes() == new.read_bytes() == DATA
+
+
 @pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-", "2>/dev/full"])
 def test_a_file_arrives_though_nobody_can_be_told(tmp_path: Path, closed: str) -> None:
     """Without standard error its lines went to standard output, or the download ended."""

@@ -17,7 +17,7 @@ from client.net.dialling import HeadStart
 from client.net.errors import DownloadFailed, LocalProblem, UsageProblem
 from client.net.identity import data_folder, forget
 from client.net.sockets import run_blocking
-from client.storage.output import is_outlet
+from client.storage.output import followed, is_outlet
 
 _META = (".meta4", ".metalink")
 #: Either ends a download so that the same command can go on.
@@ -158,6 +158,8 @@ def _one(
             if output.endswith("/") and not folder.is_dir():
                 raise LocalProblem(f"cannot write into {output}: the folder does not exist")
             named = not os.path.isdir(folder)
+            if named:
+                folder = followed(folder)
         # The end of a URL that the user typed is a name the user gave; a Metalink's name is not.
         chosen = named or (metalink is None and own != "")
         place = folder if named else folder / (own or "download")

@@ -79,8 +79,7 @@ class Url:
         name = self.host.lower().rstrip(".")
         if name == "localhost" or name.endswith(".localhost"):
             return True
-        # A name may begin like an address.
-        return (":" in name or name.replace(".", "").isdecimal()) and is_near(name)
+        return is_near(name)
 
     def redirected(self, location: str, count: int, most: int) -> Url:
         """Where the answer of this URL leads, after `count` redirects; raises BadUrl.

@@ -52,6 +52,23 @@ def is_outlet(path: Path) -> bool:
     return place.startswith(_SYSTEM) and not place.startswith(_ORDINARY)
 
 
+def followed(path: Path) -> Path:
+    """The file that a name stands for, if it is a link, whether or not that file is there.
+
+    Raises LocalProblem where the system does not let this user follow the link.
+    """
+    if not path.is_symlink():
+        return path
+    try:
+        path.stat()
+    except FileNotFoundError:
+        # It leads to a file that is to be made.
+        pass
+    except OSError as error:
+        raise LocalProblem.of(error, path) from None
+    return Path(os.path.realpath(path))
+
+
 #: So many numbered names are tried before the folder counts as hopeless.
 _MOST_NAMESAKES = 10_000
 
