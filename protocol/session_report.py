@@ -34,7 +34,8 @@ class ReceiverReport:
     `counts` maps a block to the number of further symbols it needs; `symbols` maps a block to the
     bit set of exactly the source symbols it lacks (for codes that do not count). The rest are
     measurements: datagrams expected and received so far, kernel overruns, the growth of the
-    one-way delay and how far the receiver is behind its own buffer, both in milliseconds.
+    one-way delay, how far the receiver is behind its own buffer, and how far it can be before that
+    loses (0: unknown), in milliseconds.
     """
 
     member: str
@@ -48,6 +49,7 @@ class ReceiverReport:
     counts: Mapping[int, int] = field(default_factory=dict)
     symbols: Mapping[int, int] = field(default_factory=dict)
     lag_ms: int = 0
+    room_ms: int = 0
 
     @property
     def loss(self) -> float:
@@ -65,7 +67,7 @@ def encode_report(report: ReceiverReport) -> bytes:
         "state": report.state,
         "pass": report.pass_number,
     }
-    for name in ("sequence", "expected", "received", "overruns", "queue_ms", "lag_ms"):
+    for name in ("sequence", "expected", "received", "overruns", "queue_ms", "lag_ms", "room_ms"):
         if getattr(report, name):
             document[name] = getattr(report, name)
     if report.counts:
@@ -121,6 +123,7 @@ def decode_report(
         counts,
         symbols,
         get_int(document, "lag_ms", 0, 1 << 31, 0),
+        get_int(document, "room_ms", 0, 1 << 31, 0),
     )
 
 

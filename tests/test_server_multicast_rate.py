@@ -100,6 +100,14 @@ def test_a_receiver_that_cannot_read_so_fast_is_believed_before_it_loses_anythin
     assert cohort.run(4.0, slow=radio(0.0), fast=radio(0.01)) == RATE
 
 
+def test_a_receiver_whose_buffer_holds_more_is_not_slowed_down_for():
+    for room_ms, lag_ms, slowed in ((1760, 860, False), (1760, 900, True), (45, 300, False)):
+        control = RateControl(RATE)
+        report = ReceiverReport("a", "receiving", 0, 0, 900, 900, lag_ms=lag_ms, room_ms=room_ms)
+        control.report(report, 0.2)
+        assert (control.rate_bytes_s(float("inf")) < RATE) is slowed
+
+
 def test_what_a_receiver_loses_in_its_own_buffer_slows_the_session_down():
     control = RateControl(RATE)
     control.report(ReceiverReport("a", "receiving", 0, 0, 1000, 950, overruns=0), 0.2)

@@ -107,7 +107,7 @@ class MulticastReceiver(BlockCollector):
         #: Whether that number was signed.
         self._marked = False
         self._delays = DelayWatch()
-        self._lag_us = 0
+        self._lag_us = self._room_us = 0
         #: Of the newest datagram; None in a mode that does not say.
         self._sent_us: int | None = None
         self.silent_at = now + offer.start_in_s + offer.silence_s
@@ -198,9 +198,10 @@ class MulticastReceiver(BlockCollector):
         if arrived_us is not None and self._sent_us is not None:
             self._delays.add((arrived_us - self._sent_us) & _MASK, now)
 
-    def note_lag(self, waited_us: int) -> None:
-        """The newest datagram waited so long in this host before it was read."""
-        self._lag_us = max(0, waited_us)
+    def note_lag(self, waited_us: int, room_us: int = 0) -> None:
+        """The newest datagram waited so long in this host before it was read; it can wait for
+        `room_us` before some are lost (0: nobody knows)."""
+        self._lag_us, self._room_us = max(0, waited_us), room_us
 
     def _finish_block(self, block: int, decoder: BlockDecoder, now: float) -> None:
         left = self._left
@@ -351,6 +352,7 @@ class MulticastReceiver(BlockCollector):
             overruns=self.counters.overruns,
             queue_ms=self._delays.standing_us() // 1000,
             lag_ms=self._lag_us // 1000,
+            room_ms=self._room_us // 1000,
             counts=dict(self._wanted_counts(below)) if below and counting else {},
             symbols=dict(self._wanted_symbols(below)) if below and not counting else {},
         )

@@ -86,7 +86,8 @@ class Reception:
         header_bytes = PAPER_HEADER_BYTES if paper else PAYLOAD_OFFSET
         self._size = header_bytes + offer.fec.symbol_bytes
         per_second = max(1.0, offer.rate_bytes_s / self._size)
-        self._nap_s = min(_NAP_S, 0.25 * self._socket.room_datagrams / per_second)
+        self._room_s = self._socket.room_datagrams / per_second
+        self._nap_s = min(_NAP_S, 0.25 * self._room_s)
         self._over = False
         self._finishing = False
         self._failure: Exception | None = None
@@ -167,6 +168,7 @@ class Reception:
         took = 0
         read, size = self._socket.read, self._size
         receiver, now = self.receiver, self._network.now()
+        room_us = int(1e6 * self._room_s)
         try:
             for _ in range(_MOST_READS_A_TURN):
                 read_us = time.time_ns() // 1000
@@ -181,7 +183,7 @@ class Reception:
                 arrived_us = self._socket.arrived_us()
                 receiver.sample_delay(arrived_us, now)
                 if arrived_us is not None:
-                    receiver.note_lag(read_us - arrived_us)
+                    receiver.note_lag(read_us - arrived_us, room_us)
         except OSError as error:
             # Of the socket (interface gone) or of the disk below `write` and the block space.
             self.receiver.given_up = f"receiving failed: {error.strerror}"

@@ -26,7 +26,7 @@ _SIOCGSTAMPNS = 0x8907
 _TIMESPEC = struct.Struct("@ll")
 _IP_ADD_SOURCE_MEMBERSHIP = 39
 _MCAST_JOIN_SOURCE_GROUP = 46
-_WISHED_BUFFER_BYTES = 8 << 20
+_WISHED_BUFFER_BYTES = 16 << 20
 #: What the kernel accounts for a datagram of Ethernet size, about.
 _KERNEL_BYTES = 2304
 

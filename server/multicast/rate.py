@@ -40,7 +40,8 @@ class RateSettings:
 
     A loss is judged over at least `judged_datagrams`; `better_share` of the loss before must be
     left at most for a step down to have helped. `slow_lag_ms` is how long datagrams may wait in a
-    receiver's own buffer, `slow_loss` the share of them that may be lost there.
+    receiver's own buffer, where that does not hold twice as much; `slow_loss` the share of them
+    that may be lost there.
     """
 
     floor_share: float = 0.25
@@ -168,7 +169,9 @@ class RateControl:
         catching_up = report.lag_ms < 0.9 * self._lags.get(member, 0)
         self._lags[member] = report.lag_ms
         since = now - self._readable_at
-        if lost_there >= settings.slow_loss or report.lag_ms >= settings.slow_lag_ms:
+        # A slower rate takes no work off a busy host: it only keeps its buffer from filling.
+        most_lag_ms = max(settings.slow_lag_ms, report.room_ms // 2)
+        if lost_there >= settings.slow_loss or report.lag_ms >= most_lag_ms:
             self._slow.add(member)
             if since >= settings.step_every_s and (lost_there or not catching_up):
                 share = self._readable * max(0.5, settings.slow_share - lost_there)
@@ -176,7 +179,7 @@ class RateControl:
                 floor = settings.floor_share if lost_there else settings.lag_floor_share
                 self._readable, self._readable_at = max(floor, share), now
             return
-        if report.lag_ms < settings.slow_lag_ms / 2:
+        if report.lag_ms < most_lag_ms / 2:
             self._slow.discard(member)
         if self._readable < 1 and not self._slow and since >= settings.faster_every_s:
             share = min(1.0, self._readable / settings.slow_share)

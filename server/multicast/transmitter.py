@@ -178,7 +178,8 @@ class Transmitter:
             # Stamped with when it leaves the host: what waits in here, or was made just now, is
             # no queue on the way. Nor must it seem later than it is: what came sooner would be
             # the way without a queue, and any other way one with.
-            waits_s = self._sender.waiting_bytes() / self._line_bytes_s
+            waits = self._sender.waiting_bytes() * self._wire_bytes / self._datagram_bytes
+            waits_s = waits / self._line_bytes_s
             leaves = self._reactor.seconds() + waits_s
             self._unsent = (self._frames.frame(step, payloads, leaves), 0)
         return max(_TICK_S, -self._credit / self.rate_bytes_s)

@@ -13,8 +13,10 @@ import errno
 import fcntl
 import ipaddress
 import socket
+import statistics
 import struct
 import sys
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +42,11 @@ _LATER = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 _WAITING_S = 0.04
 _LEAST_SEND_BUFFER, _MOST_SEND_BUFFER = 64 << 10, 1 << 20
 #: The kernel counts a datagram of Ethernet size as about 2304 bytes, and grants twice the number.
+#: Of what it splits itself it counts 1.04 to 1.57 bytes each, as the queue on the interface has it.
 _KERNEL_BYTES = 2304 / 1472
 _KERNEL_SHARE = _KERNEL_BYTES / 2
+#: So many sends say what the kernel counts here.
+_SENDS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +151,8 @@ class GroupSender:
         )
         self.offload = True
         self.datagrams = 0
+        #: What the kernel counted for each byte of the last sends.
+        self._counts: deque[float] = deque([_KERNEL_BYTES], maxlen=_SENDS)
 
     def mtu(self) -> int:
         """What the interface, and the route to the group, take at most. Raises OSError."""
@@ -159,12 +166,15 @@ class GroupSender:
         self._socket.close()
 
     def waiting_bytes(self) -> float:
-        """How much has not left this host yet, about."""
+        """How much of the datagrams has not left this host yet, about."""
+        return self._counted() / statistics.median(self._counts)
+
+    def _counted(self) -> int:
         try:
             counted = fcntl.ioctl(self._socket, _SIOCOUTQ, b"\0" * 4)
         except OSError:
-            return 0.0
-        return int.from_bytes(counted, sys.byteorder) / _KERNEL_BYTES
+            return 0
+        return int.from_bytes(counted, sys.byteorder)
 
     def send_one(self, datagram: bytes) -> bool:
         """One datagram; False when the socket takes nothing now. Raises OSError."""
@@ -190,6 +200,7 @@ class GroupSender:
             some = min(most, count - done) if self.offload else 1
             batch = pieces[done * parts : (done + some) * parts]
             ancillary = [(_SOL_UDP, _UDP_SEGMENT, struct.pack("@H", size))] if some > 1 else []
+            before = self._counted()
             try:
                 self._socket.sendmsg(batch, ancillary)
             except OSError as error:
@@ -199,6 +210,10 @@ class GroupSender:
                     self.offload = False
                     continue
                 raise
+            grown = self._counted() - before
+            if grown >= some * size:
+                # Nothing of it has left yet.
+                self._counts.append(grown / (some * size))
             done += some
         self.datagrams += done
         return done
