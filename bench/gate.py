@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from bench.shared import markdown
+from policies.contract import ONE_LINE
 from server.admission.downloads import LeasedDownload
 from server.files.transfer import Transfer
 from tests.fakes import House
@@ -34,6 +35,7 @@ class KnownLine:
     """A line that carries what it carries, and is full."""
 
     line_bytes_s = LINE_BYTES_S
+    lines = ONE_LINE
     busy = True
 
     def goodput_bytes_s(self) -> float:

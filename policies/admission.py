@@ -27,11 +27,12 @@ import math
 import random
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 
 from policies.contract import (
+    ONE_LINE,
     Admit,
     Advance,
     Decision,
@@ -39,6 +40,7 @@ from policies.contract import (
     Forecast,
     Job,
     LeaseView,
+    LineSeen,
     Reason,
     Refuse,
     Snapshot,
@@ -167,7 +169,7 @@ class HookedAdmission:
         self._tally.offers += 1
         lease = self.pool.find(job.client, job.file)
         if lease is not None:
-            return self._join(lease, now)
+            return self._join(lease, job, now)
         self.strangers.note(job)
         row = self.queue.find(job.client, job.file) if len(self.queue) else None
         if row is not None:
@@ -191,10 +193,11 @@ class HookedAdmission:
             return Wait(self.settings.busy_retry_s)
         return self._newcomer(job, now)
 
-    def _join(self, lease: Lease, now: float) -> Decision:
+    def _join(self, lease: Lease, job: Job, now: float) -> Decision:
         if lease.connections >= self.settings.connections_per_lease:
             return self._refuse(Reason.TOO_MANY_CONNECTIONS, self.settings.busy_retry_s)
         self.pool.attach(lease, now)
+        lease.line = job.line
         self.policy.changes(lease)
         return Admit(lease.id, lease.ticket, joined=True)
 
@@ -269,6 +272,7 @@ class HookedAdmission:
         if table.polls[row] < MOST_POLLS:
             table.polls[row] += 1
         queue.set_present(row, job.present)
+        queue.set_line(row, job.line)
         queue.resize(row, self._believed_bytes(job))
         if job.known:
             self._leave_crowd(row)
@@ -599,11 +603,16 @@ class HookedAdmission:
         link_busy: bool,
         now: float,
         line_bytes_s: float | None = None,
+        lines: Mapping[str, LineSeen] = ONE_LINE,
     ) -> None:
         """See `AdmissionPolicy.observe`."""
         wanted = bool(self.queue.here) or self.pool.anybody_paused()
         running = self.pool.large_active
         self.capacity.observe(goodput_bytes_s, link_busy, wanted, line_bytes_s, running)
+        if lines or self.capacity.lines:
+            wanted_on = {line for line, _ in self.queue.lines_here()}
+            wanted_on.update(one.line for one in self.pool.leases.values() if one.paused)
+            self.capacity.observe_lines(lines, wanted_on)
         self.policy.observes(now)
 
     def leases(self) -> Sequence[LeaseView]:
@@ -862,6 +871,9 @@ class HookedAdmission:
 
     def _answer(self, row: int, retry: float, stated: Estimate) -> Wait:
         table = self.queue.table
+        if not table.present[row]:
+            # It may come back to any line.
+            self.queue.set_line(row, "")
         return Wait(
             retry_after_s=retry,
             ticket=table.number[row],
@@ -944,7 +956,7 @@ class HookedAdmission:
             self.estimator.left()
             self._end_ticket(row, TicketState.WITHDRAWN, now)
 
-    def present(self, ticket: int, now: float) -> None:
+    def present(self, ticket: int, now: float, line: str = "") -> None:
         """See `AdmissionPolicy.present`; the return that it was told stands, should it leave."""
         row, table = self.row(ticket), self.queue.table
         if row is None or table.present[row]:
@@ -952,6 +964,7 @@ class HookedAdmission:
         if not table.polls[row]:
             self.estimator.no_shows.seen(ticket)
             table.polls[row] = 1
+        self.queue.set_line(row, line)
         self.queue.set_present(row, True)
         if table.state[row] == READY:
             self.queue.keep_until(row, math.inf)
@@ -963,6 +976,7 @@ class HookedAdmission:
         row, table = self.row(ticket), self.queue.table
         if row is not None and table.present[row]:
             self.queue.set_present(row, False)
+            self.queue.set_line(row, "")
             table.promise_s[row] = max(now, table.promise_s[row])
             if table.state[row] == READY:
                 self.queue.keep_until(row, table.promise_s[row] + self.settings.ticket_ttl_s)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Collection, Mapping
 
+from policies.contract import LineSeen
 from policies.leases import Lease
 
 _MEMORY = 0.05
@@ -28,6 +30,23 @@ _HARDLY, _LEAST_BYTES_S = 1.0 / 8.0, 100.0
 _READS_MORE = 0.1
 
 
+class _LineDemand:
+    """What one line of several carries, and how much own speed of clients fills it."""
+
+    __slots__ = ("boost", "rate_bytes_s")
+
+    def __init__(self) -> None:
+        self.rate_bytes_s = math.inf
+        self.boost = 1.0
+
+
+def _boosted(boost: float, goodput_bytes_s: float, rate_bytes_s: float, *, enough: bool) -> float:
+    """The correction of a line's demand from now on; `enough`: it is full or nobody wants more."""
+    if enough:
+        return max(1.0, boost * 0.9)
+    return min(8.0, boost * 1.1) if goodput_bytes_s < 0.97 * rate_bytes_s else boost
+
+
 class Capacity:
     """The line's capacity in bytes a second: as it was found, and no more than configured.
 
@@ -38,6 +57,9 @@ class Capacity:
     line: the capacity, times the configured overbooking, times a correction that grows while the
     line idles although more was wanted (clients slower than they seemed), and falls back when it
     is full.
+
+    Where a fleet has several lines, all that is the sum of them; `observe_lines` tells of each, and
+    what runs on a line is measured against the `rate_of` and `demand_of` it.
     """
 
     __slots__ = (
@@ -51,6 +73,7 @@ class Capacity:
         "configured",
         "full",
         "known",
+        "lines",
         "rate_bytes_s",
     )
 
@@ -60,6 +83,8 @@ class Capacity:
         self.full = self.known = False
         self._boost = 1.0
         self._overbook = 1.0
+        #: By name; empty where there is one line.
+        self.lines: dict[str, _LineDemand] = {}
         self._client_log = math.log(250_000.0)
         self._clients = self._looks = 0
         self._hardly_bytes_s = 0.0
@@ -93,15 +118,40 @@ class Capacity:
         found = bound if line_bytes_s is None else line_bytes_s
         self.known = math.isfinite(found)
         self.rate_bytes_s = max(1.0, min(found, bound))
-        if link_busy or not more_wanted:
-            self._boost = max(1.0, self._boost * 0.9)
-        elif goodput_bytes_s < 0.97 * self.rate_bytes_s:
-            self._boost = min(8.0, self._boost * 1.1)
+        enough = link_busy or not more_wanted
+        self._boost = _boosted(self._boost, goodput_bytes_s, self.rate_bytes_s, enough=enough)
+
+    def observe_lines(self, lines: Mapping[str, LineSeen], wanted: Collection[str]) -> None:
+        """What left lately on each of several lines; somebody is kept waiting at those `wanted`."""
+        for name in self.lines.keys() - lines.keys():
+            del self.lines[name]
+        for name, seen in lines.items():
+            line = self.lines.get(name)
+            if line is None:
+                line = self.lines[name] = _LineDemand()
+            line.rate_bytes_s = rate = max(1.0, min(seen.line_bytes_s, self.rate_bytes_s))
+            enough = seen.busy or name not in wanted
+            line.boost = _boosted(line.boost, seen.goodput_bytes_s, rate, enough=enough)
 
     @property
     def demand_bytes_s(self) -> float:
         """Own speeds of clients that should run together."""
+        if self.lines:
+            return sum(self.demand_of(name) for name in self.lines)
         return self.rate_bytes_s * self._overbook * self._boost
+
+    def rate_of(self, line: str) -> float:
+        """What this line carries; an equal part of all for one that is not known."""
+        if not self.lines:
+            return self.rate_bytes_s
+        known = self.lines.get(line)
+        return self.rate_bytes_s / len(self.lines) if known is None else known.rate_bytes_s
+
+    def demand_of(self, line: str) -> float:
+        """Own speeds of clients that should run together on this line."""
+        known = self.lines.get(line)
+        boost = self._boost if known is None else known.boost
+        return self.rate_of(line) * self._overbook * boost
 
     # -- clients -------------------------------------------------------------------------------
 
@@ -112,7 +162,8 @@ class Capacity:
 
     def speed(self, lease: Lease) -> float:
         """What this client can take, as far as known; never more than the link."""
-        cap, most = lease.cap_bytes_s, self.rate_bytes_s
+        cap = lease.cap_bytes_s
+        most = self.rate_of(lease.line) if self.lines else self.rate_bytes_s
         if cap == math.inf:
             cap = self.typical_client_bytes_s
         return cap if cap < most else most

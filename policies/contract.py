@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 
@@ -38,7 +39,8 @@ class Job:
     `network` holds the address prefixes that enclose the client, narrow to wide (IPv4 /32 and /24;
     IPv6 /64, /56 and /48), as text keys. `known` says that evidence has earned this client a share
     of its own: an old signed cookie or ticket, places claimed in time, finished downloads.
-    `counts_body` says that only bytes of the body keep its program from giving up.
+    `counts_body` says that only bytes of the body keep its program from giving up. `line` is the
+    line that would carry it, where a fleet has several: its machine.
     """
 
     client: str
@@ -53,6 +55,7 @@ class Job:
     counts_body: bool = False
     #: The name of the priority class that the weight is of, for who reads a ticket; empty: none.
     priority_class: str = ""
+    line: str = ""
 
     @property
     def stranger_network(self) -> str:
@@ -250,6 +253,21 @@ class Forecast(NamedTuple):
     soonest_s: float = math.inf
 
 
+class LineSeen(NamedTuple):
+    """One line of several: what it was found to carry, what left on it lately, whether it is full.
+
+    In bytes a second; what it carries is infinite while that is not known.
+    """
+
+    line_bytes_s: float
+    goodput_bytes_s: float
+    busy: bool
+
+
+#: There is one line, and nothing more to tell of it.
+ONE_LINE: Mapping[str, LineSeen] = MappingProxyType({})
+
+
 class PolicyView(Protocol):
     """What everybody may ask of a policy; none of it changes anything."""
 
@@ -361,8 +379,11 @@ class AdmissionPolicy(PolicyView, Protocol):
         """The ticket's owner has left, or an operator took it out. Unknown numbers are ignored."""
         ...
 
-    def present(self, ticket: int, now: float) -> None:
-        """The ticket's owner waits here from now on and can start the instant it is called."""
+    def present(self, ticket: int, now: float, line: str = "") -> None:
+        """The ticket's owner waits here from now on and can start the instant it is called.
+
+        `line` is as in `Job`.
+        """
         ...
 
     def absent(self, ticket: int, now: float) -> None:
@@ -379,11 +400,13 @@ class AdmissionPolicy(PolicyView, Protocol):
         link_busy: bool,
         now: float,
         line_bytes_s: float | None = None,
+        lines: Mapping[str, LineSeen] = ONE_LINE,
     ) -> None:
         """What left the server lately in all, and whether its cap held anybody back.
 
         `line_bytes_s` is what its line was found to carry; infinite while that is not known, None
-        if nobody looks: then it carries what is configured.
+        if nobody looks: then it carries what is configured. `lines` are those that this is the sum
+        of, by `Job.line`; empty where there is one.
         """
         ...
 

@@ -13,15 +13,17 @@ are called as well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from policies.contract import (
+    ONE_LINE,
     AdmissionPolicy,
     Admit,
     Decision,
     Job,
+    LineSeen,
     PolicyView,
     TicketRow,
 )
@@ -119,9 +121,10 @@ class PolicyDriver:
         link_busy: bool,
         now: float,
         line_bytes_s: float | None = None,
+        lines: Mapping[str, LineSeen] = ONE_LINE,
     ) -> None:
         """What left the server lately, see `AdmissionPolicy`; `settle` after it."""
-        self._policy.observe(goodput_bytes_s, link_busy, now, line_bytes_s)
+        self._policy.observe(goodput_bytes_s, link_busy, now, line_bytes_s, lines)
 
     def end(self, lease: int, now: float, remaining_bytes: int, *, done: bool) -> None:
         """One connection of the lease ended; `done` when every byte arrived. Then `settle`."""
@@ -135,9 +138,9 @@ class PolicyDriver:
         self._policy.release(lease, now, False)
         self._changed = True
 
-    def present(self, ticket: int, now: float) -> None:
-        """A request waits here for the turn of this ticket. Then `settle`."""
-        self._policy.present(ticket, now)
+    def present(self, ticket: int, now: float, line: str = "") -> None:
+        """A request waits at this line for the turn of this ticket. Then `settle`."""
+        self._policy.present(ticket, now, line)
         self._changed = True
 
     def absent(self, ticket: int, now: float) -> None:

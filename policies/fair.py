@@ -89,8 +89,8 @@ class FairPolicy(Policy):
         #: Large leases in the order of their keys (exact after `_sort`).
         self._order: list[Lease] = []
         self._sorted = False
-        #: See `_last_key`; None when it must be found again.
-        self._last: float | None = None
+        #: See `_last_key`, by line; None when it must be found again.
+        self._last: dict[str, float] | None = None
         self._now = -math.inf
         #: Keys of the running in order and the bytes before each, and when that was; see `_sums`.
         self._before: tuple[list[float], list[int]] | None = None
@@ -163,7 +163,7 @@ class FairPolicy(Policy):
         speed = capacity.recall(client)
         if speed == math.inf:
             speed = capacity.typical_client_bytes_s
-        speed = min(speed, capacity.rate_bytes_s)
+        speed = min(speed, capacity.rate_of(self._queue.line_of(row)))
         if table.mark[row] == math.inf:
             table.mark[row] = self._enter(client, table.remaining[row], speed)
         return self._slack_s(client, table.mark[row], table.remaining[row] / speed)
@@ -236,21 +236,34 @@ class FairPolicy(Policy):
 
     # -- who fills the link ------------------------------------------------------------------------
 
-    def _last_key(self) -> float:
-        """The rank of the lease whose speed fills the link with those before it; else infinite."""
+    def _last_key(self, line: str) -> float:
+        """The rank of the lease whose speed fills the line with those before it; else infinite."""
         if not self._known:
             return math.inf
         self._sort()
         if self._last is None:
-            taken, demand, speed = 0.0, self._capacity.demand_bytes_s, self._capacity.speed
-            self._last = math.inf
-            for lease in self._order:
-                if lease.connections:
-                    taken += speed(lease)
-                if taken >= demand:
-                    self._last = lease.key
+            self._last = self._last_keys()
+        return self._last.get(line, math.inf)
+
+    def _last_keys(self) -> dict[str, float]:
+        """The same of each line that is full."""
+        capacity, speed = self._capacity, self._capacity.speed
+        found: dict[str, float] = {}
+        room: dict[str, float] = {}
+        lines = max(1, len(capacity.lines))
+        for lease in self._order:
+            line = lease.line
+            if line in found:
+                continue
+            left = room[line] if line in room else capacity.demand_of(line)
+            if lease.connections:
+                left -= speed(lease)
+            room[line] = left
+            if left <= 0.0:
+                found[line] = lease.key
+                if len(found) >= lines:
                     break
-        return self._last
+        return found
 
     def may_start(self, row: int, now: float) -> bool:
         """Whether the link has use for this download, or it may have a place out of turn."""
@@ -272,21 +285,22 @@ class FairPolicy(Policy):
         return not self._known or self._preemption.count < self._backfill.most_paused()
 
     def _in_turn(self, row: int) -> bool:
-        """Whether the link has use for this one beside those that come first."""
+        """Whether its line has use for this one beside those that come first."""
         if not self._known:
             return True
         table = self._queue.table
         entry = (table.key[row], table.number[row])
-        if entry[0] > self._last_key():
+        line = self._queue.line_of(row)
+        if entry[0] > self._last_key(line):
             return False
-        demand = self._capacity.demand_bytes_s
+        demand = self._capacity.demand_of(line)
         # Those before it that wait here have been called, or will be at once.
-        here = bisect_left(self._queue.here, entry)
+        here = bisect_left(self._queue.here_on(line), entry)
         taken = here * self._capacity.typical_client_bytes_s
         for lease in self._order:
             if lease.key >= entry[0]:
                 return True
-            if lease.connections:
+            if lease.connections and lease.line == line:
                 taken += self._capacity.speed(lease)
             if taken >= demand:
                 return False
@@ -301,25 +315,37 @@ class FairPolicy(Policy):
         return called or (self._openings.next(now) if self._known else ()), False
 
     def _call_in_turn(self, free: int) -> tuple[int, ...]:
+        call: list[tuple[float, int]] = []
+        for line, here in self._queue.lines_here():
+            if here[0][0] <= self._last_key(line):
+                call += self._call_on(line, here, free)
+        # Slots are for all lines together.
+        return tuple(number for _, number in sorted(call)[:free])
+
+    def _call_on(
+        self, line: str, here: Iterable[tuple[float, int]], free: int
+    ) -> list[tuple[float, int]]:
+        """Those of one line that come before what it is busy with."""
         table, capacity = self._queue.table, self._capacity
-        last_key, demand = self._last_key(), capacity.demand_bytes_s
-        typical = min(capacity.typical_client_bytes_s, capacity.rate_bytes_s)
-        call: list[int] = []
+        last_key, demand = self._last_key(line), capacity.demand_of(line)
+        typical = min(capacity.typical_client_bytes_s, capacity.rate_of(line))
+        call: list[tuple[float, int]] = []
         taken, at = 0.0, 0
-        for key, number in self._queue.here:
+        for key, number in here:
             if key > last_key or len(call) >= free:
                 break
             if not self.admission.is_large(table.size[table.rows[number]]):
                 continue
             while at < len(self._order) and self._order[at].key < key:
-                if self._order[at].connections:
-                    taken += capacity.speed(self._order[at])
+                lease = self._order[at]
+                if lease.connections and lease.line == line:
+                    taken += capacity.speed(lease)
                 at += 1
             if taken >= demand:
                 break
-            call.append(number)
+            call.append((key, number))
             taken += typical
-        return tuple(call)
+        return call
 
     def preempt(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Which leases stop and which go on, by rank until the link is full."""
@@ -328,10 +354,7 @@ class FairPolicy(Policy):
         if not (self._known or self._preemption.count):
             return (), ()
         self._sort()
-        capacity = self._capacity
-        typical, most = capacity.typical_client_bytes_s, capacity.rate_bytes_s
-        demand = capacity.demand_bytes_s
-        pause, resume = self._preemption.choose(self._order, demand, typical, most, now)
+        pause, resume = self._preemption.choose(self._order, self._capacity, now)
         if len(self._openings):
             for lease in self._order:
                 if lease.opened and not lease.paused:
@@ -440,7 +463,7 @@ class FairPolicy(Policy):
             self._preemption.probe(lease, now)
 
     def _in_turn_lease(self, lease: Lease) -> bool:
-        return lease.rank_bytes / lease.weight <= self._last_key()
+        return lease.rank_bytes / lease.weight <= self._last_key(lease.line)
 
     def changes(self, lease: Lease) -> None:
         """Ranks follow progress."""

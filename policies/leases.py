@@ -30,6 +30,7 @@ class Lease:
         "key",
         "large",
         "lent",
+        "line",
         "mark",
         "network",
         "opened",
@@ -68,6 +69,8 @@ class Lease:
         #: The network as a part of whose crowd it counts (`policies.crowds`); empty: none.
         self.network = ""
         self.large = large
+        #: The line that carries it, see `Job`.
+        self.line = job.line
         self.started_s = now
         self.connections = 1
         self.weight = job.weight

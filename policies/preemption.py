@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from policies.capacity import Capacity
 from policies.leases import Lease
 
 #: A probe lasts this long, two looks at the progress of a live transfer; while its client's speed
@@ -47,12 +48,12 @@ class Preemption:
         return len(self._probes)
 
     def choose(
-        self, order: Iterable[Lease], demand: float, typical: float, most: float, now: float
+        self, order: Iterable[Lease], capacity: Capacity, now: float
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Which leases stop and which go on, in this order until their speeds meet the demand.
+        """Which leases stop and which go on.
 
-        A client whose speed is not known is taken to have the `typical` one; none has more than
-        the `most`.
+        On each line they run in this order until their speeds meet its demand. A client whose speed
+        is not known is taken to have the typical one; none has more than its line.
         """
         probes = self._probes
         if probes:
@@ -61,14 +62,24 @@ class Preemption:
                 del probes[lease]
         pause: list[int] = []
         resume: list[int] = []
-        taken = 0.0
+        typical = capacity.typical_client_bytes_s
+        # Of each line: what it has room for beside those that go on.
+        room: dict[str, float] = {}
+        line, left, most = None, 0.0, 0.0
         for lease in order:
-            if taken < demand or lease in probes:
+            if lease.line != line:
+                # Nearly always there is one line only.
+                if line is not None:
+                    room[line] = left
+                line = lease.line
+                most = capacity.rate_of(line)
+                left = room[line] if line in room else capacity.demand_of(line)
+            if left > 0.0 or lease in probes:
                 if lease.connections:
                     cap = lease.cap_bytes_s
                     if cap == math.inf:
                         cap = typical
-                    taken += cap if cap < most else most
+                    left -= cap if cap < most else most
                 if lease.paused:
                     lease.paused = False
                     self.count -= not lease.opened

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from policies.admission import LONGEST, HookedAdmission
-from policies.contract import Admit, Job, Reason, Refuse, TicketState, Wait
+from policies.contract import Admit, Job, LineSeen, Reason, Refuse, TicketState, Wait
 from policies.registry import POLICIES, make_policy
 from policies.settings import SMALL_BELOW_BYTES as SMALL
 from policies.settings import PolicySettings
@@ -30,6 +30,10 @@ CLIENTS = [f"c{number}" for number in range(8)]
 CROWD = ("192.0.2.1", "192.0.2.0/24")
 NETWORKS = {client: CROWD if number < 5 else () for number, client in enumerate(CLIENTS)}
 SIZES = {"tiny": 500, "page": SMALL - 1, "archive": SMALL, "image": 5_000_000, "disk": 900_000_000}
+#: Machines that may have a line of their own.
+LINES = ("a", "b")
+_RATES = st.floats(0.0, 2e6)
+_SEEN = st.dictionaries(st.sampled_from(LINES), st.builds(LineSeen, _RATES, _RATES, st.booleans()))
 SETTINGS: dict[str, Any] = {
     "slots": 3,
     "reserve_small": 1,
@@ -110,12 +114,16 @@ class Laws(RuleBasedStateMachine):
         part=st.sampled_from([1.0, 0.5]),
         weight=st.sampled_from([1.0, 1.0, 4.0]),
         present=st.booleans(),
+        line=st.sampled_from(["", *LINES]),
     )
-    def ask(self, client: str, file: str, part: float, weight: float, present: bool) -> None:
+    def ask(
+        self, client: str, file: str, part: float, weight: float, present: bool, line: str = ""
+    ) -> None:
         size = SIZES[file]
+        wants = int(size * part)
         network = NETWORKS[client]
         self.offer(
-            Job(client, file, size, int(size * part), weight, present=present, network=network)
+            Job(client, file, size, wants, weight, present=present, network=network, line=line)
         )
         self.settle()
 
@@ -202,6 +210,14 @@ class Laws(RuleBasedStateMachine):
     @rule(goodput=st.floats(0.0, 2e6), busy=st.booleans())
     def observe(self, goodput: float, busy: bool) -> None:
         self.policy.observe(goodput, busy, self.now)
+
+    @rule(seen=_SEEN)
+    def observe_lines(self, seen: dict[str, LineSeen]) -> None:
+        """A fleet tells of the lines that it has just now."""
+        carried = sum(line.line_bytes_s for line in seen.values()) or None
+        goodput = sum(line.goodput_bytes_s for line in seen.values())
+        busy = any(line.busy for line in seen.values())
+        self.policy.observe(goodput, busy, self.now, carried, seen)
 
     @precondition(lambda self: self.queue)
     @rule(
@@ -350,6 +366,19 @@ class Laws(RuleBasedStateMachine):
             assert estimate.p90_s <= LONGEST * self.settings.retry_max_s
         keys = [queue.table.key[queue.table.rows[number]] for number in queue.line]
         assert keys == sorted(keys)
+
+    @invariant()
+    def who_waits_here_waits_at_one_line(self) -> None:
+        assert isinstance(self.policy, HookedAdmission)
+        queue = self.policy.queue
+        here = {line: list(entries) for line, entries in queue.lines_here()}
+        assert all(entries == sorted(entries) for entries in here.values())
+        assert sorted(entry for entries in here.values() for entry in entries) == queue.here
+        for line, entries in here.items():
+            rows = [queue.table.rows[number] for _, number in entries]
+            assert {queue.line_of(row) for row in rows} == {line}
+        away = [row for row in queue.table.rows.values() if not queue.table.present[row]]
+        assert not any(queue.line_of(row) for row in away), "it may come back to any"
 
     @invariant()
     def crowds_are_counted(self) -> None:

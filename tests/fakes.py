@@ -50,6 +50,7 @@ class FakeConnection:
     factory = FakeFactory()
     is_tls = False
     forwarded = None
+    line = ""
 
     def __init__(self, peer_address: str = "192.0.2.1") -> None:
         self.peer_address = peer_address

@@ -49,6 +49,21 @@ def test_few_slots_leave_lines_idle_and_many_do_not(slots: int, least: float, mo
     assert least < mean_s(3) / mean_s(1) < most
 
 
+@pytest.mark.parametrize("speed", [1 * MB, 3 * MB, 10 * MB])
+@pytest.mark.parametrize(("balancer", "most"), [("fewest", 1.05), ("chance", 1.3)])
+def test_fair_fills_each_line_with_its_own(speed: float, balancer: str, most: float) -> None:
+    """Filled as if they were one, two of three lines stood idle: clients fill theirs alone."""
+
+    def mean_s(nodes: int) -> float:
+        line, slots = 30 * MB / nodes, 90 // nodes
+        crowd = SimFleetPlan(
+            nodes, line, 600, 60.0, 4 * MB, speed, slots=slots, balancer=balancer, seed=3
+        )
+        return Fleet(crowd).run().mean_session_s
+
+    assert mean_s(3) < most * mean_s(1)
+
+
 def test_every_client_gets_its_file_whatever_fails() -> None:
     failures = (
         Failure(None, 30.0, 3.0),

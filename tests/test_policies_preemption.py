@@ -43,18 +43,19 @@ def test_a_probe_lasts_until_it_is_known_whether_the_server_held_its_client_back
     """By its first look a slow one was taken for a typical one, and paused for too long."""
     capacity, preemption = Capacity(), Preemption()
     capacity.observe(1e5, link_busy=True, more_wanted=True, line_bytes_s=1e5, downloads=30)
+    busy = Lease(2, Job("busy", "/f", 10**6, 10**6, rate_bytes_s=1e6), 0.0, None, True)
     lease = Lease(1, Job("slow", "/f", 10**6, 10**6), 0.0, None, True)
     preemption.probe(lease, 0.0)
     for look in range(1, unknown + 1):
         capacity.measured(lease, 2_000.0, None)
         assert lease.cap_bytes_s == math.inf
-        paused, _ = preemption.choose((lease,), 0.0, 18_000.0, 1e5, 0.25 * look)
+        paused, _ = preemption.choose((busy, lease), capacity, 0.25 * look)
         assert not paused
     capacity.measured(lease, 2_000.0, held_back)
     # One that the server let have no more is known to be no slower; the other is as slow as seen.
     assert lease.cap_is_floor == held_back
     assert capacity.speed(lease) == (1e5 if held_back else 2_000.0)
-    assert preemption.choose((lease,), 0.0, 18_000.0, 1e5, 2.0) == ((lease.id,), ())
+    assert preemption.choose((busy, lease), capacity, 2.0) == ((lease.id,), ())
 
 
 def test_a_client_that_is_seen_to_be_fast_needs_no_second_look() -> None:

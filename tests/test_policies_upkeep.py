@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.admission import HookedAdmission
+from policies.capacity import Capacity
 from policies.contract import AdmissionPolicy, Admit, Job, LeaseView, TicketState, Wait
 from policies.hooks import AdmissionView
 from policies.leases import Lease, LeasePool
@@ -287,9 +288,12 @@ def test_a_probe_lasts_until_the_speed_has_been_seen_but_not_for_ever() -> None:
     preemption.probe(seen, 0.0)
     preemption.probe(unseen, 0.0)
     seen.cap_bytes_s = 5.0
+    busy, capacity = pool.open(Job("c", "f", 9, 9), 0.0, None, True), Capacity()
+    busy.cap_bytes_s = 1e3
+    capacity.observe(1e3, link_busy=True, more_wanted=True, line_bytes_s=1e3)
 
     def paused(now: float) -> tuple[int, ...]:
-        return preemption.choose((seen, unseen), 0.0, 1.0, 1.0, now)[0]
+        return preemption.choose((busy, seen, unseen), capacity, now)[0]
 
     assert paused(0.9 * PROBE_S) == ()
     assert preemption.next_s(0.9 * PROBE_S) == PROBE_S

@@ -115,6 +115,10 @@ def test_each_machines_line_is_found_for_itself() -> None:
         assert cap is not None
         assert 0.85 * machine.line_bytes_s <= cap <= 1.3 * machine.line_bytes_s
     assert 0.85 * 15e6 <= lines.line_bytes_s <= 1.3 * 15e6
+    seen = lines.lines
+    assert set(seen) == {"a", "b"}
+    assert sum(one.line_bytes_s for one in seen.values()) == lines.line_bytes_s
+    assert seen["a"].line_bytes_s > seen["b"].line_bytes_s
 
 
 def test_clients_that_are_slow_by_themselves_are_no_full_line() -> None:
@@ -132,6 +136,7 @@ def test_a_configured_bandwidth_is_each_machines_own_and_the_fleet_has_the_sum()
     assert lines.capacity_bytes_s == 3e6, "as nobody has told anything so far"
     run(lines, machines, 5.0)
     assert (lines.line_bytes_s, lines.capacity_bytes_s) == (6e6, 6e6)
+    assert [(one.line_bytes_s, one.busy) for one in lines.lines.values()] == [(3e6, True)] * 2
     assert lines.busy
 
 

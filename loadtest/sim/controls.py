@@ -6,15 +6,17 @@ paper's FTP is no policy but a way of asking (one connection for all files): `Co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from policies.contract import (
+    ONE_LINE,
     Admit,
     Advance,
     Decision,
     Estimate,
     Job,
     LeaseView,
+    LineSeen,
     Snapshot,
     TicketRow,
 )
@@ -98,7 +100,7 @@ class ProcessorSharing:
     def withdraw(self, ticket: int, now: float) -> None:
         """There are no tickets."""
 
-    def present(self, ticket: int, now: float) -> None:
+    def present(self, ticket: int, now: float, line: str = "") -> None:
         """There are no tickets."""
 
     def absent(self, ticket: int, now: float) -> None:
@@ -114,6 +116,7 @@ class ProcessorSharing:
         link_busy: bool,
         now: float,
         line_bytes_s: float | None = None,
+        lines: Mapping[str, LineSeen] = ONE_LINE,
     ) -> None:
         """Nothing depends on it."""
 

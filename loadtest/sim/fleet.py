@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from policies.contract import Admit, Job, Wait
+from policies.contract import Admit, Job, LineSeen, Wait
 from policies.driver import PolicyDriver
 from policies.max_min import Flow, SharedLink
 from policies.registry import make_policy
@@ -139,7 +139,7 @@ class Fleet:
         self._waiting: set[tuple[str, str]] = set()
         self._paused: set[int] = set()
         self._rates: dict[int, tuple[float, float]] = {}
-        self._delivered = 0.0
+        self._delivered = [0.0] * plan.nodes
         self.result = FleetResult()
         for number in range(plan.clients):
             size = max(0.1 * plan.size_bytes, random.expovariate(1.0 / plan.size_bytes))
@@ -231,10 +231,15 @@ class Fleet:
             held_back = line.full and rate < flow.cap_bytes_s
             left = math.ceil(line.remaining(flow))
             self._driver.progress(lease, self._now, left, rate, held_back)
-        total = sum(line.delivered_bytes for line in self._lines)
-        goodput, self._delivered = (total - self._delivered) / TICK_S, total
-        carried = sum(self._lines[node].capacity_bytes_s for node in self._up)
-        self._driver.observe(goodput, busy, self._now, max(1.0, carried))
+        lines = {}
+        for node, line in enumerate(self._lines):
+            before, self._delivered[node] = self._delivered[node], line.delivered_bytes
+            if node in self._up:
+                goodput = (line.delivered_bytes - before) / TICK_S
+                lines[str(node)] = LineSeen(line.capacity_bytes_s, goodput, line.full)
+        goodput = sum(line.goodput_bytes_s for line in lines.values())
+        carried = sum(line.line_bytes_s for line in lines.values())
+        self._driver.observe(goodput, busy, self._now, max(1.0, carried), lines)
         self._settle()
 
     # -- a client's way -------------------------------------------------------------------------
@@ -260,7 +265,15 @@ class Fleet:
         if client.flow is not None:
             left = self._left_of(client, client.flow)
         hold = self._plan.hold
-        job = Job(client.key, _FILE, client.size_bytes, left, present=hold, network=(client.key,))
+        job = Job(
+            client.key,
+            _FILE,
+            client.size_bytes,
+            left,
+            present=hold,
+            network=(client.key,),
+            line=str(client.node),
+        )
         decision = self._driver.offer(job, self._now, client.ticket)
         if isinstance(decision, Admit):
             client.lease = decision.lease

@@ -18,12 +18,13 @@ import math
 import sys
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
 from operator import itemgetter
 
 from policies.contract import ELSEWHERE, Job, Ranked, TicketRow, TicketState
 from policies.queue.deadlines import Deadlines
+from policies.queue.here import LinesHere
 from policies.queue.ranked import RankedList
 from policies.queue.table import BACK, CODES, MOST_POLLS, TicketTable
 from policies.queue.turns import IssueTimes
@@ -49,6 +50,7 @@ class TicketQueue:
         #: Ready tickets in order, and all tickets whose owners wait inside their request.
         self.ready: list[tuple[float, int]] = []
         self.here: list[tuple[float, int]] = []
+        self._lines = LinesHere()
         #: What those that are ready want before each, bytes; None once one came, went or changed.
         self._ready_sums: list[int] | None = None
         self.next_number = 1
@@ -106,6 +108,7 @@ class TicketQueue:
         self._ready_sums = None
         present = (number for number in (*ready, *waiting) if table.present[rows[number]])
         self.here = sorted((table.key[rows[number]], number) for number in present)
+        self._lines.fill(self.here)
         return True
 
     def turn(self, row: int) -> float:
@@ -259,6 +262,8 @@ class TicketQueue:
         self.next_number += 1
         self._times_of_issue.issued(number, now)
         self._note(number)
+        if job.line:
+            self._lines.set_line(number, job.line)
         return self.table.add(
             number,
             job.client,
@@ -381,9 +386,42 @@ class TicketQueue:
         table.present[row] = present
         entry = (table.key[row], table.number[row])
         if present:
-            insort(self.here, entry)
+            self._comes(entry)
         else:
-            del self.here[bisect_left(self.here, entry)]
+            self._goes(entry)
+
+    def _comes(self, entry: tuple[float, int]) -> None:
+        insort(self.here, entry)
+        self._lines.add(entry)
+
+    def _goes(self, entry: tuple[float, int]) -> None:
+        del self.here[bisect_left(self.here, entry)]
+        self._lines.remove(entry)
+
+    def set_line(self, row: int, line: str) -> None:
+        """At which line of a fleet its client asks now, or waits; empty: at none that is known."""
+        number = self.table.number[row]
+        if self._lines.line_of(number) == line:
+            return
+        here = self.table.present[row] and row != self._alone
+        entry = (self.table.key[row], number)
+        if here:
+            self._lines.remove(entry)
+        self._lines.set_line(number, line)
+        if here:
+            self._lines.add(entry)
+
+    def line_of(self, row: int) -> str:
+        """At which line its client asks now, or waits."""
+        return self._lines.line_of(self.table.number[row])
+
+    def here_on(self, line: str) -> Sequence[tuple[float, int]]:
+        """Of those that wait here who does at this line."""
+        return self._lines.on(line)
+
+    def lines_here(self) -> Iterator[tuple[str, Sequence[tuple[float, int]]]]:
+        """Those that wait here, line by line."""
+        return self._lines.lines()
 
     def resize(self, row: int, remaining_bytes: int) -> None:
         """The client wants more or less than before; its place follows if size decides it."""
@@ -412,6 +450,7 @@ class TicketQueue:
             self._alone = None
         else:
             self._leave(row)
+        self._lines.set_line(self.table.number[row], "")
         self._set_state(row, STARTED, now)
 
     def give_back(self, row: int, now: float) -> None:
@@ -430,6 +469,7 @@ class TicketQueue:
         if self.table.state[row] != STARTED:
             self._leave(row)
         table = self.table
+        self._lines.set_line(table.number[row], "")
         table.state[row] = CODES[state]
         table.changed_s[row] = now
         self._remember(table.view(row))
@@ -474,7 +514,7 @@ class TicketQueue:
         else:
             self.line.remove(key, number)
         if table.present[row]:
-            del self.here[bisect_left(self.here, (key, number))]
+            self._goes((key, number))
 
     def _put(self, row: int, key: float) -> None:
         table = self.table
@@ -486,7 +526,7 @@ class TicketQueue:
         else:
             self.line.add(key, number, table.remaining[row])
         if table.present[row]:
-            insort(self.here, (key, number))
+            self._comes((key, number))
 
     def _set_state(self, row: int, state: int, now: float) -> None:
         self.table.state[row] = state

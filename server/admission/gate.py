@@ -302,11 +302,12 @@ class Gate:
             present=True,
             network=client.network,
             known=parts.evidence.knows(client, parts.wall()),
+            line=request.connection.line,
         )
         rule = _BRIEFLY.model_copy(update={"silent_s": most_s})
         wait = Wait(most_s, ticket.number, self.policy.place(ticket.number))
         self._park(StatusRequest(request, job, tell), rule, wait, ParkedFor.PLACE)
-        self.leases.present(ticket.number)
+        self.leases.present(ticket.number, request.connection.line)
         self.leases.settle()
         return True
 

@@ -79,6 +79,7 @@ class Identifier:
             network=client.network,
             known=parts.evidence.knows(client, now),
             counts_body=rule.counts_body,
+            line=request.connection.line,
         )
         return AdmissionRequest(
             request, rep, plan, start, job, rule, proof, has_room, browser, client.cookie

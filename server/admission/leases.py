@@ -150,9 +150,9 @@ class LeaseManager:
         if restored is not None:
             self._keep([restored])
 
-    def present(self, ticket: int) -> None:
-        """A request is parked with this ticket from now on."""
-        self._driver.present(ticket, self.now())
+    def present(self, ticket: int, line: str) -> None:
+        """A request is parked at this line with this ticket from now on."""
+        self._driver.present(ticket, self.now(), line)
 
     def absent(self, ticket: int) -> None:
         """Nobody is parked with this ticket any more."""
@@ -350,7 +350,8 @@ class LeaseManager:
             leases = rounds.begin(now)
             self._to_measure = iter(leases)
             self._measure(now, TICK_S / max(1, -(-len(leases) // _AT_ONCE)))
-        self._driver.observe(line.goodput_bytes_s(), line.busy, now, line.line_bytes_s)
+        goodput = line.goodput_bytes_s()
+        self._driver.observe(goodput, line.busy, now, line.line_bytes_s, line.lines)
         self._seat(now)
         self._pass_time()
         self._parked.check()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 from typing import Protocol
 
 from policies.bottleneck import Bottleneck, LineOrders, Sample
+from policies.contract import ONE_LINE, LineSeen
 from server.admission.downloads import LeasedDownload
 from server.files.transfer import Transfer
 from server.http.unarrived import UnarrivedAnswers
@@ -48,6 +49,11 @@ class Line(Protocol):
     @property
     def line_bytes_s(self) -> float:
         """What the line carries; infinite while unknown."""
+        ...
+
+    @property
+    def lines(self) -> Mapping[str, LineSeen]:
+        """The lines that it is the sum of, by the name of their machine; empty where it is one."""
         ...
 
     @property
@@ -130,6 +136,11 @@ class LineKeeper:
     def line_bytes_s(self) -> float:
         """What the line is found to carry, at most what is configured; infinite while unknown."""
         return self._orders.line_bytes_s
+
+    @property
+    def lines(self) -> Mapping[str, LineSeen]:
+        """See `Line`."""
+        return ONE_LINE
 
     @property
     def busy(self) -> bool:

@@ -168,6 +168,7 @@ class RemoteConnection:
         self.factory = _Exchange(proxies)
         self.node = node
         self.number = number
+        self.line = node.machine
         request = Request(
             cast(Any, self),
             asked.method,

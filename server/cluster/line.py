@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from policies.contract import LineSeen
 from server.admission.downloads import LeasedDownload
 from server.admission.line import LineKeeper, ToldSight
 from server.cluster.leader import Node, Nodes, RemoteTransfer
@@ -85,6 +86,17 @@ class FleetLine:
             return math.inf
         most = math.inf if self._ceiling_bytes_s is None else self._ceiling_bytes_s
         return sum(min(line, most) for line in found)
+
+    @property
+    def lines(self) -> Mapping[str, LineSeen]:
+        """See `Line`: one of each machine."""
+        most = math.inf if self._ceiling_bytes_s is None else self._ceiling_bytes_s
+        return {
+            name: LineSeen(
+                min(keeper.line_bytes_s, most), machine.goodput_bytes_s(), machine.link_busy
+            )
+            for name, (machine, keeper) in self._lines.items()
+        }
 
     @property
     def busy(self) -> bool:

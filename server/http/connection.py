@@ -234,6 +234,11 @@ class HttpConnection:
         return data[found.size_bytes :]
 
     @property
+    def line(self) -> str:
+        """See `RequestConnection`."""
+        return ""
+
+    @property
     def client_address(self) -> str:
         """The address of the peer, or of the client for whom a trusted proxy opened this."""
         forwarded = self.forwarded

@@ -49,6 +49,11 @@ class RequestConnection(Protocol):
         ...
 
     @property
+    def line(self) -> str:
+        """The machine whose line it is on, where there are several; empty: this one."""
+        ...
+
+    @property
     def factory(self) -> ListenerBounds:
         """What holds for all connections."""
         ...
