@@ -14,6 +14,7 @@ import datetime
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -37,7 +38,13 @@ _DATE_FORMS = (
 
 def format_http_date(unix_s: float) -> str:
     """A moment as IMF-fixdate (RFC 9110, 5.6.7); fractions of a second are dropped."""
-    at = datetime.datetime.fromtimestamp(int(unix_s // 1), datetime.UTC)
+    return _http_date(int(unix_s // 1))
+
+
+# Files of one release have few times between them.
+@lru_cache(maxsize=256)
+def _http_date(unix_s: int) -> str:
+    at = datetime.datetime.fromtimestamp(unix_s, datetime.UTC)
     return (
         f"{_DAYS[at.weekday()]}, {at.day:02d} {_MONTHS[at.month - 1]} {at.year:04d} "
         f"{at.hour:02d}:{at.minute:02d}:{at.second:02d} GMT"
@@ -200,12 +207,15 @@ _LINK_PARAMETER = re.compile(
 
 def format_link(target: str, **parameters: str) -> str:
     """One link. Values that are no token are quoted; give targets percent-encoded."""
-    out = [f"<{target}>"]
-    for name, value in parameters.items():
-        if re.fullmatch(_TOKEN, value) is None:
-            value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        out.append(f"{name}={value}")
-    return "; ".join(out)
+    return "; ".join([f"<{target}>", *(f"{n}={_quoted(v)}" for n, v in parameters.items())])
+
+
+@lru_cache(maxsize=256)
+def _quoted(value: str) -> str:
+    """A parameter's value; quoted unless it is a token."""
+    if re.fullmatch(_TOKEN, value) is not None:
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def parse_links(text: str) -> list[WebLink]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -11,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from server.files.openfile import OpenFile, shared_tag
@@ -326,11 +327,87 @@ def test_descriptors_are_closed_when_nobody_needs_them(tree: Tree) -> None:
         (root / f"f{number}").write_bytes(b"x")
     before = len(os.listdir("/proc/self/fd"))
     held = [small.open([b"f%d" % number]) for number in range(10)]
-    assert len(os.listdir("/proc/self/fd")) == before + 10
+    assert len(os.listdir("/proc/self/fd")) == before + 11, "and their folder"
     held.clear()
-    assert len(os.listdir("/proc/self/fd")) == before + 2
+    assert len(os.listdir("/proc/self/fd")) == before + 3
     small.close()
     assert len(os.listdir("/proc/self/fd")) == before - 1
+
+
+NAMES = st.sampled_from(["a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "e", "e/a", ".h", ".h/a"])
+CHANGES = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["write", "mkdir", "rename", "link", "hard", "drop", "fifo", "shut", "root"]
+        ),
+        NAMES,
+        NAMES,
+    ),
+    max_size=12,
+)
+
+
+def found(tree: Tree, path: str) -> tuple[object, ...]:
+    try:
+        file = tree.open(path.encode().split(b"/"))
+    except (NotHere, IsDirectory, Overloaded) as error:
+        return (type(error),)
+    return whole(file), file.rep, file.by_link, tree.place_of(file)
+
+
+def change(root: Path, what: str, one: Path, other: Path, content: bytes) -> None:
+    if what == "write":
+        one.write_bytes(content)
+    elif what == "mkdir":
+        one.mkdir()
+    elif what == "rename":
+        one.rename(other)
+    elif what == "link":
+        other.symlink_to(os.path.relpath(one, other.parent))
+    elif what == "hard":
+        other.hardlink_to(one)
+    elif what == "drop":
+        shutil.rmtree(one) if one.is_dir() and not one.is_symlink() else one.unlink()
+    elif what == "fifo":
+        os.mkfifo(one)
+    elif what == "shut":
+        one.chmod(0)
+    else:
+        shutil.copytree(root.resolve(), root.with_name(content.hex()), symlinks=True)
+        root.unlink()
+        root.symlink_to(content.hex())
+
+
+@given(CHANGES)
+@example([("rename", "d", "e"), ("link", "e", "d")])
+@example([("rename", "d", "e"), ("mkdir", "d", "d"), ("hard", "e/a", "d/a")])
+@example([("root", "a", "a"), ("write", "d/a", "a")])
+@settings(max_examples=150, deadline=None)
+def test_a_tree_that_has_opened_much_finds_what_a_new_one_finds(
+    changes: list[tuple[str, str, str]],
+) -> None:
+    paths = ["a", "b", "d/a", "d/b", "d/e/a", "e/a", ".h", ".h/a", "key", "state/a"]
+    with tempfile.TemporaryDirectory() as place:
+        root, first = Path(place) / "root", Path(place) / "first"
+        root.symlink_to("first")
+        for name in ("d/e", "state"):
+            (first / name).mkdir(parents=True)
+        for name in ("a", "d/a", "d/b", "d/e/a", "key", "state/a", ".h"):
+            (first / name).write_bytes(name.encode())
+        old = Tree(str(root), most_open=2)
+        old.keep_private([first / "state", first / "key"])
+        for path in paths:
+            found(old, path)
+        for number, (what, one, other) in enumerate(changes):
+            with contextlib.suppress(OSError):
+                change(root, what, root / one, root / other, b"%d" % number)
+            new = Tree(str(root))
+            if root.samefile(first):
+                new.keep_private([root / "state", root / "key"])
+            for path in paths:
+                assert found(old, path) == found(new, path), path
+            new.close()
+        old.close()
 
 
 def test_what_is_private_is_not_there_by_any_way(tmp_path: Path) -> None:

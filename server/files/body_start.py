@@ -73,11 +73,6 @@ def _nothing() -> None:
     """A sender is about to ask for itself."""
 
 
-def at_hand(file: OpenFile, pieces: Sequence[Piece]) -> bool:
-    """Whether these pieces can be read without waiting for a disk."""
-    return all(isinstance(piece, bytes) or file.at_hand(*piece) for piece in pieces)
-
-
 class FileStart:
     """Starts a body from a file; see `transfer.Start`."""
 
@@ -116,9 +111,17 @@ class FileStart:
         """Send the header, then let a sender have the connection."""
         plan = self._plan
         unchanged = self.just_compared or self._file.unchanged()
-        brief = plan.body_bytes <= BRIEF_BYTES and at_hand(self._file, self._pieces)
-        if unchanged and brief and listener.may_end(_nothing):
-            return self._send_at_once(listener, headers)
+        if unchanged and plan.body_bytes <= BRIEF_BYTES:
+            body = unreadable = None
+            try:
+                body = self._file.read_pieces_at_hand(self._pieces)
+            except Unreadable as error:
+                unreadable = error
+            if body is None and unreadable is None:
+                # It would have to wait for the disk, or was written to while it was read.
+                unchanged = self._file.unchanged()
+            elif listener.may_end(_nothing):
+                return self._send_at_once(listener, headers, body, unreadable)
         sender = BodySender(
             self._request,
             self._file,
@@ -141,13 +144,14 @@ class FileStart:
             sender.start_if(self._touched.still(self._file), begin, self._refuse)
         return sender
 
-    def _send_at_once(self, listener: TransferListener, headers: Sequence[Header]) -> Transfer:
+    def _send_at_once(
+        self,
+        listener: TransferListener,
+        headers: Sequence[Header],
+        body: bytes | None,
+        unreadable: Unreadable | None,
+    ) -> Transfer:
         """A short body goes with its header in one write: cheaper than any sender."""
-        body = unreadable = None
-        try:
-            body = self._file.read_pieces(self._pieces)
-        except Unreadable as error:
-            unreadable = error
         if body is None:
             self._refuse(unreadable)
         else:

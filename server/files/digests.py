@@ -144,6 +144,8 @@ class DigestService:
         self._threads = threads
         self._learned: Callable[[FileKey, FileDigests], None] | None = None
         self._known: OrderedDict[FileKey, FileDigests] = OrderedDict()
+        #: Counts the times that what is known has changed.
+        self.version = 0
         self._line: dict[FileKey, _DigestWish] = {}
         self._active: dict[FileKey, _DigestWish] = {}
         self._pool: ThreadPool | None = None
@@ -307,6 +309,7 @@ class DigestService:
             self._done(key, digests)
 
     def _learn(self, key: FileKey, digests: FileDigests) -> None:
+        self.version += 1
         self._known[key] = digests
         if len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)

@@ -63,18 +63,22 @@ _TABLE = mimetypes.MimeTypes(filenames=())
 _TEXT = ("text/",)
 
 
-@lru_cache(maxsize=4096)
 def content_type_of(name: str) -> str:
     """The Content-Type for a file name; never one that claims a content coding."""
     lower = name.lower()
     dot = lower.rfind(".")
-    if dot <= 0:
-        plain = lower in _PLAIN_NAMES
-        return "text/plain; charset=utf-8" if plain else "application/octet-stream"
-    ours = _OURS.get(lower[dot:])
+    found = _type_of_ending(lower[dot:]) if dot > 0 else None
+    if found is not None:
+        return found
+    return "text/plain; charset=utf-8" if lower in _PLAIN_NAMES else "application/octet-stream"
+
+
+@lru_cache(maxsize=256)
+def _type_of_ending(ending: str) -> str | None:
+    ours = _OURS.get(ending)
     if ours is not None:
         return ours
-    guessed = _TABLE.types_map[True].get(lower[dot:])
+    guessed = _TABLE.types_map[True].get(ending)
     if guessed is None:
-        return "text/plain; charset=utf-8" if lower in _PLAIN_NAMES else "application/octet-stream"
+        return None
     return guessed + "; charset=utf-8" if guessed.startswith(_TEXT) else guessed

@@ -17,6 +17,8 @@ from server.files.transfer import FileKey, Representation
 _log = Logger()
 _PAGE_BYTES = 4096
 _PROBE = bytearray(1)
+#: Short parts are read here in one call, which also says whether they would have to be waited for.
+_ROOM = memoryview(bytearray(16 * 1024))
 #: The entity tag of an open file with this key.
 TagOf = Callable[[int, FileKey], str]
 #: A content is sampled at so many places, a page each.
@@ -187,6 +189,21 @@ class OpenFile:
         data = bytearray(self._size_bytes)
         there = read_at_hand(self.fd, 0, memoryview(data)) if data else 0
         return bytes(data) if there == len(data) and self.unchanged() else None
+
+    def read_pieces_at_hand(self, pieces: Sequence[bytes | tuple[int, int]]) -> bytes | None:
+        """`read_pieces` if it waits for no disk; None also when it would. Raises Unreadable."""
+        if len(pieces) == 1 and not isinstance(pieces[0], bytes):
+            start, stop = pieces[0]
+            if stop - start <= len(_ROOM):
+                room = _ROOM[: stop - start]
+                try:
+                    there = read_at_hand(self.fd, start, room)
+                except OSError as error:
+                    raise self.unreadable(error) from error
+                return bytes(room) if there == len(room) and self.unchanged() else None
+        if all(isinstance(piece, bytes) or self.at_hand(*piece) for piece in pieces):
+            return self.read_pieces(pieces)
+        return None
 
     def read_pieces(self, pieces: Sequence[bytes | tuple[int, int]]) -> bytes | None:
         """Byte ranges of the content, with bytes that stand for themselves between them.

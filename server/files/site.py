@@ -14,7 +14,7 @@ from protocol.errors import BadRange
 from protocol.headers import EntityTag
 from protocol.manifest import FileDigests, Source
 from protocol.ranges import ContentRange
-from server.files.body_start import BRIEF_BYTES, FileStart, OnNoLease, at_hand
+from server.files.body_start import BRIEF_BYTES, FileStart, OnNoLease
 from server.files.cache import SmallFiles
 from server.files.conditions import verdict
 from server.files.digests import DigestService
@@ -354,12 +354,13 @@ class Site:
                 start.just_compared = just_compared
                 self.admission.enter(request, rep, plan, start)
                 start.just_compared = False
-            elif whole is not None and plan.status == 200:
-                self._send_at_once(request, file, plan, whole, digests)
-            elif at_hand(file, pieces):
-                self._send_at_once(request, file, plan, file.read_pieces(pieces), digests)
             else:
-                start(OnNoLease(request))
+                if whole is None or plan.status != 200:
+                    whole = file.read_pieces_at_hand(pieces)
+                if whole is not None:
+                    self._send_at_once(request, file, plan, whole, digests)
+                else:
+                    start(OnNoLease(request))
 
     # -- bodies that leave in one write -----------------------------------------------------
 
@@ -368,21 +369,10 @@ class Site:
         request: Request,
         file: OpenFile,
         plan: BodyPlan,
-        body: bytes | None,
+        body: bytes,
         digests: FileDigests | None,
     ) -> None:
-        """A short body that was admitted; the same request is answered the same from now on.
-
-        None: the file changed while it was read.
-        """
-        if body is None:
-            request.refuse(
-                503,
-                "file-changing",
-                "The file is being written; ask again.",
-                [(b"Retry-After", b"1")],
-            )
-            return
+        """A short body that was admitted; the same request is answered the same from now on."""
         rep, conditional = file.rep, _CONDITIONAL & request.headers.keys()
         ready = None
         alone = not conditional or (conditional == {b"range"} and len(plan.ranges) == 1)
@@ -462,7 +452,7 @@ class Site:
 class _FileAnswer:
     """What an answer about a file, or the part of it in `span`, depends on; a `ready.Subject`."""
 
-    __slots__ = ("_digests", "_rep", "_said", "_site", "_span")
+    __slots__ = ("_digests", "_known", "_rep", "_said", "_site", "_span")
 
     def __init__(
         self,
@@ -475,6 +465,7 @@ class _FileAnswer:
         self._rep = rep
         self._digests = digests
         self._said = site.said.version
+        self._known = site.catalog.version
         self._span = span
 
     def current(self) -> bool:
@@ -501,11 +492,11 @@ class _FileAnswer:
     def _is_said_so(self) -> bool:
         """Whether all that is said of the file beside its bytes still holds."""
         site, rep = self._site, self._rep
-        return (
-            site.catalog.known(rep.key) is self._digests
-            and site.said.version == self._said
-            and site.admission.is_plain(rep)
-        )
+        if self._known != site.catalog.version:
+            if site.catalog.known(rep.key) is not self._digests:
+                return False
+            self._known = site.catalog.version
+        return site.said.version == self._said and site.admission.is_plain(rep)
 
 
 def _may_prove(request: Request) -> bool:

@@ -23,6 +23,8 @@ from server.files.paths import url_of
 from server.files.transfer import FileKey, Representation
 
 _MOST_LINKS = 40
+#: So many folders that were walked are kept open.
+_MOST_WALKED = 64
 #: What an open says of a name that is not there, not ours to open, or no file. Whatever else it
 #: says is a fault of the machine, its disk or a file server behind it, and passes.
 _NOT_THERE = frozenset(
@@ -110,6 +112,21 @@ class Folder:
         os.close(self.fd)
 
 
+class _Walked:
+    """A folder to which a walk came without any link; open as long as anybody refers to it."""
+
+    __slots__ = ("fd", "identity")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        status = os.fstat(fd)
+        #: Device and inode.
+        self.identity = (status.st_dev, status.st_ino)
+
+    def __del__(self) -> None:
+        os.close(self.fd)
+
+
 class Tree:
     """A directory that is served. `show_hidden` serves names that begin with a dot, too.
 
@@ -135,6 +152,8 @@ class Tree:
         status = os.fstat(self._root_fd)
         self._root_identity = (status.st_dev, status.st_ino)
         self._open: OrderedDict[bytes, OpenFile] = OrderedDict()
+        #: Folders of files that were opened lately, by path: spares the walk to their neighbours.
+        self._walked: OrderedDict[bytes, _Walked] = OrderedDict()
         #: Device and inode of a folder, and a name in it that is nobody's business.
         self._private: set[tuple[int, int, bytes]] = set()
         #: Where `read_again` reads to.
@@ -151,7 +170,11 @@ class Tree:
                 with contextlib.suppress(OSError):
                     status = os.stat(folder)
                     self._private.add((status.st_dev, status.st_ino, name))
+        self._forget_open()
+
+    def _forget_open(self) -> None:
         self._open.clear()
+        self._walked.clear()
 
     def _is_private(self, folder_fd: int, name: bytes) -> bool:
         if not self._private:
@@ -161,8 +184,7 @@ class Tree:
 
     def close(self) -> None:
         """Close what is open here; transfers that run keep their own holds."""
-        while self._open:
-            self._open.popitem()
+        self._forget_open()
         if self._root_fd >= 0:
             os.close(self._root_fd)
             self._root_fd = -1
@@ -188,7 +210,7 @@ class Tree:
         os.close(self._root_fd)
         self.root, self._root_fd = root, fd
         self._root_identity = (status.st_dev, status.st_ino)
-        self._open.clear()
+        self._forget_open()
 
     def visible(self, name: bytes) -> bool:
         """Whether a name may appear in URLs at all."""
@@ -296,24 +318,68 @@ class Tree:
 
         Raises NotHere, or IsDirectory.
         """
-        self._follow_root()
         path = b"/".join(parts)
-        known = self._open.get(path)
-        if known is not None:
-            status = self.status_of(path)
-            if status is not None and key_of(status) == known.rep.key:
-                self._open.move_to_end(path)
-                return known
-            del self._open[path]
-        fd, status = self._walk(parts, directory=False)
+        beside = None if path in self._open else self._open_beside(path)
+        by_link = False
+        if beside is None:
+            self._follow_root()
+            known = self._open.get(path)
+            if known is not None:
+                status = self.status_of(path)
+                if status is not None and key_of(status) == known.rep.key:
+                    self._open.move_to_end(path)
+                    return known
+                del self._open[path]
+            beside = self._walk(parts, directory=False)
+            place = self._place_of(beside[0])
+            by_link = place not in (None, path)
+            if place == path:
+                self._keep_folder(path.rpartition(b"/")[0])
+        fd, status = beside
         key = key_of(status)
         tag = self._tag_of(fd, key)
         rep = Representation(path, url_of(path), key.size_bytes, key.mtime_ns / 1e9, tag, key)
-        file = OpenFile(fd, rep, self._tag_of, by_link=self._place_of(fd) not in (None, path))
+        file = OpenFile(fd, rep, self._tag_of, by_link=by_link)
         self._open[path] = file
         if len(self._open) > self._most_open:
             self._open.popitem(last=False)
         return file
+
+    def _keep_folder(self, path: bytes) -> None:
+        """A walk came through this folder without any link, so its files are found by it."""
+        try:
+            folder = _Walked(os.open(self._prefix + path, _DIRECTORY))
+        except OSError:
+            return
+        if self._place_of(folder.fd) == path:
+            self._walked[path] = folder
+            if len(self._walked) > _MOST_WALKED:
+                self._walked.popitem(last=False)
+
+    def _open_beside(self, path: bytes) -> tuple[int, os.stat_result] | None:
+        """Open what the walk would find, by the folder in which it found another file before.
+
+        None: walk. The kernel follows no link to open it, it lies under this very path, and what
+        stands there by the root's name is the same file: so the folder was neither moved nor
+        replaced nor covered, nor was the root switched.
+        """
+        folder_path, _, name = path.rpartition(b"/")
+        folder = self._walked.get(folder_path)
+        if folder is None or not self.visible(name) or (*folder.identity, name) in self._private:
+            return None
+        try:
+            there = os.stat(self._prefix + path, follow_symlinks=False)
+            if not stat.S_ISREG(there.st_mode):
+                return None
+            fd = os.open(name, _FILE, dir_fd=folder.fd)
+        except OSError:
+            return None
+        status = os.fstat(fd)
+        same = status.st_ino == there.st_ino and status.st_dev == there.st_dev
+        if same and self._place_of(fd) == path:
+            return fd, status
+        os.close(fd)
+        return None
 
     def entries(self, parts: list[bytes]) -> list[DirectoryEntry]:
         """What a directory shows: directories and regular files of the tree, by name.
