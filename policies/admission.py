@@ -70,6 +70,10 @@ _MOST_LATE = 1_000
 #: The queue is laid out anew when time passes and this long has gone by, or when somebody asks
 #: and nothing has been laid out for the second of these, seconds.
 _FRESH_S, _OLD_S = 0.5, 2.0
+#: So many tickets at most become ready in one go as time passes, so many run out, as do leases, and
+#: so many become ready as somebody asks; the others after as many seconds, so that requests are
+#: answered in between. A hundred thousand would take a second.
+_AT_ONCE, _FEW, _GO_ON_S = 200, 2, 0.02
 #: A client sent away without a ticket is taken to want a slot for so many times its return.
 _ASKED_AGAIN = 1.5
 #: No wait longer than this many times `retry_max_s` is ever told.
@@ -235,7 +239,7 @@ class HookedAdmission:
             self._join_crowd(row, job.stranger_network, now)
             table = queue.table
             self.state.newcomers.note(now, job.size_bytes, table.remaining[row], table.weight[row])
-            self._fill_ready(now)
+            self._fill_ready(now, _FEW)
         if self._may_start(row, now):
             return self._start_ticket(row, job, now)
         self._note_counting(row, job, now)
@@ -288,7 +292,7 @@ class HookedAdmission:
                     table.promise_s[row] += settings.early_penalty_s
                 return self.advice.slowly(self._wait_on(row, now), extra)
         if table.state[row] == WAITING:
-            self._fill_ready(now)
+            self._fill_ready(now, _FEW)
         if self._may_start(row, now):
             return self._start_ticket(row, job, now)
         self._note_counting(row, job, now)
@@ -321,9 +325,8 @@ class HookedAdmission:
         if waits and not self._nobody_comes(row, now):
             return False
         entry = (table.key[row], table.number[row])
-        owed = bisect_left(self.queue.here, entry)
-        owed += self._due_before(entry, now, free - owed)
-        return free > owed
+        free -= bisect_left(self.queue.here, entry)
+        return free > 0 and not self._are_due_before(entry, now, free)
 
     def _nobody_comes(self, row: int, now: float) -> bool:
         """Whether a slot stood idle, as all whose turn it was are away, until this one asked."""
@@ -581,7 +584,7 @@ class HookedAdmission:
             self._make_ready(row, now)
 
     def _end_idle(self, now: float) -> tuple[int, ...]:
-        idled = self.pool.idled_out(now)
+        idled = self.pool.idled_out(now, _AT_ONCE)
         if not idled:
             return ()
         for lease in idled:
@@ -634,7 +637,7 @@ class HookedAdmission:
         self._grow(now)
         late_s = (1.0 - _LATE_PART) * self.settings.ticket_ttl_s
         self._late = min(_MOST_LATE, queue.count_running_out(now, now + late_s))
-        self._fill_ready(now)
+        goes_on = self._fill_ready(now, _AT_ONCE)
         pause, resume = self.policy.preempt(now)
         for lease in self._untold.intersection(resume) if self._untold else ():
             self._untold.discard(lease)
@@ -647,10 +650,15 @@ class HookedAdmission:
         if len(queue):
             # Here, as time passes, so that hardly any offer has to pay for it.
             self._lay_out(now, needed=not self._link_decides)
-        wakes = [self.pool.next_idle(), queue.next_deadline(), self.policy.wake_s(now)]
+        wakes = [self.policy.wake_s(now)]
+        for due_s in (self.pool.next_idle(), queue.next_deadline()):
+            # What has been due is more than is done in one go.
+            wakes.append(now + _GO_ON_S if due_s is not None and due_s <= now else due_s)
         wakes.append(self._use.wake_s(now))
         if held_for_due:
             wakes.append(now + DUE_S)
+        if goes_on:
+            wakes.append(now + _GO_ON_S)
         free = len(queue) and self._room.large_free() > 0
         if free and queue.line and not self._link_decides:
             wakes.append(self._grown_s + self.settings.ready_grow_s)
@@ -671,7 +679,7 @@ class HookedAdmission:
     def _expire(self, now: float) -> tuple[int, ...]:
         table = self.queue.table
         out = []
-        overdue = self.queue.overdue(now)
+        overdue = self.queue.overdue(now, _AT_ONCE)
         if not overdue:
             return ()
         for row in overdue:
@@ -716,18 +724,22 @@ class HookedAdmission:
             self._extra_ready = min(self._extra_ready + step, len(self.queue))
             self._grown_s = now
 
-    def _fill_ready(self, now: float) -> None:
+    def _fill_ready(self, now: float, most: int) -> bool:
+        """Make so many ready at the most; whether more are to become so."""
         queue = self.queue
         if not len(queue.line):
-            return
+            return False
         target = self.ready_target
         room, forward = target - len(queue.ready), target - queue.forward_ready()
         while forward > 0:
             row = queue.first_waiting()
             if row is None or (room <= 0 and queue.stands_back(row)):
-                return
+                return False
+            if most <= 0:
+                return True
             self._make_ready(row, now)
-            room, forward = room - 1, forward - 1
+            room, forward, most = room - 1, forward - 1, most - 1
+        return False
 
     def _make_ready(self, row: int, now: float, first: bool = False) -> None:
         promise = max(now, self.queue.table.promise_s[row])
@@ -757,7 +769,7 @@ class HookedAdmission:
                 break
             if self._room.is_small(table.rows[entry[1]]):
                 continue
-            if len(call) + self._due_before(entry, now, free - len(call)) >= free:
+            if self._are_due_before(entry, now, free - len(call)):
                 return tuple(call), True
             if self._has_wasted(entry[1], now):
                 continue
@@ -769,21 +781,22 @@ class HookedAdmission:
             call.append(entry[1])
         return tuple(call), False
 
-    def _due_before(self, entry: tuple[float, int], now: float, enough: int) -> int:
-        """Absent ready tickets of large jobs before this one whose return is due just now.
+    def _are_due_before(self, entry: tuple[float, int], now: float, count: int) -> bool:
+        """Whether so many absent ready tickets before this one, of large jobs, are due just now.
 
-        Counts up to `enough`, and looks at no more than a few hundred: when so many are due at
-        once, the first of them that come take all the slots anyway.
+        Looks at no more than a few hundred: when so many are due at once, the first of them that
+        come take all the slots anyway.
         """
-        table, ttl_s = self.queue.table, self.settings.ticket_ttl_s
-        due = 0
-        rows = self.queue.running_out(now + ttl_s - DUE_S, now + ttl_s + DUE_S)
-        for row in islice(rows, _MOST_DUE):
-            before = (table.key[row], table.number[row]) < entry
-            due += before and not self._room.is_small(row)
-            if due >= enough:
-                break
-        return due
+        queue, table, ttl_s = self.queue, self.queue.table, self.settings.ticket_ttl_s
+        low_s, high_s = now + ttl_s - DUE_S, now + ttl_s + DUE_S
+        if count > min(_MOST_DUE, queue.count_running_out(low_s, high_s)):
+            return False
+        for row in islice(queue.running_out(low_s, high_s), _MOST_DUE):
+            if (table.key[row], table.number[row]) < entry and not self._room.is_small(row):
+                count -= 1
+                if count <= 0:
+                    return True
+        return False
 
     # -- what is told ------------------------------------------------------------------------------
 

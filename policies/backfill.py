@@ -132,8 +132,8 @@ class Backfill:
             self._told.note(self._queue.table.number[row], self._due_s(row), now)
 
     def starts(self, row: int, in_turn: bool, now: float) -> None:
-        """It has started."""
-        if self._queue.table.present[row] and not in_turn:
+        """One that waits here has started."""
+        if not in_turn:
             self._told.taken(now)
 
     def forecast(self, row: int, turn_s: float, now: float) -> Forecast:

@@ -75,6 +75,7 @@ class Capacity:
         "known",
         "lines",
         "rate_bytes_s",
+        "typical_client_bytes_s",
     )
 
     def __init__(self) -> None:
@@ -86,6 +87,8 @@ class Capacity:
         #: By name; empty where there is one line.
         self.lines: dict[str, _LineDemand] = {}
         self._client_log = math.log(250_000.0)
+        #: What a client is taken to be able to take before it was measured (geometric mean).
+        self.typical_client_bytes_s = math.exp(self._client_log)
         self._clients = self._looks = 0
         self._hardly_bytes_s = 0.0
         #: Below 0: the client takes at least that.
@@ -155,10 +158,10 @@ class Capacity:
 
     # -- clients -------------------------------------------------------------------------------
 
-    @property
-    def typical_client_bytes_s(self) -> float:
-        """What a client is taken to be able to take before it was measured (geometric mean)."""
-        return math.exp(self._client_log)
+    def _seems(self, client_bytes_s: float, part: float) -> None:
+        """One more client takes this; it counts for this part of the mean."""
+        self._client_log += part * (math.log(client_bytes_s) - self._client_log)
+        self.typical_client_bytes_s = math.exp(self._client_log)
 
     def speed(self, lease: Lease) -> float:
         """What this client can take, as far as known; never more than the link."""
@@ -217,8 +220,7 @@ class Capacity:
         if not self._clients:
             # Before any is over, the first looks tell more than nothing.
             self._looks += 1
-            step = max(_MEMORY, 1.0 / self._looks)
-            self._client_log += step * (math.log(rate_bytes_s) - self._client_log)
+            self._seems(rate_bytes_s, max(_MEMORY, 1.0 / self._looks))
         if known and not lease.cap_is_floor and rate_bytes_s < lease.cap_bytes_s:
             rate_bytes_s = lease.cap_bytes_s + _SLOWER * (rate_bytes_s - lease.cap_bytes_s)
         lease.cap_bytes_s = rate_bytes_s
@@ -231,8 +233,7 @@ class Capacity:
             # Of a client that was held back is known only that it is not slower.
             if not lease.cap_is_floor or lease.cap_bytes_s > self.typical_client_bytes_s:
                 self._clients += 1
-                step = max(_MEMORY, 1.0 / self._clients)
-                self._client_log += step * (math.log(lease.cap_bytes_s) - self._client_log)
+                self._seems(lease.cap_bytes_s, max(_MEMORY, 1.0 / self._clients))
             known = lease.cap_bytes_s
             self._speeds[lease.client] = -known if lease.cap_is_floor else known
             self._speeds.move_to_end(lease.client)

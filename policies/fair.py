@@ -22,11 +22,9 @@ silent (`policies.upkeep`); a waiting one whose program would give up gets as mu
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from itertools import accumulate
-from operator import attrgetter
 
 from policies.backfill import Backfill
 from policies.contract import Forecast, Ranked
@@ -36,10 +34,10 @@ from policies.leases import Lease
 from policies.openings import Openings
 from policies.preemption import Preemption
 from policies.queue.tickets import WAITING
+from policies.running import Running
 from policies.settings import LINK, TICKETS
 from policies.virtual_sharing import VirtualSharing
 
-_key = attrgetter("key")
 #: The slack is that to this part of the virtual time left: speeds are known roughly, several may
 #: run out of slack together, and a virtual share grows when others leave.
 _SURE_PART = 0.75
@@ -51,11 +49,12 @@ _NEARLY = 1.25
 _URGENT, _NEARLY_LIMITED, _LIMITED = -1e14, -2e14, -3e14
 #: A ticket's slack is looked at again when half of it has gone, at the soonest after this, seconds.
 _LOOK_S = 0.25
-#: What is told counts on running downloads as they were up to so many seconds ago.
-_FRESH_S = 0.5
 #: One that polls looks after this part of a wait of more than so many seconds, and once more near
 #: its end: the last of a rush would else come back to a line that has long been free.
 _LOOK_PART, _LONG_S = 0.75, 20.0
+#: No more slacks are looked at in one go, so that requests are answered in between; what is left of
+#: them goes on after so many seconds.
+_LOOKS_AT_ONCE, _GO_ON_S = 200, 0.02
 #: So many clients are in the virtual sharing at once; those beyond wait for room there.
 _TRACKED = 50_000
 
@@ -86,19 +85,15 @@ class FairPolicy(Policy):
         self._looks: list[tuple[float, int]] = []
         #: What each client takes with all that it fetches at once, as of the last look.
         self._speeds: dict[str, float] = {}
-        #: Large leases in the order of their keys (exact after `_sort`).
-        self._order: list[Lease] = []
-        self._sorted = False
-        #: See `_last_key`, by line; None when it must be found again.
-        self._last: dict[str, float] | None = None
+        #: Large leases; their keys are of the last look at capacity and speeds, see `_sort`.
+        self._running = Running(admission.capacity.speed)
+        #: See `_last_key`, by line; without what must be found again.
+        self._last: dict[str, float] = {}
         self._now = -math.inf
-        #: Keys of the running in order and the bytes before each, and when that was; see `_sums`.
-        self._before: tuple[list[float], list[int]] | None = None
-        self._summed_s = -math.inf
         for lease in admission.pool.leases.values():
             if lease.large:
                 lease.mark = math.inf
-                self._order.append(lease)
+                self._running.add(lease)
                 if lease.opened and lease.paused:
                     self._openings.opened(lease)
                 elif lease.opened:
@@ -173,7 +168,9 @@ class FairPolicy(Policy):
         if not self._known:
             return
         table = self._queue.table
-        while self._looks and self._looks[0][0] <= now:
+        for _ in range(_LOOKS_AT_ONCE):
+            if not self._looks or self._looks[0][0] > now:
+                return
             _, number = heappop(self._looks)
             row = self.admission.row(number)
             if row is None or table.key[row] < 0.0:
@@ -208,31 +205,17 @@ class FairPolicy(Policy):
             elif self._slack_s(client, lease.mark, lease.remaining_bytes / speed) <= 0.0:
                 lease.key = _URGENT + key
 
-    def _sums(self) -> tuple[list[float], list[int]]:
-        """Keys of the running in order, and the bytes before each and in all.
-
-        Not older than a start or an end; progress since is not in it. Thousands ask again and
-        again, and each look at all that runs costs as much as all that runs.
-        """
-        found = self._before
-        if found is None or not 0.0 <= self._now - self._summed_s < _FRESH_S:
-            self._sort()
-            left = accumulate((lease.remaining_bytes for lease in self._order), initial=0)
-            found = self._before = [lease.key for lease in self._order], list(left)
-            self._summed_s = self._now
-        return found
-
     def _mean_left(self) -> float:
         """Bytes that a running download has left in the mean; 0 while none runs."""
-        keys, before = self._sums()
-        return before[-1] / len(keys) if keys else 0.0
+        self._sort()
+        running = self._running
+        return running.left_in_all() / len(running) if len(running) else 0.0
 
     def _sort(self) -> None:
-        if not self._sorted:
-            self._rank_leases(self._order)
-            self._order.sort(key=_key)
-            self._sorted = True
-            self._last = None
+        if self._running.stale:
+            self._rank_leases(self._running.all())
+            self._running.reorder()
+            self._last.clear()
 
     # -- who fills the link ------------------------------------------------------------------------
 
@@ -241,29 +224,11 @@ class FairPolicy(Policy):
         if not self._known:
             return math.inf
         self._sort()
-        if self._last is None:
-            self._last = self._last_keys()
-        return self._last.get(line, math.inf)
-
-    def _last_keys(self) -> dict[str, float]:
-        """The same of each line that is full."""
-        capacity, speed = self._capacity, self._capacity.speed
-        found: dict[str, float] = {}
-        room: dict[str, float] = {}
-        lines = max(1, len(capacity.lines))
-        for lease in self._order:
-            line = lease.line
-            if line in found:
-                continue
-            left = room[line] if line in room else capacity.demand_of(line)
-            if lease.connections:
-                left -= speed(lease)
-            room[line] = left
-            if left <= 0.0:
-                found[line] = lease.key
-                if len(found) >= lines:
-                    break
-        return found
+        last = self._last.get(line)
+        if last is None:
+            last = self._running.filled_at(self._capacity.demand_of(line), line)
+            self._last[line] = last
+        return last
 
     def may_start(self, row: int, now: float) -> bool:
         """Whether the link has use for this download, or it may have a place out of turn."""
@@ -293,18 +258,14 @@ class FairPolicy(Policy):
         line = self._queue.line_of(row)
         if entry[0] > self._last_key(line):
             return False
-        demand = self._capacity.demand_of(line)
+        order = self._running.in_order()
+        if order and order[0].key >= entry[0]:
+            return True
         # Those before it that wait here have been called, or will be at once.
         here = bisect_left(self._queue.here_on(line), entry)
         taken = here * self._capacity.typical_client_bytes_s
-        for lease in self._order:
-            if lease.key >= entry[0]:
-                return True
-            if lease.connections and lease.line == line:
-                taken += self._capacity.speed(lease)
-            if taken >= demand:
-                return False
-        return taken < demand
+        taken += self._running.speed_before(entry[0], line)
+        return taken < self._capacity.demand_of(line)
 
     def call(self, now: float) -> tuple[tuple[int, ...], bool]:
         """Clients that wait here and rank before what the link is busy with, or are due."""
@@ -330,21 +291,14 @@ class FairPolicy(Policy):
         last_key, demand = self._last_key(line), capacity.demand_of(line)
         typical = min(capacity.typical_client_bytes_s, capacity.rate_of(line))
         call: list[tuple[float, int]] = []
-        taken, at = 0.0, 0
         for key, number in here:
             if key > last_key or len(call) >= free:
                 break
             if not self.admission.is_large(table.size[table.rows[number]]):
                 continue
-            while at < len(self._order) and self._order[at].key < key:
-                lease = self._order[at]
-                if lease.connections and lease.line == line:
-                    taken += capacity.speed(lease)
-                at += 1
-            if taken >= demand:
+            if self._running.speed_before(key, line) + len(call) * typical >= demand:
                 break
             call.append((key, number))
-            taken += typical
         return call
 
     def preempt(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -354,9 +308,13 @@ class FairPolicy(Policy):
         if not (self._known or self._preemption.count):
             return (), ()
         self._sort()
-        pause, resume = self._preemption.choose(self._order, self._capacity, now)
+        order = self._running.in_order()
+        if len(self._queue):
+            # As time passes, so that hardly any offer has to pay for it.
+            self._running.sum_up()
+        pause, resume = self._preemption.choose(order, self._capacity, now)
         if len(self._openings):
-            for lease in self._order:
+            for lease in order:
                 if lease.opened and not lease.paused:
                     # Its turn: nobody knows yet what its client can take.
                     self._openings.over(lease)
@@ -368,7 +326,8 @@ class FairPolicy(Policy):
         wakes = [self._preemption.next_s(now), self._backfill.next_s(now)]
         wakes.append(self._openings.next_s(now))
         if self._looks and self._known:
-            wakes.append(max(self._looks[0][0], now + _LOOK_S))
+            next_s = self._looks[0][0]
+            wakes.append(now + _GO_ON_S if next_s <= now else max(next_s, now + _LOOK_S))
         return min((wake for wake in wakes if wake is not None), default=None)
 
     # -- what is told ------------------------------------------------------------------------------
@@ -390,10 +349,10 @@ class FairPolicy(Policy):
         """The same for a newcomer that ranks last."""
         if not self._known:
             return None
-        table = self._queue.table
         self._virtual_now(now)
-        before = self._sums()[1][-1] + self._queue.line.total_bytes
-        before += sum(table.remaining[table.rows[number]] for _, number in self._queue.ready)
+        self._sort()
+        before = self._running.left_in_all() + self._queue.line.total_bytes
+        before += self._queue.ready_bytes()
         in_turn_s = before / self._capacity.rate_bytes_s
         return Forecast(min(in_turn_s, self._backfill.until_place_s(len(self._queue), now)))
 
@@ -405,8 +364,8 @@ class FairPolicy(Policy):
         queue, table = self._queue, self._queue.table
         link = self._capacity.rate_bytes_s
         key, number = table.key[row], table.number[row]
-        keys, sums = self._sums()
-        before = sums[bisect_left(keys, key)]
+        self._sort()
+        before = int(self._running.left_before(key))
         before += queue.ready_bytes_before(row)
         shows = 1.0 - self.admission.estimator.no_show_fraction
         if table.state[row] == WAITING:
@@ -442,18 +401,15 @@ class FairPolicy(Policy):
     def starts(self, lease: Lease, row: int | None, now: float) -> None:
         """A lease has begun: it runs for a moment whatever its rank."""
         opens = row is not None and self.opens(row)
-        if row is not None:
+        if row is not None and self._queue.table.present[row]:
             self._backfill.starts(row, opens or self._in_turn_lease(lease), now)
         self._virtual_now(now)
         if self._known:
             self._sort()
             self._rank_leases((lease,))
-            insort(self._order, lease, key=_key)
-        else:
-            # Nobody asks for the order before the line is known; thousands may run until then.
-            self._order.append(lease)
-            self._sorted = False
-        self._last = self._before = None
+        # Nobody asks for the order before the line is known; thousands may run until then.
+        self._running.add(lease)
+        self._last.clear()
         if row is None or self._queue.table.raw[row] == 0.0:
             # Clients that were told a time were noted as they came.
             self._shorter.note(lease.rank_bytes, now)
@@ -466,14 +422,14 @@ class FairPolicy(Policy):
         return lease.rank_bytes / lease.weight <= self._last_key(lease.line)
 
     def changes(self, lease: Lease) -> None:
-        """Ranks follow progress."""
-        self._sorted = False
-        self._last = None
+        """A connection counts at once; progress once capacity and speeds are looked at."""
+        self._running.connected(lease)
+        self._last.clear()
 
     def ends(self, lease: Lease, now: float, done: bool) -> None:
         """A lease is over: its virtual share runs on if it was finished."""
-        self._order.remove(lease)
-        self._last = self._before = None
+        self._running.remove(lease)
+        self._last.clear()
         self._preemption.drop(lease)
         self._openings.over(lease)
         if lease.mark < math.inf:
@@ -486,12 +442,11 @@ class FairPolicy(Policy):
         if self._known:
             speeds: dict[str, float] = {}
             speed_of = self._capacity.speed
-            for lease in self._order:
+            for lease in self._running.all():
                 if lease.mark < math.inf:
                     # A plain server would serve all that a client fetches at once.
                     client, speed = lease.client, speed_of(lease)
                     speeds[client] = speeds[client] + speed if client in speeds else speed
             self._speeds = speeds
             self._virtual.set_speeds(speeds)
-        self._sorted = False
-        self._last = None
+        self._running.stale = True

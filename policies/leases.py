@@ -212,10 +212,10 @@ class LeasePool:
         self.large_active -= lease.large
         self.give_slot(lease)
 
-    def idled_out(self, now: float) -> list[Lease]:
-        """Leases that nobody has used for too long by now; they stay open until closed."""
-        out = []
-        while self._idle and self._idle[0][0] <= now:
+    def idled_out(self, now: float, most: int) -> list[Lease]:
+        """Leases that nobody has used for too long by now, no more; they stay open until closed."""
+        out: list[Lease] = []
+        while self._idle and self._idle[0][0] <= now and len(out) < most:
             deadline, number = heapq.heappop(self._idle)
             lease = self.leases.get(number)
             if lease is not None and lease.idle_at == deadline:

@@ -32,5 +32,6 @@ def test_deadlines_move_and_each_comes_once(
         assert set(deadlines.between(low, high)) == between
         assert deadlines.count(low, high) == len(between)
     due = [number for at, number in finite if at <= low] if steps else []
-    assert deadlines.take_due(low) == due
-    assert deadlines.take_due(low) == []
+    assert deadlines.take_due(low, 2) == due[:2]
+    assert deadlines.take_due(low, 9) == due[2:]
+    assert deadlines.take_due(low, 9) == []

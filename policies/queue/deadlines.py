@@ -31,11 +31,11 @@ class Deadlines:
         if deadline_s is not None:
             del self._order[bisect_left(self._order, (deadline_s, number))]
 
-    def take_due(self, now: float) -> list[int]:
-        """The tickets whose time is over, earliest first; each is told once."""
+    def take_due(self, now: float, most: int) -> list[int]:
+        """The tickets whose time is over, earliest first, no more at a time; each is told once."""
         if not self._order or self._order[0][0] > now:
             return []
-        end = self._index_after(now)
+        end = min(most, self._index_after(now))
         due, self._order[:end] = [number for _, number in self._order[:end]], []
         for number in due:
             del self._at[number]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 _FULL = 1024
 #: Blocks whose counts are kept summed, as a power of two.
@@ -135,23 +136,33 @@ class RankedList:
             tail = bisect_left(order, last, key=lambda at: (keys[at], numbers[at]))
         for at in order[:tail]:
             self.add(keys[at], numbers[at], sizes[at])
-        while tail < len(order):
+        rest = order[tail:]
+        self.append_all(
+            [keys[at] for at in rest], [numbers[at] for at in rest], [sizes[at] for at in rest]
+        )
+
+    def append_all(
+        self, keys: Sequence[float], numbers: Sequence[int], sizes: Sequence[float]
+    ) -> None:
+        """Put entries, which are in order, behind all others, by whole blocks."""
+        start = 0
+        while start < len(keys):
             if not self._blocks or self._counts[-1] >= _FULL:
                 self._insert_block(len(self._blocks), self._blank(), (0.0, 0))
-            part = order[tail : tail + _FULL - self._counts[-1]]
-            tail += len(part)
+            stop = min(len(keys), start + _FULL - self._counts[-1])
             block = self._blocks[-1]
-            block.keys.extend([keys[at] for at in part])
-            block.numbers.extend([numbers[at] for at in part])
-            block.sizes.extend([sizes[at] for at in part])
-            size_bytes = sum(block.sizes[-len(part) :])
+            block.keys.extend(keys[start:stop])
+            block.numbers.extend(numbers[start:stop])
+            block.sizes.extend(sizes[start:stop])
+            size_bytes, count = sum(sizes[start:stop]), stop - start
+            start = stop
             self._lasts[-1] = (block.keys[-1], block.numbers[-1])
-            self._counts[-1] += len(part)
+            self._counts[-1] += count
             self._bytes[-1] += size_bytes
-            self._len += len(part)
+            self._len += count
             self.total_bytes += size_bytes
             if self._groups is not None:
-                self._groups[-1] += len(part)
+                self._groups[-1] += count
 
     def remove(self, key: float, number: int) -> None:
         """Take an entry out. Raises KeyError when it is not in the line."""
@@ -197,6 +208,18 @@ class RankedList:
             return self.total_bytes
         block = self._blocks[at]
         return sum(self._bytes[:at]) + sum(block.sizes[: block.find(key, number)])
+
+    def reaches(self, size_bytes: float) -> tuple[float, int] | None:
+        """The entry with which the sizes up to it come to so much; None if all are less."""
+        before = 0.0
+        for block, own in zip(self._blocks, self._bytes, strict=True):
+            if before + own >= size_bytes:
+                sums = list(accumulate(block.sizes, initial=before))
+                at = bisect_left(sums, size_bytes, 1) - 1
+                if at < len(block.keys):
+                    return block.keys[at], block.numbers[at]
+            before += own
+        return None
 
     def _locate(self, key: float, number: int) -> tuple[int, int]:
         at = bisect_left(self._lasts, (key, number))

@@ -19,7 +19,7 @@ import sys
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from operator import itemgetter
 
 from policies.contract import ELSEWHERE, Job, Ranked, TicketRow, TicketState
@@ -51,8 +51,8 @@ class TicketQueue:
         self.ready: list[tuple[float, int]] = []
         self.here: list[tuple[float, int]] = []
         self._lines = LinesHere()
-        #: What those that are ready want before each, bytes; None once one came, went or changed.
-        self._ready_sums: list[int] | None = None
+        #: Those that are ready with what they want, bytes; None until somebody asks.
+        self._ready_left: RankedList | None = None
         self.next_number = 1
         #: The row of a ticket that is in no list yet, see `issue_alone`.
         self._alone: int | None = None
@@ -105,7 +105,7 @@ class TicketQueue:
             [table.remaining[rows[number]] for number in waiting],
         )
         self.ready = sorted((table.key[rows[number]], number) for number in ready)
-        self._ready_sums = None
+        self._ready_left = None
         present = (number for number in (*ready, *waiting) if table.present[rows[number]])
         self.here = sorted((table.key[rows[number]], number) for number in present)
         self._lines.fill(self.here)
@@ -165,12 +165,24 @@ class TicketQueue:
 
     def ready_bytes_before(self, row: int) -> int:
         """What the ready tickets want that are before this one, bytes."""
-        sums = self._ready_sums
-        if sums is None:
+        return int(self._ready_sums().bytes_before(self.table.key[row], self.table.number[row]))
+
+    def ready_bytes(self) -> int:
+        """What all that are ready want, bytes."""
+        return int(self._ready_sums().total_bytes)
+
+    def _ready_sums(self) -> RankedList:
+        left = self._ready_left
+        if left is None:
             rows, remaining = self.table.rows, self.table.remaining
-            left = [remaining[rows[number]] for _, number in self.ready]
-            sums = self._ready_sums = list(accumulate(left, initial=0))
-        return sums[bisect_left(self.ready, (self.table.key[row], self.table.number[row]))]
+            numbers = [number for _, number in self.ready]
+            left = self._ready_left = RankedList()
+            left.append_all(
+                [key for key, _ in self.ready],
+                numbers,
+                [remaining[rows[number]] for number in numbers],
+            )
+        return left
 
     def place_forward(self, row: int) -> int:
         """The place that a ticket would have if it did not stand back."""
@@ -336,7 +348,7 @@ class TicketQueue:
         if own:
             self.next_number = max(self.next_number, ordered[own - 1].number + 1)
         self.line.add_all(keys, numbers, sizes)
-        self._ready_sums = None
+        self._ready_left = None
         for entry in ready:
             insort(self.ready, entry)
             self.keep_until(known[entry[1]], ready_until_s)
@@ -476,9 +488,9 @@ class TicketQueue:
         self._times_of_issue.over(table.number[row])
         table.drop(table.number[row])
 
-    def overdue(self, now: float) -> list[int]:
-        """Rows of ready tickets that nobody claimed in time; they stay until ended."""
-        return [self.table.rows[number] for number in self._deadlines.take_due(now)]
+    def overdue(self, now: float, most: int) -> list[int]:
+        """Rows of ready tickets that nobody claimed in time, no more; they stay until ended."""
+        return [self.table.rows[number] for number in self._deadlines.take_due(now, most)]
 
     def next_deadline(self) -> float | None:
         """When the next ready ticket runs out."""
@@ -510,7 +522,8 @@ class TicketQueue:
         key, number = table.key[row], table.number[row]
         if table.state[row] == READY:
             del self.ready[bisect_left(self.ready, (key, number))]
-            self._ready_sums = None
+            if self._ready_left is not None:
+                self._ready_left.remove(key, number)
         else:
             self.line.remove(key, number)
         if table.present[row]:
@@ -522,7 +535,8 @@ class TicketQueue:
         number = table.number[row]
         if table.state[row] == READY:
             insort(self.ready, (key, number))
-            self._ready_sums = None
+            if self._ready_left is not None:
+                self._ready_left.add(key, number, table.remaining[row])
         else:
             self.line.add(key, number, table.remaining[row])
         if table.present[row]:
