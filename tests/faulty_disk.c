@@ -9,7 +9,8 @@
  *              enospc (the same), short (at most AMOUNT bytes a call)
  *   PATH       every file whose path begins so
  *
- * A read that asks for cached bytes only (RWF_NOWAIT) finds none where reads are delayed.
+ * A delayed read is one of bytes that nobody has read since this library was loaded: others find
+ * them in the page cache, and a read that asks for cached bytes only (RWF_NOWAIT) finds no others.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -42,6 +43,34 @@ __attribute__((constructor)) static void map_rules(void)
 	}
 }
 
+#define PART_BYTES 65536
+#define PARTS (1 << 16)
+
+/* Parts of files that were read, by inode and place; a full table forgets none and takes no more. */
+static _Atomic unsigned long long parts[PARTS];
+
+/* Whether these bytes were read before; `reads` marks them as read. */
+static int was_read(int fd, long long offset, size_t count, int reads)
+{
+	struct stat found;
+	long long part = offset / PART_BYTES, last = (offset + (count ? count - 1 : 0)) / PART_BYTES;
+	int all = 1;
+	if (fstat(fd, &found))
+		return 1;
+	for (; part <= last && part * PART_BYTES < found.st_size; part++) {
+		unsigned long long name = ((unsigned long long)found.st_ino << 24) + part + 1;
+		size_t at = name * 0x9e3779b97f4a7c15ULL >> 48, tries = 0;
+		while (parts[at] && parts[at] != name && ++tries < PARTS)
+			at = (at + 1) % PARTS;
+		if (parts[at] == name)
+			continue;
+		all = 0;
+		if (reads && !parts[at])
+			parts[at] = name;
+	}
+	return all;
+}
+
 static void nap(long milliseconds)
 {
 	struct timespec left = {milliseconds / 1000, milliseconds % 1000 * 1000000};
@@ -49,7 +78,10 @@ static void nap(long milliseconds)
 		;
 }
 
-/* What the rules say of one operation on one path. 0, or the error to fail with. */
+/*
+ * What the rules say of one operation on one path. 0, or the error to fail with. `cached`: 1 if only
+ * bytes of the page cache are asked for, -1 if all of them are there.
+ */
 static int judge(const char *operation, const char *path, long long end, size_t *most, int cached)
 {
 	char copy[RULES_BYTES + 1], *line, *rest = copy;
@@ -65,9 +97,9 @@ static int judge(const char *operation, const char *path, long long end, size_t 
 			continue;
 		if (strcmp(what, operation) || strncmp(path, where, strlen(where)))
 			continue;
-		if (!strcmp(how, "delay") && cached)
+		if (!strcmp(how, "delay") && cached > 0)
 			fault = EAGAIN;
-		else if (!strcmp(how, "delay"))
+		else if (!strcmp(how, "delay") && !cached)
 			nap(amount);
 		else if (!strcmp(how, "eio") && end > amount)
 			fault = EIO;
@@ -92,7 +124,11 @@ static int judge_fd(const char *operation, int fd, long long offset, size_t *cou
 		path[length] = 0;
 		if (offset < 0)
 			offset = lseek(fd, 0, SEEK_CUR);
+		if (!strcmp(operation, "read") && was_read(fd, offset, count ? *count : 1, 0))
+			cached = -1;
 		fault = judge(operation, path, offset + (count ? (long long)*count : 1), count, cached);
+		if (!fault && !strcmp(operation, "read"))
+			was_read(fd, offset, count ? *count : 1, 1);
 	}
 	errno = fault ? fault : before;
 	return fault;
@@ -209,7 +245,7 @@ PWRITE(pwrite64, off64_t)
 		REAL(ssize_t, #name, int, const struct iovec *, int, type, int); \
 		struct iovec first = pieces > 0 ? to[0] : (struct iovec){NULL, 0}; \
 		size_t asked = first.iov_len; \
-		if (judge_fd("read", fd, offset, &first.iov_len, flags & RWF_NOWAIT)) \
+		if (judge_fd("read", fd, offset, &first.iov_len, (flags & RWF_NOWAIT) != 0)) \
 			return -1; \
 		return first.iov_len < asked ? real(fd, &first, 1, offset, flags) \
 					     : real(fd, to, pieces, offset, flags); \

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
+import select
+import socket
 import sqlite3
 import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -22,6 +26,8 @@ pytestmark = pytest.mark.e2e
 
 #: Where what operators set up is kept.
 TABLES = ("operator_state", "admin_users", "revisions")
+#: More of each than a server has threads for its disk.
+KINDS = {"iso": 1_000_000, "txt": 9_000}
 #: One slot for large files, and so slow a line that everybody else waits.
 ONE_SLOT = ("--policy", "ticket", "--slots", "2", "--reserve-small", "1", "--bandwidth", "4Mbit")
 
@@ -104,6 +110,31 @@ def test_short_reads_cost_nobody_a_byte(tmp_path: Path, disk: FaultyDisk) -> Non
         sums = fetch(f"{server.url}/SHA256SUMS")[1].decode()
         assert all(digest in sums for digest in digests.values())
         no_traceback(server)
+
+
+def test_a_disk_that_hangs_holds_up_only_who_asks_for_what_lies_on_it(
+    tmp_path: Path, disk: FaultyDisk
+) -> None:
+    release = tmp_path / "release"
+    cold = {f"cold{number}_{kind}": size for number in range(12) for kind, size in KINDS.items()}
+    make_release(release, here_iso=3_000_000, here_txt=9_000, **cold)
+    disk.set(f"read delay 3000000 {release}/cold")
+    with serving(release, tmp_path / "state", **disk.environ) as server, ExitStack() as hung:
+        place = server.url.removeprefix("http://")
+        asked = []
+        for name in cold:
+            asking = hung.enter_context(contextlib.closing(http.client.HTTPConnection(place)))
+            asking.request("GET", f"/{name.replace('_', '.')}")
+            asked.append(asking.sock)
+        for _ in range(20):
+            for name in ("here.iso", "here.txt", ""):
+                assert fetch(f"{server.url}/{name}")[0] == 200
+        for sock in select.select(asked, [], [], 0)[0]:
+            assert len(sock.recv(KINDS["txt"], socket.MSG_PEEK)) < KINDS["txt"]
+        hung.close()
+        no_traceback(server)
+        # Threads of requests and of the walk over the tree still wait.
+        assert server.stop() == 0
 
 
 @pytest.mark.parametrize("fault", ["write enospc", "write eio"])

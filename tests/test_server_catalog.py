@@ -46,9 +46,7 @@ def at_work(monkeypatch: pytest.MonkeyPatch) -> dict[str, defer.Deferred[Any]]:
         return running.setdefault(file.rep.path.decode(), defer.Deferred())
 
     monkeypatch.setattr(module, "in_pool", start)
-    monkeypatch.setattr(
-        module, "ThreadPool", lambda *_: type("Pool", (), {"start": lambda s: None})()
-    )
+    monkeypatch.setattr(module, "disk_pool", lambda most, name: None)
     return running
 
 

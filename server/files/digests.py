@@ -22,6 +22,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from protocol.manifest import FileDigests, piece_length_for
+from server.files.disk import disk_pool, let_go
 from server.files.openfile import OpenFile
 from server.files.transfer import FileKey, Representation
 from server.http.clock import Threads, Waiters, in_pool
@@ -251,7 +252,7 @@ class DigestService:
             wish.waiters.fail(FileChanged())
         self._line.clear()
         if self._pool is not None:
-            self._pool.stop()
+            let_go(self._pool)
             self._pool = None
 
     def _wish(self, file: OpenFile) -> _DigestWish:
@@ -295,8 +296,7 @@ class DigestService:
 
     def _running(self) -> ThreadPool:
         if self._pool is None:
-            self._pool = ThreadPool(0, self._threads, "digests")
-            self._pool.start()
+            self._pool = disk_pool(self._threads, "digests")
         return self._pool
 
     def _has_stopped(self) -> bool:

@@ -20,10 +20,7 @@ DISK_THREADS = 16
 
 
 class Disk:
-    """Fetches parts of files into the page cache. `most` is the number of threads; 0 reads in line.
-
-    A thread that a dead disk never lets go of keeps no process from ending.
-    """
+    """Fetches parts of files into the page cache, on `most` threads at a time; 0 reads in line."""
 
     def __init__(self, reactor: Threads, most: int = 0) -> None:
         self._reactor = reactor
@@ -35,10 +32,24 @@ class Disk:
         if not self._most:
             return execute(_read, file, start, stop)
         if self._pool is None:
-            self._pool = ThreadPool(0, self._most, "disk")
-            self._pool.threadFactory = _Forsaken
-            self._pool.start()
+            self._pool = disk_pool(self._most, "disk")
         return in_pool(self._reactor, self._pool, _read, file, start, stop)
+
+
+def disk_pool(most: int, name: str) -> ThreadPool:
+    """Running threads for reading what is served; end them by `let_go`.
+
+    One that a dead disk never lets go of keeps no process from ending.
+    """
+    pool = ThreadPool(0, most, name)
+    pool.threadFactory = _Forsaken
+    pool.start()
+    return pool
+
+
+def let_go(pool: ThreadPool) -> None:
+    """End the threads of a `disk_pool` once they have done what they were given; wait for none."""
+    pool.adjustPoolsize(0, 0)
 
 
 class _Forsaken(threading.Thread):
