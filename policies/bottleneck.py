@@ -122,6 +122,9 @@ class LineOrders:
 
     def held_back(self, lease: int, stuck: bool) -> bool | None:
         """Whether the server let this download have no more; None: that cannot be told just now."""
+        if not stuck and self.line_bytes_s < math.inf:
+            # It waits for its turn under a cap that the line is known to carry.
+            return True
         if not self.clear or stuck != (lease in self.limited):
             return None
         return not stuck

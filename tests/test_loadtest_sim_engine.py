@@ -11,7 +11,15 @@ from statistics import fmean
 
 import pytest
 
-from bench.policies.lab import LINE_BYTES_S, mixed, simulated, slow_clients, small_and_huge
+from bench.policies.lab import (
+    LINE_BYTES_S,
+    RATE_MBIT,
+    mixed,
+    scaled,
+    simulated,
+    slow_clients,
+    small_and_huge,
+)
 from loadtest.sim.conditions import PUNCTUAL, Conditions, Starved
 from loadtest.sim.controls import ProcessorSharing
 from loadtest.sim.engine import Engine
@@ -203,6 +211,15 @@ def test_a_bound_above_the_line_costs_no_more_than_none(trace: Callable[[int], W
         bound_s = [simulated("fair", crowd, times * LINE_BYTES_S, 3) for crowd in crowds]
         assert fmean(map(truediv, bound_s, none_s)) <= 1.03
     assert none_s[0] <= 1.15 * simulated("fair", crowds[0], 0.98 * LINE_BYTES_S, 3)
+
+
+@pytest.mark.parametrize("rate_mbit", [5.0, 10.0, 33.5])
+def test_a_line_that_nobody_told_costs_little(rate_mbit: float) -> None:
+    """A share of a line that is probed is no speed: as many large ones ran as fill it alone."""
+    crowds = [scaled(mixed(seed), rate_mbit / RATE_MBIT) for seed in range(1, 9)]
+    none_s = fmean(simulated("fair", crowd, None, 1) for crowd in crowds)
+    right_s = fmean(simulated("fair", crowd, 0.98 * crowd.bandwidth_bytes_s, 1) for crowd in crowds)
+    assert none_s <= 1.05 * right_s
 
 
 def test_what_is_sent_beyond_the_line_stands_before_it(monkeypatch: pytest.MonkeyPatch) -> None:

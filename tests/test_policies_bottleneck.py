@@ -487,3 +487,15 @@ def test_a_rush_shows_its_line_after_three_seconds_of_it_in_the_mean() -> None:
             full_s.append(told)
     assert sum(full_s) / len(full_s) <= 3.2
     assert sum(one <= 5.0 for one in full_s) >= 13
+
+
+def test_who_waits_for_a_turn_under_the_cap_of_a_known_line_is_held_back() -> None:
+    """Also while a probe or a trial makes all else unclear: else its share passes for its speed."""
+    known = LineOrders(1e5, 1.02e5, frozenset(), clear=False)
+    assert known.held_back(1, stuck=False) is True
+    assert known.held_back(1, stuck=True) is None
+    clear = LineOrders(1e5, 1.02e5, frozenset(), clear=True, limited=frozenset({1}))
+    assert clear.held_back(1, stuck=True) is False
+    assert clear.held_back(2, stuck=True) is None, "not for long enough yet"
+    # A bound of which nobody knows whether the line carries it tells nothing.
+    assert LineOrders(1e5, clear=False).held_back(1, stuck=False) is None

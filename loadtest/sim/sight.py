@@ -133,7 +133,7 @@ class Sight:
         """
         link, looks, orders, busy = self._link, self._looks, self.orders, self.busy
         look_s, reader_bytes = max(self._look_s, 1e-9), self._conditions.reader_bytes
-        hold, clear, ceil = orders.hold, orders.clear, math.ceil
+        hold, ceil = orders.hold, math.ceil
         seen = link.looks(flows.values())
         for (lease, flow), (remaining, gets) in zip(flows.items(), seen, strict=True):
             if lease in hold or not gets:
@@ -149,7 +149,7 @@ class Sight:
                     rate += (fresh - rate) * (part if part < 1.0 else 1.0)
                 looks[lease] = (now, remaining, rate)
             stuck = not busy or gets >= flow.cap_bytes_s
-            held_back = orders.held_back(lease, stuck) if clear else None
+            held_back = orders.held_back(lease, stuck)
             reads = self._reads(lease, flow, now, remaining, stuck) if reader_bytes else 0.0
             yield lease, ceil(remaining), rate, held_back, reads
 
