@@ -759,6 +759,36 @@ def test_history_thins_to_minutes_and_hours(database: Database) -> None:
         assert connection.scalars(select(HISTORY)).all() == []
 
 
+CONFINED = """
+import sys
+from pathlib import Path
+from server.app.config import load_config
+from server.app.confinement import confine, writable
+from server.store import history
+from server.store.database import Database, sqlite_url
+from server.store.records import SampleRecord
+
+state = Path(sys.argv[1])
+database = Database(sqlite_url(state / "tidegate.db"))
+database.migrate()
+confine(writable(load_config(None, {"TIDEGATE_STATE": str(state)}, {}).config))
+with database.engine.begin() as connection:
+    for step in range(720):
+        samples = [SampleRecord(3.6e6 + 5 * step, f"series{n}", 1.0, 2.0) for n in range(60)]
+        history.write_samples(connection, samples)
+for later_s in (4_000, 9_000):
+    with database.engine.begin() as connection:
+        history.thin(connection, 3.6e6 + later_s)
+"""
+
+
+def test_a_confined_server_thins_more_history_than_sqlite_undoes_in_memory(tmp_path: Path) -> None:
+    """It may make no files where SQLite would lay the rest."""
+    command = [sys.executable, "-c", CONFINED, str(tmp_path)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
 def test_records_come_back_as_they_were_written(database: Database) -> None:
     with database.engine.begin() as connection:
         ledger.write_digest(connection, "8:1:2", {"sha256": "00"}, 1.0)

@@ -106,6 +106,8 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
         "journal_mode=WAL",
         "synchronous=NORMAL",
         "busy_timeout=5000",
+        # A confined process may make no files where SQLite lays temporary ones.
+        "temp_store=MEMORY",
         "cache_size=-16000",
     ):
         cursor.execute(f"PRAGMA {pragma}")
