@@ -64,6 +64,9 @@ _SHORTEST_IDLE = 0.25
 #: due within so long: else asking often would pay.
 _SOON_S = 5.0
 _MOST_DUE = 200
+#: A client that polls leaves a slot to those before it who are due within this part of how long a
+#: download holds one, and within so many seconds: else the order is that of visits, not as told.
+_KEPT_PART, _MOST_KEPT_S = 0.05, 5.0
 #: A return that was promised longer ago than this part of the time to live is late.
 _LATE_PART = 0.05
 _MOST_LATE = 1_000
@@ -326,7 +329,12 @@ class HookedAdmission:
             return False
         entry = (table.key[row], table.number[row])
         free -= bisect_left(self.queue.here, entry)
-        return free > 0 and not self._are_due_before(entry, now, free)
+        kept_s = DUE_S if table.present[row] else self._kept_for_due_s()
+        return free > 0 and not self._are_due_before(entry, now, free, kept_s)
+
+    def _kept_for_due_s(self) -> float:
+        """How long a client that polls leaves a slot to those before it who are due."""
+        return min(_MOST_KEPT_S, max(DUE_S, _KEPT_PART * self.estimator.held_by_next_s))
 
     def _nobody_comes(self, row: int, now: float) -> bool:
         """Whether a slot stood idle, as all whose turn it was are away, until this one asked."""
@@ -781,17 +789,22 @@ class HookedAdmission:
             call.append(entry[1])
         return tuple(call), False
 
-    def _are_due_before(self, entry: tuple[float, int], now: float, count: int) -> bool:
+    def _are_due_before(
+        self, entry: tuple[float, int], now: float, count: int, soon_s: float = DUE_S
+    ) -> bool:
         """Whether so many absent ready tickets before this one, of large jobs, are due just now.
 
+        Those who came back before count from `soon_s` before theirs: they are likely to come again.
         Looks at no more than a few hundred: when so many are due at once, the first of them that
         come take all the slots anyway.
         """
         queue, table, ttl_s = self.queue, self.queue.table, self.settings.ticket_ttl_s
-        low_s, high_s = now + ttl_s - DUE_S, now + ttl_s + DUE_S
+        low_s, high_s = now + ttl_s - DUE_S, now + ttl_s + soon_s
         if count > min(_MOST_DUE, queue.count_running_out(low_s, high_s)):
             return False
         for row in islice(queue.running_out(low_s, high_s), _MOST_DUE):
+            if not table.polls[row] and table.promise_s[row] > now + DUE_S:
+                continue
             if (table.key[row], table.number[row]) < entry and not self._room.is_small(row):
                 count -= 1
                 if count <= 0:

@@ -438,3 +438,49 @@ def test_a_small_jobs_start_that_was_lost_is_not_lost_either() -> None:
     policy.advance(2.0)
     assert [(row.number, row.state) for row in policy.tickets()] == [(ticket, TicketState.READY)]
     assert admit(policy, job("c", size=1_000), 3.0, ticket).ticket == ticket
+
+
+def one_due_before_another(*, came_back: bool) -> tuple[AdmissionPolicy, Wait, Wait]:
+    """Two ready tickets of a hundred seconds each, the first due in ten, one slot free at 70 s."""
+    come_back_s = 10.0 if came_back else 80.0
+    policy = make(
+        slots=2,
+        slot_use_fraction=0.0,
+        retry_jitter=0.0,
+        ticket_ttl_s=300.0,
+        come_back_s=come_back_s,
+    )
+    running = admit(policy, job("a", size=LARGE), 0.0)
+    admit(policy, job("b", size=100 * LARGE), 0.0)
+    first = wait(policy, job("c", size=100 * LARGE), 0.0)
+    second = wait(policy, job("d", size=100 * LARGE), 0.0)
+    policy.advance(1.0)
+    if came_back:
+        first = wait(policy, job("c", size=100 * LARGE), 70.0)
+    policy.advance(70.0)
+    policy.release(running.lease, 70.0, True)
+    policy.advance(70.0)
+    return policy, first, second
+
+
+def test_a_slot_is_left_to_one_before_who_came_back_and_is_due_within_a_twentieth() -> None:
+    policy, first, second = one_due_before_another(came_back=True)
+    # The first is due at 80 s: at 74 s nobody is, at 76 s it is.
+    wait(policy, job("d", size=100 * LARGE), 76.0, second.ticket)
+    admit(policy, job("c", size=100 * LARGE), 80.0, first.ticket)
+
+
+def test_a_slot_is_not_left_to_one_who_is_due_later_or_does_not_come() -> None:
+    for at_s in (74.0, 81.0):
+        policy, _, second = one_due_before_another(came_back=True)
+        admit(policy, job("d", size=100 * LARGE), at_s, second.ticket)
+
+
+def test_a_slot_is_left_only_for_half_a_second_to_one_who_never_came_back() -> None:
+    policy, _, second = one_due_before_another(came_back=False)
+    admit(policy, job("d", size=100 * LARGE), 76.0, second.ticket)
+
+
+def test_one_at_the_door_does_not_wait_for_one_who_is_due_in_some_seconds() -> None:
+    policy, _, second = one_due_before_another(came_back=True)
+    admit(policy, job("d", size=100 * LARGE, present=True), 76.0, second.ticket)

@@ -128,19 +128,16 @@ class Calibrator:
     def missed(self, told_s: float, actual_s: float, now: float) -> None:
         """A wait told to be `told_s` was `actual_s`."""
         order = bisect_left(_EDGES, told_s)
-        if now < self._missed_s[order]:
+        if not _counts(self._missed_s, order, told_s, now):
             return
-        self._missed_s[order] = now + told_s * _APART
         ratio = math.log(max(actual_s, 0.05) / max(told_s, 0.25))
         self._missed[order].add(min(_MOST, abs(ratio)))
         self._told.clear()
 
     def held(self, held: bool, told_s: float, now: float) -> None:
         """The bound of a wait told to be `told_s` held, or did not."""
-        order = bisect_left(_EDGES, told_s)
-        if now < self._held_s[order]:
+        if not _counts(self._held_s, bisect_left(_EDGES, told_s), told_s, now):
             return
-        self._held_s[order] = now + told_s * _APART
         width = self._width * math.exp(_STEP * (self._part - held))
         self._width = min(_WIDE, max(_NARROW, width))
         self._told.clear()
@@ -180,3 +177,11 @@ class Calibrator:
         if own.seen:
             ratio += own.seen / (own.seen + _LEAN) * (tell(own) - ratio)
         return ratio
+
+
+def _counts(next_s: list[float], order: int, told_s: float, now: float) -> bool:
+    """Whether it is time to look at what came of such a wait again; if so, the next time is set."""
+    if now < next_s[order]:
+        return False
+    next_s[order] = now + told_s * _APART
+    return True

@@ -82,6 +82,8 @@ class Estimator:
         self._waited_s = _FIRST_WAITED_S
         self._turns = array("d")
         self._step_s = 0.0
+        #: How long those who wait will hold a slot, in the mean, when the queue was laid out last.
+        self.held_by_next_s = 0.0
         self._laid_s = -math.inf
         #: About how many waited then.
         self._laid_out = 0
@@ -277,8 +279,8 @@ class Estimator:
         self._turns = turns
         mean = first_mean if mean_bytes is None else mean_bytes
         comes = self.stays(turns[-1]) * (likely / (len(turns) - 1) if likely else 1.0)
-        step_s = max((overhead + mean * pace) / slots, mean / line_bytes_s)
-        self._step_s = step_s * comes
+        self.held_by_next_s = overhead + mean * pace
+        self._step_s = max(self.held_by_next_s / slots, mean / line_bytes_s) * comes
         self._laid_s = now
 
     def _measure_pace(self, now: float, slots: int, leases: list[Lease], least: float) -> None:
