@@ -4,9 +4,11 @@ import math
 import random
 from itertools import accumulate
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import policies.running
 from policies.contract import Job, TicketState, Wait
 from policies.leases import Lease
 from policies.registry import make_policy
@@ -34,9 +36,15 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS)
-@settings(max_examples=200)
-def test_order_and_sums_are_those_of_a_sorted_list(steps: list[tuple[str, int, int, int]]) -> None:
+@pytest.mark.parametrize("many", [0, 5, 100])
+@given(steps=STEPS)
+@settings(
+    max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+def test_order_and_sums_are_those_of_a_sorted_list(
+    many: int, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, int, int, int]]
+) -> None:
+    monkeypatch.setattr(policies.running, "_MANY", many)
     running = Running(lambda one: one.cap_bytes_s)
     running.reorder()
     model: list[Lease] = []
