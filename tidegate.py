@@ -165,11 +165,16 @@ def main() -> None:
 def _run() -> None:
     if sys.argv[1:2] != ["get"]:
         sys.exit(cli(prog_name="tidegate"))
-    # Connections come about while the rest of the program is loaded.
+    # Connections come about, and first answers arrive, while the rest of the program is loaded.
     from client.net.dialling import HeadStart
 
+    words = sys.argv[2:]
+    begun = HeadStart(words, os.environ)
+    from client.cli.early import ask
+
+    ask(begun, words, os.environ)
     try:
-        cli(prog_name="tidegate", obj=HeadStart(sys.argv[2:], os.environ))
+        cli(prog_name="tidegate", obj=begun)
     except SystemExit as end:
         if not isinstance(end.code, int | None):
             raise

@@ -732,10 +732,10 @@ def test_a_fault_in_a_callback_ends_its_download_and_no_other(
     """Timers and sockets: what they call has failed, and nobody would look after it any more."""
     real = getattr(Download, where)
 
-    def step(download: Download, *words: Any) -> Any:
+    def step(download: Download, *words: Any, **named: Any) -> Any:
         if download.state.options.seed == 2:
             raise RuntimeError("boom")
-        return real(download, *words)
+        return real(download, *words, **named)
 
     async def both(url: str) -> tuple[BaseException | Result, ...]:
         each = [

@@ -24,8 +24,8 @@ _META = (".meta4", ".metalink")
 STOPPED_BY = (signal.SIGINT, signal.SIGTERM)
 
 
-def options_from(given: Mapping[str, Any]) -> Options:
-    """The command line's wishes as library options."""
+def options_from(given: Mapping[str, Any], seed: int | None = None) -> Options:
+    """The command line's wishes as library options; `seed` as in these."""
     limit = given["max_wait"]
     max_wait_s = 0.0 if not given["wait"] else math.inf if limit is None else float(limit)
     return Options(
@@ -45,6 +45,7 @@ def options_from(given: Mapping[str, Any]) -> Options:
         ca_file=given["ca"],
         insecure=given["insecure"],
         max_wait_s=max_wait_s,
+        seed=seed,
     )
 
 
@@ -56,7 +57,7 @@ def run_get(given: Mapping[str, Any], head_start: HeadStart | None = None) -> in
     begun = head_start or HeadStart()
     show = _show(given)
     try:
-        options = options_from(given)
+        options = options_from(given, begun.seed)
         if given["forget"]:
             _forget(show)
             if not given["urls"]:

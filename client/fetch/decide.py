@@ -109,7 +109,7 @@ def _note(state: State, event: Event, now: float) -> list[Action]:
         case Started():
             return _start(state, event, now)
         case Opened():
-            return sampling.opened(state, event.lane)
+            return sampling.opened(state, event)
         case PlaceReady():
             return _ready(state, event, now)
         case Vouched():

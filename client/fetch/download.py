@@ -326,7 +326,7 @@ class Download:
         self.hear(PlaceReady(size_bytes, sink.have.total, sink.pieces is not None, vouched))
         for worker in list(self._workers.values()):
             if worker.connection is not None and worker.connection.open:
-                self.joined(worker)
+                self.joined(worker, anew=False)
         for worker in list(self._workers.values()):
             worker.reserve(size_bytes)
 
@@ -406,8 +406,8 @@ class Download:
 
     # -- heard from workers --------------------------------------------------------------------
 
-    def joined(self, worker: Worker) -> None:
-        """Its connection stands."""
+    def joined(self, worker: Worker, *, anew: bool = True) -> None:
+        """Its connection stands; not `anew`: as it did before."""
         board, state, mirror = self.state.board, self.state, worker.mirror
         if board is None or state.ended:
             return
@@ -423,7 +423,7 @@ class Download:
             most_bytes=mirror.most_bytes,
             single=worker.one_at_a_time,
         )
-        self.hear(Opened(worker.lane))
+        self.hear(Opened(worker.lane, anew))
 
     def has_session(self, worker: Worker) -> bool:
         """Whether the lane is kept for multicast."""

@@ -21,9 +21,10 @@ class Started(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The lane's connection stands."""
+    """The lane's connection stands; not `anew`: it stood before, with what was asked for on it."""
 
     lane: int
+    anew: bool = True
 
 
 class BrokeOff(NamedTuple):

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from client.fetch import faults
 from client.fetch.actions import Action, AskSample
+from client.fetch.events import Opened
 from client.fetch.state import Depth, Round, State
+from client.schedule.openings import OPENING_BYTES, SAMPLE_BYTES
 from client.schedule.segments import UNKNOWN_SIZE
 
-#: So many bytes of each are compared.
-SAMPLE_BYTES = 256
-#: A shorter file comes from one mirror (see `client.fetch.opening`).
-_LEAST_BYTES = (128 << 10) + 1
+#: A shorter file comes from one mirror.
+_LEAST_BYTES = OPENING_BYTES + 1
 #: Where dates differ: a place for so much of the file, and so many at most.
 _PLACE_BYTES = 256 << 10
 _MOST_PLACES = 16
@@ -34,13 +34,13 @@ def choose(state: State) -> None:
         state.samples.rounds.append(Round(at, at + SAMPLE_BYTES))
 
 
-def opened(state: State, lane: int) -> list[Action]:
-    """The lane's connection stands: what was asked for on the last one is lost."""
-    number = state.lane_mirrors[lane]
+def opened(state: State, event: Opened) -> list[Action]:
+    """The lane's connection stands: what was asked for on another one is lost."""
+    number = state.lane_mirrors[event.lane]
     for one in state.samples.rounds:
-        if number not in one.jury.said:
+        if event.anew and number not in one.jury.said:
             one.jury.heard.discard(number)
-    return ask(state, lane)
+    return ask(state, event.lane)
 
 
 def ask(state: State, lane: int) -> list[Action]:

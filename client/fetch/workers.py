@@ -63,8 +63,8 @@ class Driver(Protocol):
         """Decide and act; True if an answer's bytes were accepted."""
         ...
 
-    def joined(self, worker: Worker) -> None:
-        """Its connection stands."""
+    def joined(self, worker: Worker, *, anew: bool = True) -> None:
+        """Its connection stands; not `anew`: as it did before."""
         ...
 
     def has_session(self, worker: Worker) -> bool:
@@ -407,7 +407,7 @@ class FileBytes:
         driver = worker.driver
         if driver.state.board is not None:
             driver.state.board.leave(worker.lane, driver.network.now())
-        driver.joined(worker)
+        driver.joined(worker, anew=False)
         self._block = None
         worker.whole = self
         driver.hear(WholeBegan(worker.lane))

@@ -1,11 +1,13 @@
 """TCP connections to names, raced over all their addresses as RFC 8305 says.
 
 `tidegate get` begins one for each URL typed before it loads the rest of itself, so that look-up and
-handshake cost no time of their own. Hence this module imports next to nothing.
+handshake cost no time of their own. What it is sure to ask for first can be sent then, too. Hence
+this module imports next to nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import selectors
@@ -46,6 +48,9 @@ class Dialling:
         self._unwanted = False
         self._sock: socket.socket | None = None
         self._fault: Exception | None = None
+        self._words = b""
+        #: What was sent already.
+        self.said = b""
         self._then: Callable[[], None] | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -56,6 +61,19 @@ class Dialling:
             over = self._over
         if over:
             then()
+
+    def say(self, words: bytes) -> None:
+        """Send `words` as soon as the connection stands. To be called once, before `take`."""
+        with self._lock:
+            self._words = words
+            if self._sock is not None:
+                self._send(self._sock)
+
+    def hush(self) -> bool:
+        """Send nothing that was not sent yet; whether the attempt has failed."""
+        with self._lock:
+            self._words = b""
+            return self._fault is not None
 
     def take(self) -> socket.socket:
         """The connected socket, which does not block, now the caller's. To be called when it is
@@ -75,6 +93,11 @@ class Dialling:
         if sock is not None:
             sock.close()
 
+    def _send(self, sock: socket.socket) -> None:
+        # The next one to write finds out what is wrong with it.
+        with contextlib.suppress(OSError):
+            self.said = self._words[: sock.send(self._words)]
+
     def _run(self) -> None:
         sock = None
         try:
@@ -85,6 +108,8 @@ class Dialling:
             if self._unwanted and sock is not None:
                 sock.close()
                 sock = None
+            elif sock is not None and self._words:
+                self._send(sock)
             self._sock = sock
             self._over = True
             then = self._then
@@ -158,16 +183,49 @@ class HeadStart:
 
     def __init__(self, words: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> None:
         self._begun: dict[tuple[str, int], list[Dialling]] = {}
+        #: Of the random choices that went into the words that were sent.
+        self.seed: int | None = None
+        self._settled = False
         if any(name.lower().endswith("_proxy") for name in environ or ()):
             return
         places = [plain_place(word) for word in dict.fromkeys(words)]
         for place in [place for place in places if place is not None][:_MOST_BEGUN]:
             self._begun.setdefault(place, []).append(Dialling(*place))
 
+    @property
+    def any(self) -> bool:
+        """Whether connections were begun that nobody has taken yet."""
+        return any(self._begun.values())
+
     def take(self, host: str, port: int) -> Dialling | None:
         """A connection of the caller's own, if one was begun to there."""
+        if not self._settled:
+            self._settle()
         begun = self._begun.get((host, port))
-        return begun.pop() if begun else None
+        return begun.pop(0) if begun else None
+
+    def say(self, words: Mapping[tuple[str, int], Sequence[bytes]], seed: int) -> None:
+        """Send the words for each place over its connections, in the order in which these are
+        taken; nothing if they are not as many."""
+        if {place: len(said) for place, said in words.items()} == {
+            place: len(begun) for place, begun in self._begun.items()
+        }:
+            self.seed = seed
+            for place, said in words.items():
+                for one, text in zip(self._begun[place], said, strict=True):
+                    one.say(text)
+
+    def _settle(self) -> None:
+        """The program itself speaks now: it may say something else where no connection stands yet,
+        and everywhere if one of the mirrors is out of the game before the others are asked."""
+        self._settled = True
+        failed = [one.hush() for each in self._begun.values() for one in each]
+        if any(failed):
+            for place, each in self._begun.items():
+                for number, one in enumerate(each):
+                    if one.said:
+                        one.give_up()
+                        each[number] = Dialling(*place)
 
     def close(self) -> None:
         """Give up what was not taken."""

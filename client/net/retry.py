@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 TICKET_HEADER = "Tidegate-Ticket"
 WAIT_HEADER = "Tidegate-Wait"
 PASS_HEADER = "Tidegate-Pass"
+#: Said with every request: this client comes back by itself.
+WAITS_FOR_TICKET = (WAIT_HEADER, "ticket")
 #: A shorter time to wait than this is no time.
 _HASTE_S = 0.5
 
@@ -173,7 +175,7 @@ class RetryState:
         """Request fields for the next attempt (the ticket too, where one is held)."""
         if not self.manners.tickets:
             return []
-        fields = [(WAIT_HEADER, "ticket")]
+        fields = [WAITS_FOR_TICKET]
         if self.ticket is not None:
             fields.append((TICKET_HEADER, self.ticket))
         return fields

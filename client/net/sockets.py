@@ -188,7 +188,7 @@ class AsyncioNetwork:
                 await over.wait()
                 sock = dialling.take()
                 _, stream = await self._loop.create_connection(
-                    lambda: Stream(self, receiver), sock=sock
+                    lambda: Stream(self, receiver, dialling.said), sock=sock
                 )
         except TimeoutError:
             receiver.lost(f"{host} does not answer", False)
@@ -213,10 +213,15 @@ def _words(error: OSError) -> str:
 
 
 class Stream(asyncio.BufferedProtocol):
-    """A connection as `client.net.network.Transport`."""
+    """A connection as `client.net.network.Transport`.
 
-    def __init__(self, network: AsyncioNetwork, receiver: Receiver) -> None:
+    `said` was sent over it before it was handed over: what is written first must begin with that,
+    and is not sent again.
+    """
+
+    def __init__(self, network: AsyncioNetwork, receiver: Receiver, said: bytes = b"") -> None:
         self._network = network
+        self._said = said
         self._receiver: Receiver | None = receiver
         self._transport: Any = None
         self._threshold = ReadThreshold()
@@ -254,7 +259,15 @@ class Stream(asyncio.BufferedProtocol):
     # -- Transport -----------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        self._transport.write(data)
+        if self._said:
+            both = min(len(data), len(self._said))
+            if data[:both] != self._said[:both]:
+                # The answers would be to other questions; who writes hears that it broke.
+                self._transport.abort()
+                return
+            data, self._said = data[both:], self._said[both:]
+        if data:
+            self._transport.write(data)
 
     def abort(self) -> None:
         self._receiver = None

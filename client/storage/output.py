@@ -57,7 +57,7 @@ def followed(path: Path) -> Path:
 
     Raises LocalProblem where the system does not let this user follow the link.
     """
-    if not path.is_symlink():
+    if not os.path.islink(path):
         return path
     try:
         path.stat()
