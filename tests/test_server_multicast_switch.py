@@ -28,6 +28,7 @@ from protocol.session import (
     format_capability,
 )
 from protocol.session_report import ReceiverReport, decode_answer, encode_report
+from protocol.units import format_rate, format_size
 from server.files.openfile import OpenFile
 from server.files.transfer import BodyPlan, Representation
 from server.files.tree import Tree
@@ -434,6 +435,26 @@ def test_status_lists_what_runs(house: House) -> None:
     house.three()
     (row,) = json.loads(house.post("/-/multicast", b"", b"GET").body)["sessions"]
     assert (row["object"], row["members"], row["phase"]) == ("/obj.bin", 3, "gather")
+
+
+def test_the_operator_sees_a_session_as_it_runs(house: House) -> None:
+    offers = house.three()
+    assert house.sessions.figures() == (1, 3)
+    for offer in offers:
+        house.post(offer.report_url, encode_report(ReceiverReport(offer.member, "joined")))
+    house.run(0.5)
+    lossy = ReceiverReport(offers[0].member, "receiving", expected=200, received=190)
+    house.post(offers[0].report_url, encode_report(lossy))
+    house.post(offers[1].report_url, encode_report(ReceiverReport(offers[1].member, "done")))
+    ((name, state, facts),) = house.sessions.lines()
+    assert (name, state, facts["code"]) == ("/obj.bin", "sending", offers[0].fec.scheme)
+    assert (facts["receivers"], facts["done"], facts["reports"]) == ("2", "1", "5")
+    assert (facts["loss"], facts["rate"]) == ("5.0 %", format_rate(house.settings.rate))
+    session = house.sessions.running[0]
+    assert facts["sent"] == format_size(session.transmitter.sent_bytes) != "0 B"
+    # One has it, two have what has gone out of it; it was sent once.
+    assert 1.5 * len(house.body) < session.saved_bytes < 3 * len(house.body)
+    assert facts["saved"] == format_size(session.saved_bytes)
 
 
 def test_nothing_is_sent_while_hashes_are_unknown_and_nobody_hangs(house: House) -> None:

@@ -110,7 +110,8 @@ class Server:
 
     def multicast_rows(self) -> list[StatusLine]:
         """Multicast sessions that send."""
-        return [StatusLine(*line) for line in self.multicast.lines()] if self.multicast else []
+        rows = self.multicast.sessions.lines() if self.multicast else []
+        return [StatusLine(*row) for row in rows]
 
 
 def _names_this_machine(host: str) -> bool:

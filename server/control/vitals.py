@@ -123,7 +123,7 @@ class Vitals:
     def read(self) -> Health:
         """Everything else at a glance."""
         state = self.store.state
-        multicast = self.multicast.figures() if self.multicast is not None else (0, 0)
+        multicast = self.multicast.sessions.figures() if self.multicast is not None else (0, 0)
         torrents = self.torrents
         peers = torrents.census() if torrents is not None else None
         return Health(

@@ -141,6 +141,11 @@ class LiveSession:
         self.transmitter.stop(reason)
 
     @property
+    def url_path(self) -> str:
+        """Of the file that is sent."""
+        return self._file.rep.url_path
+
+    @property
     def waiting(self) -> bool:
         """Whether it has yet to gather its members, or ended before it had."""
         return self.carousel.waiting

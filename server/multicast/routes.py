@@ -86,7 +86,7 @@ class MulticastRoutes:
         rows = [
             {
                 "session": f"{session.id:016x}",
-                "object": session.object_key.partition(" ")[0],
+                "object": session.url_path,
                 "group": session.place.group,
                 "port": session.place.port,
                 "code": session.fec.scheme,

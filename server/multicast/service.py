@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from protocol.fec import available_schemes
-from protocol.units import format_rate, format_size
 from server.admission.gate import Gate
 from server.admission.rules import NOTHING, Verdict
 from server.files.site import Site
@@ -101,32 +100,6 @@ class MulticastRoom:
         self.switch.close()
         if self._maker is not None:
             self._maker.close()
-
-    def figures(self) -> tuple[int, int]:
-        """How many sessions run, and how many receivers they have."""
-        running = [session for session in self.sessions.running if not session.waiting]
-        return len(running), sum(session.counters.members for session in running)
-
-    def lines(self) -> list[tuple[str, str, dict[str, str]]]:
-        """Every running session for the admin page: name, state, facts."""
-        return [
-            (
-                session.object_key,
-                "gathering" if session.waiting else "sending",
-                {
-                    "group": f"{session.place.group} port {session.place.port}",
-                    "code": session.fec.scheme,
-                    "rate": format_rate(session.transmitter.rate_bytes_s),
-                    "receivers": str(session.carousel.members),
-                    "done": str(session.counters.done),
-                    "loss": f"{100 * session.carousel.worst_loss:.1f} %",
-                    "sent": format_size(session.transmitter.sent_bytes),
-                    "saved": format_size(session.saved_bytes),
-                    "reports": str(session.counters.reports),
-                },
-            )
-            for session in self.sessions.running
-        ]
 
     def _eligible(self, request: Request, rep: Representation) -> bool:
         """What everybody may have can be sent to everybody; all else is the gate's to judge."""

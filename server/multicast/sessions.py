@@ -19,6 +19,7 @@ from protocol.packet import PAYLOAD_OFFSET
 from protocol.paper_mode import DEFAULT_K, map_url
 from protocol.paper_mode import HEADER_BYTES as PAPER_HEADER_BYTES
 from protocol.session import HEADER_NAME, Capability, parse_capability
+from protocol.units import format_rate, format_size
 from server.files.openfile import OpenFile
 from server.http.clock import Clock, cancel
 from server.http.request import Request
@@ -174,6 +175,32 @@ class Sessions:
     def running(self) -> Sequence[LiveSession]:
         """All that send."""
         return tuple(self._running.values())
+
+    def figures(self) -> tuple[int, int]:
+        """How many sessions run, and how many receivers they have."""
+        running = [session for session in self.running if not session.waiting]
+        return len(running), sum(session.counters.members for session in running)
+
+    def lines(self) -> list[tuple[str, str, dict[str, str]]]:
+        """Every running session for the admin page: name, state, facts."""
+        return [
+            (
+                session.url_path,
+                "gathering" if session.waiting else "sending",
+                {
+                    "group": f"{session.place.group} port {session.place.port}",
+                    "code": session.fec.scheme,
+                    "rate": format_rate(session.transmitter.rate_bytes_s),
+                    "receivers": str(session.carousel.members),
+                    "done": str(session.counters.done),
+                    "loss": f"{100 * session.carousel.worst_loss:.1f} %",
+                    "sent": format_size(session.transmitter.sent_bytes),
+                    "saved": format_size(session.saved_bytes),
+                    "reports": str(session.counters.reports),
+                },
+            )
+            for session in self.running
+        ]
 
     def open(
         self,
