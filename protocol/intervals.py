@@ -54,7 +54,10 @@ class IntervalSet:
         for start, end in sorted(spans):
             start = max(start, reached)
             if end > start:
-                total += sum(last - first for first, last in self.holes(start, end))
+                if self._starts:
+                    total += sum(last - first for first, last in self.holes(start, end))
+                else:
+                    total += end - start
                 reached = end
         return total
 

@@ -331,18 +331,19 @@ class LeasedDownload:
         Returns what the client still wants. Each body is asked once, because asking the kernel is
         most of the cost.
         """
-        fresh = flying = 0
+        flying, seen, fresh = 0, self.ended_bytes, self.flowed_bytes
         for delivery in self.deliveries:
             fresh += delivery.flow()
+            seen += delivery.seen_bytes
             if delivery.transfer is not None:
                 flying += delivery.transfer.sent_bytes - delivery.seen_bytes
         self.flying_bytes = flying
         left = self.left_when_seen()
-        self.flowed_bytes += fresh
         running_s = now - self._looked_s
         if running_s < LOOK_S:
+            self.flowed_bytes = fresh
             return left
-        fresh, self.flowed_bytes = self.flowed_bytes, 0
+        self.flowed_bytes = 0
         self._looked_s = now
         self._still_s = 0.0 if fresh else self._still_s + running_s
         # A lease that took nothing for a while is looked at less often: thousands may stand still.
@@ -353,15 +354,12 @@ class LeasedDownload:
             self.rate_bytes_s = rate
         else:
             self.rate_bytes_s += (rate - self.rate_bytes_s) * min(1.0, running_s / _SMOOTHING_S)
-        self.reads_bytes_s = self.pace.look(now, self._seen_bytes(), self._was_shut(running_s))
+        self.reads_bytes_s = self.pace.look(now, seen, self._was_shut(running_s))
+        most_bytes = unsent_most(self.rate_bytes_s)
         for delivery in self.deliveries:
             if delivery.transfer is not None:
-                delivery.transfer.limit_unsent(unsent_most(self.rate_bytes_s))
+                delivery.transfer.limit_unsent(most_bytes)
         return left
-
-    def _seen_bytes(self) -> int:
-        """What had arrived at the last look, in all."""
-        return self.ended_bytes + sum(delivery.seen_bytes for delivery in self.deliveries)
 
     def _was_shut(self, passed_s: float) -> bool:
         """Whether its peers' windows were shut nearly all of this time, on every connection."""
