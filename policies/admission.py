@@ -227,11 +227,12 @@ class HookedAdmission:
 
     def _newcomer(self, job: Job, now: float) -> Decision:
         queue, settings = self.queue, self.settings
+        waiting = len(queue)
         if queue.held_by(job.client) >= settings.tickets_per_client:
             return self._refuse(Reason.TOO_MANY_TICKETS, settings.retry_max_s)
-        if len(queue) >= settings.tickets_max:
+        if waiting >= settings.tickets_max:
             return Wait(settings.busy_retry_s)
-        if not len(queue) and self._may_be_in_front(job, now):
+        if not waiting and self._may_be_in_front(job, now):
             return self._first_of_all(job, now)
         row = queue.issue(job, self._believed_bytes(job), now)
         self._tally.tickets_issued += 1
@@ -365,9 +366,10 @@ class HookedAdmission:
             self._tally.admitted_large += 1
             lease.network = job.stranger_network
             self._use.starts(lease, now)
-            lease.believed_bytes = self._believed_bytes(job)
-            if row is not None:
-                lease.mark = table.mark[row]
+            if row is None:
+                lease.believed_bytes = self._believed_bytes(job)
+            else:
+                lease.believed_bytes, lease.mark = table.remaining[row], table.mark[row]
             if lease.cap_bytes_s == math.inf:
                 lease.cap_bytes_s = self.capacity.recall(job.client)
                 lease.cap_is_floor = self.capacity.recall_is_floor(job.client)
@@ -541,7 +543,10 @@ class HookedAdmission:
 
     def release(self, lease: int, now: float, done: bool) -> None:
         """See `AdmissionPolicy.release`."""
-        self._close(self.pool.leases[lease], now, done)
+        held = self.pool.leases[lease]
+        if done:
+            held.took(0)
+        self._close(held, now, done)
 
     def _close(self, lease: Lease, now: float, done: bool, *, idled: bool = False) -> None:
         self._use.ends(lease, now, used=done or was_used(lease))

@@ -133,8 +133,10 @@ class Crowds:
         """A ticket is over, or has become a lease; others than strangers' are ignored."""
         self.unknown.discard(number)
         network = self._of.pop(number, None)
-        if network is not None and not self._drop_back(number, network):
-            self._leave_front(number, network)
+        if network is not None:
+            stood_back = network in self._back and self._drop_back(number, network)
+            if not stood_back:
+                self._leave_front(number, network)
         self._turns.pop(number, None)
 
     def _turn_of(self, number: int) -> tuple[float, int]:

@@ -128,9 +128,10 @@ class PolicyDriver:
 
     def end(self, lease: int, now: float, remaining_bytes: int, *, done: bool) -> None:
         """One connection of the lease ended; `done` when every byte arrived. Then `settle`."""
-        self._policy.detach(lease, now, remaining_bytes)
         if done:
             self._policy.release(lease, now, True)
+        else:
+            self._policy.detach(lease, now, remaining_bytes)
         self._changed = True
 
     def cut(self, lease: int, now: float) -> None:

@@ -71,7 +71,8 @@ class Running:
         """It is over."""
         del self._by_id[lease.id]
         if not self.stale:
-            self._order.remove(lease)
+            order = self._order
+            del order[order.index(lease, bisect_left(order, lease.key, key=_key))]
             if self._left is not None:
                 self._left.remove(lease.key, lease.id)
             if self._speeds is not None:

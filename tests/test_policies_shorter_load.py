@@ -42,6 +42,21 @@ def test_an_old_load_counts_no_more() -> None:
     assert steady(10).wait_s(10e6, 10_000_000, LINE, 10_000.0)[0] == pytest.approx(10.0, rel=0.01)
 
 
+@given(st.lists(st.tuples(st.integers(1, 1 << 40), st.floats(0.0, 20.0)), min_size=1, max_size=30))
+def test_what_came_counts_as_if_it_had_decayed_all_the_time(came: list[tuple[int, float]]) -> None:
+    """Loads are decayed once in a while: noted often or seldom, the same waits are told."""
+    often, seldom, now = ShorterLoad(), ShorterLoad(), 0.0
+    for size, after in came:
+        for part in range(1, 9):
+            often.note(0, now + after * part / 8)
+        now += after
+        for load in (often, seldom):
+            load.note(size, now)
+    for probe in (1 << 10, 1 << 30, 1 << 50):
+        told = seldom.wait_s(5e6, probe, LINE, now + 1.0)
+        assert often.wait_s(5e6, probe, LINE, now + 1.0) == pytest.approx(told, rel=1e-6)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 1 << 60), st.floats(0.0, 100.0)), max_size=50),
     st.integers(0, 1 << 60),

@@ -868,7 +868,7 @@ def test_copies_of_the_same_bytes_bring_a_download_no_nearer_to_its_end() -> Non
     assert download.planned_bytes == 2 * BIG + BIG - BIG // 4
     copies[1].transfer.abort("its client went")
     copies[2].transfer.finish()
-    assert download.planned_bytes == BIG == sum(d.planned_bytes() for d in download.deliveries)
+    assert download.planned_bytes == BIG == sum(d.planned_bytes for d in download.deliveries)
     copies[0].transfer.finish()
     assert (download.planned_bytes, len(download.deliveries)) == (0, 0)
 

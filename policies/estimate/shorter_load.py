@@ -29,7 +29,8 @@ class ShorterLoad:
 
     def __init__(self) -> None:
         self._loads = [[0.0] * _BINS for _ in _SPANS_S]
-        #: Loads are as of then.
+        #: Loads are told as of then: what comes later counts for as much more as has not decayed
+        #: yet, so that not all of them are walked through each time.
         self._noted_s = 0.0
         #: The loads of the first so many bins in all, as many ask between two that are noted.
         self._sums: dict[int, list[float]] = {}
@@ -37,14 +38,15 @@ class ShorterLoad:
     def note(self, remaining_bytes: int, now: float) -> None:
         """Somebody has come who wants so many bytes."""
         passed = max(0.0, now - self._noted_s)
-        self._noted_s = now
-        self._sums.clear()
-        at = min(_BINS - 1, remaining_bytes.bit_length())
-        for number, span_s in enumerate(_SPANS_S):
-            if passed > 0.0:
+        if passed > _SPANS_S[0]:
+            for number, span_s in enumerate(_SPANS_S):
                 decay = math.exp(-passed / span_s)
                 self._loads[number] = [load * decay for load in self._loads[number]]
-            self._loads[number][at] += remaining_bytes
+            self._noted_s, passed = now, 0.0
+        self._sums.clear()
+        at = min(_BINS - 1, remaining_bytes.bit_length())
+        for loads, span_s in zip(self._loads, _SPANS_S, strict=True):
+            loads[at] += remaining_bytes * math.exp(passed / span_s)
 
     def wait_s(
         self, before_bytes: float, remaining_bytes: int, line_bytes_s: float, now: float

@@ -51,8 +51,8 @@ class RankedList:
         "_counts",
         "_groups",
         "_lasts",
-        "_len",
         "_spare",
+        "count",
         "total_bytes",
     )
 
@@ -63,13 +63,14 @@ class RankedList:
         self._bytes: list[float] = []
         #: Entries in each group of blocks; None while blocks have shifted since it was summed.
         self._groups: list[int] | None = None
-        self._len = 0
+        #: How many entries there are.
+        self.count = 0
         #: The block that was emptied last: a line of one comes and goes with each start.
         self._spare: _Block | None = None
         self.total_bytes = 0.0
 
     def __len__(self) -> int:
-        return self._len
+        return self.count
 
     def __iter__(self) -> Iterator[int]:
         """Numbers in order; the line must not change meanwhile."""
@@ -109,7 +110,7 @@ class RankedList:
         if self._groups is not None:
             self._groups[at >> _GROUP_BITS] += 1
         self._bytes[at] += size_bytes
-        self._len += 1
+        self.count += 1
         self.total_bytes += size_bytes
         if self._counts[at] > _FULL:
             other = block.split()
@@ -159,7 +160,7 @@ class RankedList:
             self._lasts[-1] = (block.keys[-1], block.numbers[-1])
             self._counts[-1] += count
             self._bytes[-1] += size_bytes
-            self._len += count
+            self.count += count
             self.total_bytes += size_bytes
             if self._groups is not None:
                 self._groups[-1] += count
@@ -175,7 +176,7 @@ class RankedList:
         if self._groups is not None:
             self._groups[at >> _GROUP_BITS] -= 1
         self._bytes[at] -= size_bytes
-        self._len -= 1
+        self.count -= 1
         self.total_bytes -= size_bytes
         if not block.keys:
             self._spare = block
@@ -190,7 +191,7 @@ class RankedList:
         """How many entries are before this one (in the line or not)."""
         at = bisect_left(self._lasts, (key, number))
         if at == len(self._lasts):
-            return self._len
+            return self.count
         groups = self._groups
         if groups is None:
             step = 1 << _GROUP_BITS

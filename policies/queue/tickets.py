@@ -67,7 +67,7 @@ class TicketQueue:
 
     def __len__(self) -> int:
         """Tickets that wait or are ready."""
-        return len(self.line) + len(self.ready)
+        return self.line.count + len(self.ready)
 
     # -- order ---------------------------------------------------------------------------------
 

@@ -55,6 +55,7 @@ class Delivery:
         "delivered_bytes",
         "download",
         "over",
+        "planned_bytes",
         "seen_bytes",
         "share",
         "shut_s",
@@ -74,6 +75,8 @@ class Delivery:
         self.over = False
         self.delivered_bytes = 0
         self._plan = plan
+        #: How much of the file it brings in all.
+        self.planned_bytes = sum([stop - start for start, stop in plan.ranges])
         self._ending = ending
         self._ended = ended
         #: Whether its last bytes may leave, and who waits for that.
@@ -104,14 +107,15 @@ class Delivery:
             yield start, min(stop, start + count)
             count -= stop - start
 
-    def planned_bytes(self) -> int:
-        """How much of the file it brings in all."""
-        return sum([stop - start for start, stop in self._plan.ranges])
+    @property
+    def in_one_piece(self) -> bool:
+        """Whether its bytes lie side by side in the file."""
+        return len(self._plan.ranges) == 1
 
     def wanted_end_bytes(self) -> int:
         """What it will have delivered as far as it was let: all, or what it has sent so far."""
         if self._go_on is not None:
-            return self.planned_bytes()
+            return self.planned_bytes
         return self.transfer.sent_bytes if self.transfer is not None else 0
 
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
@@ -121,7 +125,7 @@ class Delivery:
         self.over = True
         self.delivered_bytes = transfer.delivered_bytes()
         download = self.download
-        if complete or len(self._plan.ranges) == 1:
+        if complete or self.in_one_piece:
             count = self._plan.body_bytes if complete else self.delivered_bytes
             for start, stop in self.spans(count):
                 download.coverage.add(start, stop)
@@ -166,6 +170,7 @@ class LeasedDownload:
         "flowed_bytes",
         "flying_bytes",
         "held",
+        "issued_s",
         "lease",
         "look_at_s",
         "pace",
@@ -189,9 +194,11 @@ class LeasedDownload:
         job: Job,
         rep: Representation | None,
         now: float,
-        waited_s: float = 0.0,
+        issued_s: float | None = None,
     ) -> None:
-        self.waited_s = waited_s
+        #: When its ticket was issued, on the process clock; None without one.
+        self.issued_s = issued_s
+        self.waited_s = 0.0 if issued_s is None else max(0.0, now - issued_s)
         #: The token that its answers carry, and the ticket and class that it was signed for.
         self.token = b""
         self.signed: tuple[int, str] | None = None
@@ -234,13 +241,13 @@ class LeasedDownload:
     def join(self, delivery: Delivery) -> None:
         """One more body begins."""
         self.deliveries.add(delivery)
-        self.planned_bytes += delivery.planned_bytes()
+        self.planned_bytes += delivery.planned_bytes
 
     def leave(self, delivery: Delivery) -> None:
         """A body is over."""
         if delivery in self.deliveries:
             self.deliveries.remove(delivery)
-            self.planned_bytes -= delivery.planned_bytes()
+            self.planned_bytes -= delivery.planned_bytes
 
     def renew(self, rep: Representation, wanted_bytes: int) -> None:
         """The file was replaced: what was delivered of the old one counts no longer."""
@@ -255,6 +262,8 @@ class LeasedDownload:
 
     def left_when_seen(self) -> int:
         """`remaining_bytes` as of the last look at what runs, which asks nobody."""
+        if not self.deliveries:
+            return max(0, self.wanted_bytes - self.coverage.total)
         # Most bodies of a download in many small parts were never looked at.
         seen = [(one, one.seen_bytes) for one in self.deliveries if one.seen_bytes]
         return self._left(seen)
@@ -323,6 +332,8 @@ class LeasedDownload:
         coming = [(delivery, delivery.wanted_end_bytes()) for delivery in self.deliveries]
         if self.coverage.total + sum(count for _, count in coming) < self.wanted_bytes:
             return False  # not even if none of them came twice
+        if len(coming) == 1 and not self.coverage.total and coming[0][0].in_one_piece:
+            return True  # none came twice
         return self._left(coming) == 0
 
     def measure(self, now: float) -> int:

@@ -564,21 +564,22 @@ class Gate:
     def _begin(self, admit: Admit, job: Job, rep: Representation | None) -> LeasedDownload:
         now = self.now()
         issued_s = self.policy.issued_s(admit.ticket) if admit.ticket is not None else None
-        waited_s = max(0.0, now - issued_s) if issued_s is not None else 0.0
-        return self.leases.begin(LeasedDownload(admit, job, rep, now, waited_s))
+        return self.leases.begin(LeasedDownload(admit, job, rep, now, issued_s))
 
     def _send(self, visit: AdmissionRequest, admit: Admit, download: LeasedDownload) -> None:
         visit.request.waited_s = download.waited_s
-        visit.request.priority_class = visit.proof.priority_class
+        priority_class = visit.job.priority_class
+        visit.request.priority_class = priority_class
         headers: list[Header] = [
             (b"Tidegate-Lease-Connections", b"%d" % self.settings.connections_per_lease)
         ]
         if admit.ticket is not None:
             # Signing costs as much as sending a small range: once a download is enough.
-            signed = (admit.ticket, visit.proof.priority_class)
+            signed = (admit.ticket, priority_class)
             if download.signed != signed:
                 download.signed = signed
-                download.token = self._token(admit.ticket, visit)[0].encode("ascii")
+                text, _ = self._token(admit.ticket, visit, download.issued_s)
+                download.token = text.encode("ascii")
             headers.append((b"Tidegate-Ticket", download.token))
             if read_cookie(visit.request.headers, TICKET_FIELD) is not None:
                 # The place is taken; a later download of the same file begins afresh.
@@ -678,8 +679,12 @@ class Gate:
         row = self.policy.ticket(ticket.number) if ticket is not None else None
         return row is not None and row.state in _QUEUED
 
-    def _token(self, number: int, visit: AdmissionRequest) -> tuple[str, float]:
-        issued_s = self.policy.issued_s(number)
+    def _token(
+        self, number: int, visit: AdmissionRequest, issued_s: float | None = None
+    ) -> tuple[str, float]:
+        """What proves this ticket, and when it was issued, Unix time."""
+        if issued_s is None:
+            issued_s = self.policy.issued_s(number)
         if issued_s is None:
             issued_s = self.now()
         issued_s += self.parts.wall_ahead_s()
