@@ -22,6 +22,9 @@ _PROBE_PART = 0.1
 _OWED_TIMES = 1.5
 #: and so many more for each visit, made when it was told, that was in vain.
 _VAIN_TIMES = 0.5
+#: One that polls starts at once if it would sooner than it is told to come back, and than this,
+#: seconds.
+_SOON_S = 5.0
 #: A client that polls is due from this part of its told time.
 _NEARLY = 0.9
 #: A turn comes no sooner than after this part of its forecast, whatever came of places.
@@ -33,6 +36,7 @@ class Backfill:
 
     __slots__ = (
         "_admission",
+        "_advanced_s",
         "_capacity",
         "_mean_left",
         "_preemption",
@@ -55,6 +59,8 @@ class Backfill:
         self._settings = admission.settings
         self._preemption = preemption
         self._told = ToldTimes()
+        #: When those that poll and started before their turn would be measured, one after another.
+        self._advanced_s = -math.inf
         table = self._queue.table
         for row in table.rows.values():
             if table.present[row] and admission.is_large(table.size[row]):
@@ -75,6 +81,34 @@ class Backfill:
         if self._preemption.count >= (most * self._owed_times(row) if owed else most):
             return False
         return owed or self._preemption.probes < self._most_probes()
+
+    def may_advance(self, row: int, now: float) -> bool:
+        """Whether this client may start now if it would soon: one that polls could not be told.
+
+        Sent away, it is not back before the least time that is told, and the line may be idle
+        until then. As much of the line is taken to measure such clients ahead as those at the
+        door have in that time, and no more in the long run.
+        """
+        if self._queue.table.present[row] or not self._capacity.known:
+            return False
+        if self._preemption.count >= self.most_paused() or self._probes_fill():
+            return False
+        return self._advanced_s + self._measured_s(row) <= now + self.soon_s
+
+    def _probes_fill(self) -> bool:
+        """Whether more that are measured at once would only stand in each other's way."""
+        return self._capacity.full and self._preemption.probes >= max(1.0, self._fill())
+
+    @property
+    def soon_s(self) -> float:
+        """Nobody who polls is sent away for a wait up to this, if it may start."""
+        return min(self._settings.retry_min_s, _SOON_S)
+
+    def _measured_s(self, row: int) -> float:
+        """For how long this one takes up what is spent on measuring."""
+        first_bytes = PROBE_S * self._capacity.typical_client_bytes_s
+        part = min(1.0, self._queue.table.remaining[row] / first_bytes)
+        return PROBE_S / self._most_probes() * part
 
     def _is_owed(self, row: int, now: float) -> bool:
         """Whether the time that this client was told has come: its start, or its return."""
@@ -132,9 +166,13 @@ class Backfill:
             self._told.note(self._queue.table.number[row], self._due_s(row), now)
 
     def starts(self, row: int, in_turn: bool, now: float) -> None:
-        """One that waits here has started."""
-        if not in_turn:
+        """A ticket has started."""
+        if in_turn:
+            return
+        if self._queue.table.present[row]:
             self._told.taken(now)
+        elif self._capacity.known:
+            self._advanced_s = max(self._advanced_s, now) + self._measured_s(row)
 
     def forecast(self, row: int, turn_s: float, now: float) -> Forecast:
         """A turn after `turn_s` or a place out of turn, whatever comes first."""

@@ -237,9 +237,17 @@ class FairPolicy(Policy):
         if self._backfill.may_have_place(row, now) or self._in_turn(row):
             self._opening = 0
             return True
+        if self._backfill.may_advance(row, now) and self._starts_soon(row, now):
+            self._opening = 0
+            return True
         opens = self._known and self._openings.may_open(row, now)
         self._opening = self._queue.table.number[row] if opens else 0
         return opens
+
+    def _starts_soon(self, row: int, now: float) -> bool:
+        """Whether it would start sooner than it could be told to come back."""
+        told = self.forecast(row, now)
+        return told is not None and told.wait_s <= self._backfill.soon_s
 
     def opens(self, row: int) -> bool:
         """It was called for its first bytes only."""
@@ -401,7 +409,7 @@ class FairPolicy(Policy):
     def starts(self, lease: Lease, row: int | None, now: float) -> None:
         """A lease has begun: it runs for a moment whatever its rank."""
         opens = row is not None and self.opens(row)
-        if row is not None and self._queue.table.present[row]:
+        if row is not None:
             self._backfill.starts(row, opens or self._in_turn_lease(lease), now)
         self._virtual_now(now)
         if self._known:

@@ -175,3 +175,33 @@ def test_a_poller_whose_return_is_cut_short_keeps_its_place_among_those_told() -
     assert figures["eta_told"] > 50
     assert figures["eta_within_p90"] >= 0.85
     assert figures["eta_median_error"] <= 0.15
+
+
+def starts_of(sizes: list[int], apart_s: float, *, present: bool = False) -> list[bool]:
+    """Whether each starts as it asks, on a full line that sixteen with 0.25 MB/s each fill."""
+    settings = PolicySettings(slots=4, reserve_small=1, bandwidth_bytes_s=LINK)
+    policy = make_policy("fair", settings, random.Random(1))
+    policy.observe(LINK, True, 0.0, LINK)
+    for number in range(16):
+        policy.offer(Job(f"first{number}", "/f", MB, MB), 0.0)
+    now, started = 10.0, []
+    for number, size in enumerate(sizes):
+        policy.advance(now)
+        job = Job(f"c{number}", "/f", size, size, present=present)
+        started.append(isinstance(policy.offer(job, now), Admit))
+        now += apart_s
+    return started
+
+
+def test_who_polls_is_not_sent_away_for_a_wait_shorter_than_can_be_told() -> None:
+    """Sent away for half a second it was back after three, to a line that had been idle."""
+    assert all(starts_of([50 * MB] * 5, 0.01))
+    # One that waits in its request loses nothing by half a second.
+    assert not all(starts_of([50 * MB] * 5, 0.01, present=True))
+
+
+def test_those_that_poll_take_no_more_of_the_line_ahead_than_is_spent_on_measuring() -> None:
+    started = starts_of([50 * MB] * 1_000, 0.01)
+    # In ten seconds: a tenth of what fills the line at any time, and two seconds of that ahead.
+    assert 5 <= sum(started) <= (10.0 + 2.0) / 0.5 * 1.6
+    assert sum(started[:20]) <= 16
