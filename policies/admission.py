@@ -869,7 +869,7 @@ class HookedAdmission:
         queue, table, advice = self.queue, self.queue.table, self.advice
         told = self._forecast(row, now)
         small = self._room.is_small(row)
-        slot_s = self._slot_s(told, small)
+        slot_s = self._slot_s(row, told, small)
         new = not table.polls[row]
         look_s = min(slot_s, told.soonest_s)
         retry = advice.retry_s(look_s, new and self.estimator.no_shows.doubtful)
@@ -892,9 +892,17 @@ class HookedAdmission:
             self.policy.waits(row, now)
         return self._answer(row, retry, stated)
 
-    def _slot_s(self, told: Forecast, small: bool) -> float:
-        """When a slot is likely to be there for a client that waits elsewhere."""
-        return max(self.estimator.slot_s(told.wait_s, small=small), told.at_least_s)
+    def _slot_s(self, row: int, told: Forecast, small: bool) -> float:
+        """When a slot is likely to be there for a client that waits elsewhere.
+
+        What came of waits is learnt of those told first. The rest of a large one's is not among
+        them: those near their turn would be sent away by what short waits were when nobody waited
+        long, come late, and prove it right.
+        """
+        table = self.queue.table
+        if small or table.polls[row] <= table.early[row]:
+            return max(self.estimator.slot_s(told.wait_s, small=small), told.at_least_s)
+        return max(told.wait_s, told.at_least_s)
 
     def _away_s(self, row: int, slot_s: float, retry: float) -> float:
         """When an absent owner should be back if no longest come-back time cut its wait."""
@@ -923,7 +931,7 @@ class HookedAdmission:
         told = self._forecast(row, now)
         small = self._room.is_small(row)
         promised_s = self.queue.table.promise_s[row] - now
-        away = self._away_s(row, self._slot_s(told, small), promised_s)
+        away = self._away_s(row, self._slot_s(row, told, small), promised_s)
         return self._state(told.wait_s, away, small=small)
 
     # -- the queue laid out ------------------------------------------------------------------------

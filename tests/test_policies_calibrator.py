@@ -37,6 +37,29 @@ def test_orders_of_magnitude_are_corrected_apart() -> None:
     assert ratios.centre(200.0) < 0.6
 
 
+def test_what_came_of_short_waits_says_the_less_of_longer_ones_that_nobody_had_yet() -> None:
+    ratios = Calibrator()
+    for _ in range(100):
+        ratios.learn(10.0, 40.0)
+    orders = [ratios.centre(expected_s) for expected_s in (10.0, 40.0, 160.0, 640.0)]
+    assert orders[0] > 3.5
+    assert orders == sorted(orders, reverse=True)
+    assert orders[1] < 2.1
+    assert orders[3] < 1.5
+    # What is kept back from the guess stays in the bound.
+    assert ratios.tell(640.0)[1] > 3.0
+    for _ in range(100):
+        ratios.learn(640.0, 1_280.0)
+    assert 1.8 < ratios.centre(640.0) < 2.4
+
+
+def test_the_shortest_waits_say_nothing_of_others() -> None:
+    ratios = Calibrator()
+    for _ in range(100):
+        ratios.learn(2.0, 20.0)
+    assert ratios.centre(30.0) == pytest.approx(1.0, abs=0.1)
+
+
 def test_old_ratios_are_forgotten() -> None:
     ratios = Calibrator()
     for actual_s in (90.0, 30.0):

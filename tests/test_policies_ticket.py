@@ -3,9 +3,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
+from policies.admission import HookedAdmission
 from policies.contract import (
     AdmissionPolicy,
     Admit,
+    Estimate,
     Job,
     Reason,
     Refuse,
@@ -484,3 +488,20 @@ def test_a_slot_is_left_only_for_half_a_second_to_one_who_never_came_back() -> N
 def test_one_at_the_door_does_not_wait_for_one_who_is_due_in_some_seconds() -> None:
     policy, _, second = one_due_before_another(came_back=True)
     admit(policy, job("d", size=100 * LARGE, present=True), 76.0, second.ticket)
+
+
+def test_who_comes_back_is_told_the_rest_by_the_schedule_not_by_what_came_of_first_waits() -> None:
+    """Short waits were three times as long when nobody waited long: that is not for ever."""
+    policy = make(retry_jitter=0.0, slot_use_fraction=0.0)
+    assert isinstance(policy, HookedAdmission)
+    for _ in range(100):
+        policy.estimator.started(10.0, 9.0, Estimate(10.0, 20.0), 30.0, 30.0, 30.0)
+    running = admit(policy, job("a", size=100 * LARGE), 0.0)
+    policy.progress(running.lease, 0.0, 10 * LARGE, float(LARGE))
+    first = wait(policy, job("b"), 0.0)
+    assert first.retry_after_s == pytest.approx(27.0, rel=0.1)
+    # Such a download takes as long again.
+    policy.progress(running.lease, 27.0, 10 * LARGE, float(LARGE))
+    again = wait(policy, job("b"), first.retry_after_s, first.ticket)
+    assert again.retry_after_s == pytest.approx(9.0, rel=0.1)
+    assert wait(policy, job("c"), first.retry_after_s).retry_after_s > 25.0

@@ -11,9 +11,10 @@ What is told of long waits is judged only as long after, and all that start with
 about the same: their ratios lie close together, wherever these have drifted meanwhile. So the bound
 also stays as far away as what was told was missed over several times such a wait, either way.
 
-Calibrator are kept for each order of magnitude of the expectation, as short and long waits err
-differently, and for all together. An order that has seen little leans on what all have seen.
-Memory is bounded.
+Ratios are kept for each order of magnitude of the expectation, as short and long waits err
+differently, and for all together. An order that has seen little leans on what all have seen, the
+less the further it is from those that have seen something: short waits that took three times as
+long say little of long ones that nobody has waited for yet. Memory is bounded.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ _OWN, _ALL = 100, 300
 _APART = 4.0 / _OWN
 #: An order that has seen as many as this counts as much as all together do.
 _LEAN = 20.0
+#: An order that has seen fewer says nothing of those beside it.
+_SAYS = 5
 #: How much one broken bound widens those to come (logarithm); they stay between these widths.
 _STEP, _NARROW, _WIDE = 0.1, 0.5, 4.0
 #: No bound is nearer to the centre than the first (logarithm), nor, while little has been seen of
@@ -151,7 +154,7 @@ class Calibrator:
         order = bisect_left(_EDGES, expected_s)
         told = self._told.get(order)
         if told is None:
-            centre = self._mixed(order, _Window.centre)
+            centre = self._mixed(order, _Window.centre, 1.0 / (1.0 + self._distance(order)))
             bound = self._mixed(order, lambda window: window.quantile(self._part))
             seen = self._own[order].seen
             first = _FIRST_FLOOR * _LEAN / (_LEAN + seen) if order else 0.0
@@ -171,9 +174,15 @@ class Calibrator:
         both_ways = 2.0 * self._part - 1.0
         return missed.seen / (missed.seen + _LEAN) * missed.quantile(both_ways)
 
-    def _mixed(self, order: int, tell: Callable[[_Window], float]) -> float:
+    def _distance(self, order: int) -> int:
+        """How many orders away the nearest is that speaks for all; the shortest waits never do."""
+        others = range(1, len(self._own)) if order else ()
+        known = (other for other in others if self._own[other].seen >= _SAYS)
+        return min((abs(other - order) for other in known), default=0)
+
+    def _mixed(self, order: int, tell: Callable[[_Window], float], near: float = 1.0) -> float:
         own = self._own[order]
-        ratio = tell(self._all)
+        ratio = near * tell(self._all)
         if own.seen:
             ratio += own.seen / (own.seen + _LEAN) * (tell(own) - ratio)
         return ratio
