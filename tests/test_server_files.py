@@ -357,7 +357,10 @@ def found(tree: Tree, path: str) -> tuple[object, ...]:
 
 def change(root: Path, what: str, one: Path, other: Path, content: bytes) -> None:
     if what == "write":
-        one.write_bytes(content)
+        # A FIFO would wait for its reader.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK
+        with open(os.open(one, flags, 0o644), "wb") as file:
+            file.write(content)
     elif what == "mkdir":
         one.mkdir()
     elif what == "rename":
@@ -382,6 +385,7 @@ def change(root: Path, what: str, one: Path, other: Path, content: bytes) -> Non
 @example([("rename", "d", "e"), ("link", "e", "d")])
 @example([("rename", "d", "e"), ("mkdir", "d", "d"), ("hard", "e/a", "d/a")])
 @example([("root", "a", "a"), ("write", "d/a", "a")])
+@example([("drop", "a", "a"), ("fifo", "a", "a"), ("write", "a", "a"), ("link", "a", "b")])
 @settings(max_examples=150, deadline=None)
 def test_a_tree_that_has_opened_much_finds_what_a_new_one_finds(
     changes: list[tuple[str, str, str]],
