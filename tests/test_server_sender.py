@@ -74,6 +74,13 @@ class Peer:
         self._far.close()
 
 
+def opened(path: Path) -> OpenFile:
+    """A new file of `SIZE` bytes by chance."""
+    path.write_bytes(os.urandom(SIZE))
+    rep = Representation(b"a.iso", "/a.iso", SIZE, 0.0, '"a"', key_of(path.stat()))
+    return OpenFile(os.open(path, os.O_RDONLY), rep)
+
+
 def test_the_page_cache_is_asked_once_for_what_leaves_in_many_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,12 +134,7 @@ def test_the_page_cache_is_asked_once_for_what_leaves_in_many_turns(
 def test_what_is_on_its_way_on_one_connection_counts_once_for_all_its_bodies(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "a.iso"
-    path.write_bytes(os.urandom(SIZE))
-    file = OpenFile(
-        os.open(path, os.O_RDONLY),
-        Representation(b"a.iso", "/a.iso", SIZE, 0.0, '"a"', key_of(path.stat())),
-    )
+    file = opened(tmp_path / "a.iso")
     far = socket.socket()
     far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
     with socket.create_server(("127.0.0.1", 0)) as door:
@@ -238,12 +240,7 @@ def test_who_was_paused_with_a_full_socket_is_limited_by_itself_no_more(
     tmp_path: Path, capped: bool
 ) -> None:
     """Else it passes for slow for as long as the cap holds it back."""
-    path = tmp_path / "a.iso"
-    path.write_bytes(os.urandom(SIZE))
-    file = OpenFile(
-        os.open(path, os.O_RDONLY),
-        Representation(b"a.iso", "/a.iso", SIZE, 0.0, '"a"', key_of(path.stat())),
-    )
+    file = opened(tmp_path / "a.iso")
     listener: Any = SimpleNamespace(share=None, may_end=lambda go_on: True)
     peer = Peer()
     request: Any = SimpleNamespace(connection=peer, bytes_out=0, on_gone=lambda call: None)
