@@ -622,12 +622,13 @@ class HookedAdmission:
         lines: Mapping[str, LineSeen] = ONE_LINE,
     ) -> None:
         """See `AdmissionPolicy.observe`."""
-        wanted = bool(self.queue.here) or self.pool.anybody_paused()
+        wanted = bool(self.queue.here) or self.pool.paused > 0
         running = self.pool.large_active
         self.capacity.observe(goodput_bytes_s, link_busy, wanted, line_bytes_s, running)
         if lines or self.capacity.lines:
             wanted_on = {line for line, _ in self.queue.lines_here()}
-            wanted_on.update(one.line for one in self.pool.leases.values() if one.paused)
+            if self.pool.paused:
+                wanted_on.update(one.line for one in self.pool.leases.values() if one.paused)
             self.capacity.observe_lines(lines, wanted_on)
         self.policy.observes(now)
 
@@ -1120,7 +1121,7 @@ class HookedAdmission:
             large_slots=self.policy.large_slots(),
             small_active=pool.small_active,
             large_active=pool.large_active,
-            paused=sum(lease.paused for lease in pool.leases.values()),
+            paused=pool.paused,
             waiting=len(queue.line),
             ready=len(queue.ready),
             ready_target=self.ready_target,

@@ -75,7 +75,7 @@ class FairPolicy(Policy):
         self._large_slots = slots - min(settings.reserve_small, slots - 1)
         self._queue = admission.queue
         self._capacity = admission.capacity
-        self._preemption = Preemption()
+        self._preemption = Preemption(admission.pool)
         self._openings = Openings(admission)
         #: The ticket that may start now although its turn has not come; 0: none.
         self._opening = 0

@@ -129,7 +129,16 @@ class Lease:
 class LeasePool:
     """All leases of one server. It knows no limits: policies compare its counts with theirs."""
 
-    __slots__ = ("_by_key", "_idle", "_next", "doubted", "large_active", "leases", "slotless")
+    __slots__ = (
+        "_by_key",
+        "_idle",
+        "_next",
+        "doubted",
+        "large_active",
+        "leases",
+        "paused",
+        "slotless",
+    )
 
     def __init__(self) -> None:
         self.leases: dict[int, Lease] = {}
@@ -138,7 +147,8 @@ class LeasePool:
         self._by_key: dict[tuple[str, str], Lease] = {}
         self._idle: list[tuple[float, int]] = []
         self._next = 1
-        self.large_active = 0
+        #: How many are of large jobs, and how many are paused.
+        self.large_active = self.paused = 0
         #: Large leases without a slot.
         self.slotless: dict[int, Lease] = {}
 
@@ -160,12 +170,15 @@ class LeasePool:
         """Leases of large jobs that hold a slot."""
         return self.large_active - len(self.slotless) - self.doubted
 
-    def anybody_paused(self) -> bool:
-        """Whether a lease is paused."""
-        for lease in self.leases.values():  # noqa: SIM110 - at each tick, over all that run
-            if lease.paused:
-                return True
-        return False
+    def pause(self, lease: Lease, now: float) -> None:
+        """It stops; not one that is paused already."""
+        lease.paused, lease.stopped_s = True, now
+        self.paused += 1
+
+    def resume(self, lease: Lease) -> None:
+        """It goes on; only one that is paused."""
+        lease.paused = False
+        self.paused -= 1
 
     def take_slot(self, lease: Lease) -> None:
         """The lease goes on without its slot."""
@@ -210,6 +223,7 @@ class LeasePool:
         del self.leases[lease.id]
         del self._by_key[(lease.client, lease.file)]
         self.large_active -= lease.large
+        self.paused -= lease.paused
         self.give_slot(lease)
 
     def idled_out(self, now: float, most: int) -> list[Lease]:

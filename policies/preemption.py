@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 
 from policies.capacity import Capacity
-from policies.leases import Lease
+from policies.leases import Lease, LeasePool
 
 #: A probe lasts this long, two looks at the progress of a live transfer; while its client's speed
 #: has still not been seen, up to the second of these, seconds.
@@ -20,9 +20,10 @@ PROBE_S, _PROBE_MOST_S = 0.5, 2.0
 class Preemption:
     """The paused leases of one policy, and those that are being measured."""
 
-    __slots__ = ("_probes", "count")
+    __slots__ = ("_pool", "_probes", "count")
 
-    def __init__(self) -> None:
+    def __init__(self, pool: LeasePool) -> None:
+        self._pool = pool
         #: Those that run whatever their rank: since when, the latest last.
         self._probes: dict[Lease, float] = {}
         #: How many are paused that have had a turn, or a place out of turn.
@@ -81,11 +82,11 @@ class Preemption:
                         cap = typical
                     left -= cap if cap < most else most
                 if lease.paused:
-                    lease.paused = False
+                    self._pool.resume(lease)
                     self.count -= not lease.opened
                     resume.append(lease.id)
             elif not lease.paused:
-                lease.paused, lease.stopped_s = True, now
+                self._pool.pause(lease, now)
                 self.count += not lease.opened
                 pause.append(lease.id)
         return tuple(pause), tuple(resume)

@@ -149,12 +149,12 @@ class SlotUse:
             if free:
                 self._give_slot(lease)
             if free or not lease.slotless or now >= lease.stopped_s + _MOST_PAUSE_S:
-                lease.paused = False
+                self._pool.resume(lease)
                 resume.append(lease.id)
         pause = []
         for lease in self._to_pause:
             if lease.id in self._pool.slotless and not lease.paused:
-                lease.paused, lease.stopped_s = True, now
+                self._pool.pause(lease, now)
                 pause.append(lease.id)
         self._inherited, self._to_pause = [], []
         return tuple(pause), tuple(resume)

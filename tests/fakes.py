@@ -130,6 +130,8 @@ class FakeTransfer:
         pass
 
     def send(self, count: int) -> None:
+        if self.blocked:
+            self._listener.moves()
         self.sent_bytes += count
 
     def end(self, complete: bool) -> None:

@@ -27,6 +27,9 @@ class _Silent:
     def may_end(self, go_on: Callable[[], None]) -> bool:
         return True
 
+    def moves(self) -> None:
+        pass
+
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
         """Nothing to do."""
 

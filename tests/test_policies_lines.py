@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from policies.capacity import Capacity
 from policies.contract import Admit, Job, LineSeen, Wait
-from policies.leases import Lease
+from policies.leases import Lease, LeasePool
 from policies.preemption import Preemption
 from policies.registry import make_policy
 from policies.settings import PolicySettings
@@ -35,12 +35,12 @@ def lease(number: int, line: str, speed: float) -> Lease:
 def test_each_line_runs_what_it_would_run_alone(crowd: list[tuple[str, float]]) -> None:
     rates = {"a": 1e6, "b": 2e6, "c": 5e5}
     order = [lease(number, *one) for number, one in enumerate(crowd, 1)]
-    paused, _ = Preemption().choose(order, capacity(**rates), 0.0)
+    paused, _ = Preemption(LeasePool()).choose(order, capacity(**rates), 0.0)
     for name, rate in rates.items():
         own = [lease(number, *one) for number, one in enumerate(crowd, 1) if one[0] == name]
         alone = Capacity()
         alone.observe(rate, link_busy=True, more_wanted=True, line_bytes_s=rate)
-        expected, _ = Preemption().choose(own, alone, 0.0)
+        expected, _ = Preemption(LeasePool()).choose(own, alone, 0.0)
         assert tuple(n for n in paused if crowd[n - 1][0] == name) == expected
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from policies.capacity import Capacity
 from policies.contract import Job
-from policies.leases import Lease
+from policies.leases import Lease, LeasePool
 from policies.preemption import PROBE_S, Preemption
 
 
@@ -23,7 +23,7 @@ def test_the_next_probe_to_end_is_the_soonest_of_all(
     probes: list[tuple[int, float]], later_s: float
 ) -> None:
     leases = [cast(Lease, Walked()) for _ in range(6)]
-    preemption = Preemption()
+    preemption = Preemption(LeasePool())
     now = 0.0
     began: dict[int, float] = {}
     for number, gap_s in probes:
@@ -41,7 +41,7 @@ def test_a_probe_lasts_until_it_is_known_whether_the_server_held_its_client_back
     unknown: int, held_back: bool
 ) -> None:
     """By its first look a slow one was taken for a typical one, and paused for too long."""
-    capacity, preemption = Capacity(), Preemption()
+    capacity, preemption = Capacity(), Preemption(LeasePool())
     capacity.observe(1e5, link_busy=True, more_wanted=True, line_bytes_s=1e5, downloads=30)
     busy = Lease(2, Job("busy", "/f", 10**6, 10**6, rate_bytes_s=1e6), 0.0, None, True)
     lease = Lease(1, Job("slow", "/f", 10**6, 10**6), 0.0, None, True)

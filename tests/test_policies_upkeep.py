@@ -283,7 +283,8 @@ def test_on_a_fast_line_openings_leave_slots_to_those_whose_turn_has_come() -> N
 
 
 def test_a_probe_lasts_until_the_speed_has_been_seen_but_not_for_ever() -> None:
-    pool, preemption = LeasePool(), Preemption()
+    pool = LeasePool()
+    preemption = Preemption(pool)
     seen, unseen = (pool.open(Job(name, "f", 9, 9), 0.0, None, True) for name in ("a", "b"))
     preemption.probe(seen, 0.0)
     preemption.probe(unseen, 0.0)

@@ -9,9 +9,9 @@ from twisted.logger import LogLevel, capturedLogs
 
 from policies.contract import TicketState
 from policies.driver import PolicyDriver
-from server.admission.downloads import RARELY_S, STILL_S, LeasedDownload
+from server.admission.downloads import RARELY_S, SELDOM_S, STILL_S, LeasedDownload
 from server.admission.leases import TICK_S
-from tests.fakes import BIG, Asked, House
+from tests.fakes import BIG, Asked, FakeTransfer, House
 
 
 def crowd(count: int) -> tuple[House, list[Asked]]:
@@ -59,19 +59,81 @@ def test_a_download_that_stands_still_is_asked_rarely_and_found_when_it_moves() 
             return one.transfer.sent_bytes
 
         one.transfer.delivered_bytes = delivered  # type: ignore[method-assign]
+    asked[2].transfer.blocked = True
     span_s = 20.0
     for _ in range(round((STILL_S + span_s) / TICK_S)):
         asked[0].transfer.send(1000)
         house.wait(TICK_S)
     assert asks[0] >= span_s / TICK_S
-    assert max(asks[1:]) <= STILL_S / TICK_S + span_s / RARELY_S + 2
+    assert asks[1] <= STILL_S / TICK_S + span_s / SELDOM_S + 2
+    assert asks[2] <= STILL_S / TICK_S + 2
+    # Its socket tells when its peer takes bytes again.
+    asked[2].transfer.send(500_000)
+    house.wait(2 * TICK_S)
+    assert left(house)[2] == BIG - 500_000
     asked[1].transfer.send(500_000)
-    for _ in range(round(RARELY_S / TICK_S) + 1):
+    for _ in range(round(SELDOM_S / TICK_S) + 1):
         if left(house)[1] < BIG:
             break
         house.wait(TICK_S)
     view = house.gate.policy.leases()[1]
     assert view.remaining_bytes == BIG - 500_000
+    assert view.rate_bytes_s > 0
+
+
+def test_what_moves_without_a_word_from_its_socket_is_found_all_the_same() -> None:
+    house, asked = crowd(1)
+    transfer = asked[0].transfer
+    transfer.send(900_000)
+    transfer.flying, transfer.blocked = 800_000, True
+    house.wait(100.0)
+    transfer.flying = 0
+    house.wait(RARELY_S + TICK_S)
+    assert left(house) == [BIG - 900_000]
+
+
+def test_a_paused_download_of_which_nothing_moves_is_asked_rarely() -> None:
+    house, asked = crowd(3)
+    leases, transfers = house.gate.leases, [one.transfer for one in asked]
+    asks = [0, 0, 0]
+    for number, transfer in enumerate(transfers):
+
+        def flying(number: int = number, transfer: FakeTransfer = transfer) -> int:
+            asks[number] += 1
+            return transfer.flying
+
+        transfer.sent_bytes = transfer.flying = 64_000
+        transfer.flying_bytes = flying  # type: ignore[method-assign]
+    house.wait(1.0)
+    for lease in tuple(leases.downloads):
+        leases.pause(lease, house.clock.seconds())
+    # One has all that is under way, the next takes nothing, the last takes it slowly.
+    transfers[0].flying = 0
+    asks[:] = [0, 0, 0]
+    span_s = 60.0
+    for _ in range(round(span_s / TICK_S)):
+        transfers[2].flying -= 200
+        house.wait(TICK_S)
+    assert max(asks[:2]) <= 2 * STILL_S / TICK_S + 4 * span_s / RARELY_S
+    assert asks[2] >= span_s / TICK_S - 1
+    for lease in tuple(leases.downloads):
+        leases.resume(lease, house.clock.seconds())
+    for transfer in transfers:
+        transfer.send(1_000)
+        transfer.flying = 0
+    house.wait(2 * TICK_S)
+    assert left(house) == [BIG - 65_000] * 3
+
+
+def test_a_download_that_a_request_joins_is_looked_at_at_once() -> None:
+    house, asked = crowd(1)
+    asked[0].transfer.blocked = True
+    house.wait(100.0)
+    second = house.ask("10.0.0.0")
+    second.transfer.send(3_000)
+    house.wait(2 * TICK_S)
+    view = house.gate.policy.leases()[0]
+    assert view.connections == 2
     assert view.rate_bytes_s > 0
 
 

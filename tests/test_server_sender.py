@@ -106,9 +106,11 @@ def test_the_page_cache_is_asked_once_for_what_leaves_in_many_turns(
 
     monkeypatch.setattr(os, "sendfile", sendfile)
     ended: list[bool] = []
+    moved: list[int] = []
     listener: Any = SimpleNamespace(
         share=None,
         may_end=lambda go_on: True,
+        moves=lambda: moved.append(peer.turns),
         transfer_done=lambda transfer, complete: ended.append(complete),
     )
     peer = Peer()
@@ -124,6 +126,7 @@ def test_the_page_cache_is_asked_once_for_what_leaves_in_many_turns(
     peer.close()
     assert ended == [True]
     assert bytes(peer.got) == path.read_bytes()
+    assert moved == list(range(1, peer.turns + 1))
     assert peer.turns > 10
     # A window of a megabyte or two each, and the last bytes, which leave by a copy.
     assert len(probed) <= 5
@@ -145,6 +148,7 @@ def test_what_is_on_its_way_on_one_connection_counts_once_for_all_its_bodies(
     listener: Any = SimpleNamespace(
         share=None,
         may_end=lambda go_on: True,
+        moves=lambda: None,
         transfer_done=lambda transfer, complete: ended.append(transfer),
     )
     request: Any = SimpleNamespace(
@@ -195,7 +199,9 @@ def test_a_fault_in_one_body_ends_it_and_no_other(
             if name == "broken":
                 raise RuntimeError("and its end fails as well")
 
-        listener: Any = SimpleNamespace(share=None, may_end=lambda go_on: True, transfer_done=over)
+        listener: Any = SimpleNamespace(
+            share=None, may_end=lambda go_on: True, moves=lambda: None, transfer_done=over
+        )
         peers[name] = peer = Peer()
         request: Any = SimpleNamespace(
             connection=peer,

@@ -473,6 +473,9 @@ class Gatekeeper:
     def may_end(self, go_on: Callable[[], None]) -> bool:
         return True
 
+    def moves(self) -> None:
+        pass
+
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
         self.ended.append((transfer, complete))
 

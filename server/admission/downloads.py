@@ -19,8 +19,9 @@ from server.files.transfer import BodyPlan, Representation, Transfer
 #: Rates are smoothed over the first of these, and looked at after the second of running, seconds.
 _SMOOTHING_S, LOOK_S = 0.5, 0.2
 #: A download that took nothing for the first of these is looked at after as long again, but
-#: at least so often, seconds.
-STILL_S, RARELY_S = 2.0, 10.0
+#: at least so often; one whose peers take no more, which is told when they do, after twice as long,
+#: but at least as often as the last says, seconds: what lies in sockets may go without a word.
+STILL_S, SELDOM_S, RARELY_S = 2.0, 10.0, 30.0
 #: What is under way to a peer stands still as far as it is more than what it took in this time,
 #: seconds.
 _STANDS_S = 1.0
@@ -118,6 +119,10 @@ class Delivery:
             return self.planned_bytes
         return self.transfer.sent_bytes if self.transfer is not None else 0
 
+    def moves(self) -> None:
+        """See `TransferListener`."""
+        self.download.look_again()
+
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
         """See `TransferListener`: count what arrived, and tell the gate."""
         if self.over:
@@ -186,6 +191,7 @@ class LeasedDownload:
         "token",
         "waited_s",
         "wanted_bytes",
+        "woken",
     )
 
     def __init__(
@@ -223,6 +229,8 @@ class LeasedDownload:
         self._standing_bytes = 0
         #: When it is worth looking again (0: at once), and for how long it has taken nothing.
         self.look_at_s = self._still_s = 0.0
+        #: Who is to hear that it moves again; nobody while it is looked at anyway.
+        self.woken: Callable[[int], None] | None = None
         self.rate_bytes_s = 0.0
         self.pace = ReadingPace()
         #: What its program is known to read; 0: that is not known.
@@ -242,6 +250,12 @@ class LeasedDownload:
         """One more body begins."""
         self.deliveries.add(delivery)
         self.planned_bytes += delivery.planned_bytes
+        self.look_again()
+
+    def look_again(self) -> None:
+        """It may move: it is worth looking at each tick from now on."""
+        if self.woken is not None:
+            self.woken(self.lease)
 
     def leave(self, delivery: Delivery) -> None:
         """A body is over."""
@@ -302,6 +316,10 @@ class LeasedDownload:
         if passed_s < _STANDS_S:
             return 0
         self._counted = now, arrived
+        if self.paused and not self.held:
+            # While nothing is measured: what keeps its client alive is too little to look for.
+            self._still_s = 0.0 if flying and arrived > before else self._still_s + passed_s
+            self.look_at_s = self._next_look_s(now)
         taken = int((arrived - before) * _STANDS_S / passed_s)
         standing, self._standing_bytes = self._standing_bytes, max(0, flying - max(0, taken))
         return self._standing_bytes - standing
@@ -357,9 +375,7 @@ class LeasedDownload:
         self.flowed_bytes = 0
         self._looked_s = now
         self._still_s = 0.0 if fresh else self._still_s + running_s
-        # A lease that took nothing for a while is looked at less often: thousands may stand still.
-        still_s = self._still_s
-        self.look_at_s = now + min(RARELY_S, still_s) if still_s >= STILL_S else 0.0
+        self.look_at_s = self._next_look_s(now)
         rate = fresh / running_s
         if self.rate_bytes_s == 0.0:
             self.rate_bytes_s = rate
@@ -371,6 +387,14 @@ class LeasedDownload:
             if delivery.transfer is not None:
                 delivery.transfer.limit_unsent(most_bytes)
         return left
+
+    def _next_look_s(self, now: float) -> float:
+        """When it is worth looking again; thousands may stand still."""
+        still_s = self._still_s
+        if still_s < STILL_S:
+            return 0.0
+        told = self.paused or self.stuck
+        return now + (min(RARELY_S, 2.0 * still_s) if told else min(SELDOM_S, still_s))
 
     def _was_shut(self, passed_s: float) -> bool:
         """Whether its peers' windows were shut nearly all of this time, on every connection."""
@@ -442,6 +466,8 @@ class Rounds:
         self._due: dict[int, list[int]] = {}
         #: What is under way to all that stand still.
         self.asleep_bytes = 0
+        #: Bound once for all of them.
+        self._wake = self.wake
 
     @property
     def awake(self) -> Collection[LeasedDownload]:
@@ -460,12 +486,15 @@ class Rounds:
     def _forget(self, lease: int) -> LeasedDownload | None:
         download, flying = self._asleep.pop(lease, (None, 0))
         self.asleep_bytes -= flying
+        if download is not None:
+            download.woken = None
         return download
 
     def wake(self, lease: int) -> None:
         """Look at it again from now on."""
         download = self._forget(lease)
         if download is not None:
+            download.look_at_s = 0.0
             self._awake[lease] = download
 
     def begin(self, now: float) -> list[int]:
@@ -485,12 +514,17 @@ class Rounds:
                 return None
             self.wake(lease)
         download = self._awake.get(lease)
-        return download if download is not None and not download.still else None
+        if download is None or not download.still:
+            return download
+        if not download.held:
+            self.measured(download)
+        return None
 
     def measured(self, download: LeasedDownload) -> None:
-        """It was measured, which tells when it is worth looking again."""
+        """It was looked at, which tells when it is worth looking again."""
         lease = download.lease
         if download.look_at_s and self._awake.pop(lease, None) is not None:
+            download.woken = self._wake
             self._asleep[lease] = download, download.flying_bytes
             self.asleep_bytes += download.flying_bytes
             self._due.setdefault(int(download.look_at_s / _SPAN_S) + 1, []).append(lease)

@@ -327,6 +327,8 @@ class RemoteTransfer:
         self, sent_bytes: int, delivered_bytes: int, blocked: bool, *, shut: bool = False
     ) -> None:
         """The node tells how far it is; `shut`: whether its client's window is."""
+        if delivered_bytes != self._delivered_bytes:
+            self._listener.moves()
         self.sent_bytes = sent_bytes
         self._delivered_bytes = delivered_bytes
         self.blocked = blocked

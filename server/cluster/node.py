@@ -153,6 +153,9 @@ class _Asked:
             if self.go_on is not None:
                 self.go_on()
 
+    def moves(self) -> None:
+        """See `TransferListener`: all are looked at when the leader is told."""
+
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
         """See `TransferListener`."""
         self.node.body_ended(self, transfer, complete)

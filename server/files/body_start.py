@@ -64,6 +64,9 @@ class OnNoLease:
         """See `TransferListener`."""
         return True
 
+    def moves(self) -> None:
+        """See `TransferListener`."""
+
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
         """See `TransferListener`."""
         self._connection.factory.answers.add_body(self._connection, transfer)

@@ -323,6 +323,7 @@ class BodySender:
     def _has_room(self) -> None:
         """The socket takes bytes."""
         self.blocked = False
+        self._listener.moves()
         if self._pacer.capped:
             if self._unsent_bytes < self._unsent_goal_bytes:
                 self.limit_unsent(self._unsent_goal_bytes)

@@ -124,6 +124,10 @@ class TransferListener(Protocol):
         """
         ...
 
+    def moves(self) -> None:
+        """Its peer takes bytes again after it took none."""
+        ...
+
     def transfer_done(self, transfer: Transfer, complete: bool) -> None:
         """Called exactly once; `complete` means that every byte was handed to the transport."""
         ...
