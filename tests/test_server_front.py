@@ -231,9 +231,7 @@ def warm(client: Dialled, target: str = "/a.bin") -> bytes:
     return client.get(target)
 
 
-def test_repetitions_are_admitted_each_and_counted_by_the_turn(
-    bench: Bench, counting: Counting
-) -> None:
+def test_repetitions_are_admitted_each_and_counted(bench: Bench, counting: Counting) -> None:
     client = Dialled(bench)
     warm(client)
     asked = counting.small
@@ -241,7 +239,7 @@ def test_repetitions_are_admitted_each_and_counted_by_the_turn(
         assert Answer(client.get("/a.bin")).body == BODY
     assert counting.small == asked, "the strict path was not entered"
     assert counting.again >= 50
-    bench.tick(1)
+    bench.tick(2)
     assert counting.counted["/a.bin"] == counting.again
 
 
@@ -361,7 +359,7 @@ def test_who_is_blocked_goes_the_strict_way_and_all_others_do_not(
 def test_parts_and_files_beyond_the_cache_are_repeated_from_the_disk(
     bench: Bench, counting: Counting
 ) -> None:
-    bench.site._small = SmallFiles(6_000, bench.site._whole_answer)
+    bench.site._small = SmallFiles(12_500, bench.site._whole_answer)
     client = Dialled(bench)
     fields = {"Range": "bytes=100-4195"}
     assert Answer(client.get("/big.bin", **fields)).body == (BODY * 40)[100:4196]
@@ -667,12 +665,45 @@ def test_a_ready_answer_that_is_not_asked_for_gives_its_memory_back(tmp_path: Pa
         joined = ready.again(turns, date, False)
     assert joined is not None
     assert joined[0].endswith(b"\r\n\r\nok")
+    assert ready.again(turns, date, False) is joined
+    assert sum(one is joined for one in gc.get_referents(ready)) == 1
     bench.clock.advance(0.02)
-    ready.again(turns, date, False)
-    bench.clock.advance(0.02)
-    parts = ready.again(turns, date, False)
-    assert parts is not None
-    assert parts[1] == b"ok"
+    assert not any(one is joined for one in gc.get_referents(ready))
+
+
+def test_a_hot_answer_has_the_fields_of_the_connection_that_asks(tmp_path: Path) -> None:
+    """One answer is given to plain and to encrypted connections, whose fields differ."""
+    turns = Bench(tmp_path).factory.turns
+    ready = Ready(200, b"Content-Length: 2\r\n", b"ok", Plainly(lambda: True))
+    for _ in range(40):
+        for line in (b"Date: d\r\n", b"Date: d\r\nStrict-Transport-Security: x\r\n"):
+            for close in (False, True):
+                parts = ready.again(turns, line, close)
+                assert parts is not None
+                assert line + b"Content-Length" in parts[0]
+                assert (b"close" in parts[0]) == close
+
+
+def test_books_are_closed_each_second_and_at_the_end(tmp_path: Path) -> None:
+    class Counted(Plainly):
+        __slots__ = ("times",)
+
+        def used(self, times: int) -> None:
+            self.times = times + getattr(self, "times", 0)
+
+    sent: list[int] = []
+    bench = Bench(tmp_path, charge=sent.append)
+    subject = Counted(lambda: True)
+    ready = Ready(200, b"", b"ok", subject)
+    turns = bench.factory.turns
+    for _ in range(100):
+        ready.again(turns, b"", False)
+        bench.clock.advance(0.021)
+    assert subject.times >= 50
+    assert sum(sent) == 100 * (2 + 96)
+    ready.again(turns, b"", False)
+    bench.factory.drain()
+    assert subject.times == 101
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ from server.admission.identify import Identifier
 from server.admission.leases import LeaseManager, moved
 from server.admission.parked import ParkedFor, ParkedRequest, ParkedRequests
 from server.admission.responses import Notice, clear_cookie
+from server.admission.rules import NOTHING
 from server.admission.small_files import admit_small
 from server.files.transfer import BodyPlan, Representation, StartBody
 from server.http.answers import Header
@@ -214,7 +215,8 @@ class Gate:
         """See `transfer.Admission`."""
         if self.draining:
             return False
-        return self.parts.rules.verdict(rep.url_path).is_plain(self.parts.wall())
+        verdict = self.parts.rules.verdict(rep.url_path)
+        return verdict is NOTHING or verdict.is_plain(self.parts.wall())
 
     def admit_again(self, rep: Representation, body_bytes: int) -> bool:
         """See `transfer.Admission`."""

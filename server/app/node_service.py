@@ -32,6 +32,7 @@ from server.app.fleet import FleetPlan
 from server.app.health import add_node_routes
 from server.app.listeners import tls_server, trusted_proxies
 from server.app.meeting import MeetingEndpoint
+from server.app.memory import small_files_bytes
 from server.app.mirrors import configured_mirrors
 from server.app.parts import InOrder, Part
 from server.app.settings import FIXED, ServerConfig
@@ -125,6 +126,7 @@ class NodeService:
             mirrors=configured_mirrors(config),
             unrouted=self.admission.ask,
             disk=Disk(reactor, DISK_THREADS),
+            small_files_bytes=small_files_bytes(config.small_files_bytes, config.worker_count()),
         )
         self.site.add_maker(security_txt(config.security_contact, time.time))
         self._waiting = RetryResponder(

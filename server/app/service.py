@@ -53,6 +53,7 @@ from server.app.listeners import (
     tls_server,
     trusted_proxies,
 )
+from server.app.memory import small_files_bytes
 from server.app.mirrors import configured_mirrors, followers_of
 from server.app.parts import InOrder, Part
 from server.app.settings import FIXED, ServerConfig
@@ -239,6 +240,7 @@ class Service:
             elsewhere=followers.urls_for if followers else lambda path: (),
             greet=lambda request: parts.clients.greet(request, parts.keys),
             disk=Disk(reactor, DISK_THREADS),
+            small_files_bytes=small_files_bytes(config.small_files_bytes, config.worker_count()),
             has_torrent=has_torrent,
             wall=now,
         )

@@ -144,6 +144,14 @@ class ServerConfig(_Section):
         1,
         description="Processes that serve and share one queue: 1 to 256, or auto for one a core.",
     )
+    small_files_bytes: int | None = Field(
+        None,
+        ge=0,
+        le=1 << 40,
+        description="How much memory may hold small files with their answers, over all workers; "
+        "empty: a 64th of what there is, 32 to 256 MiB.",
+        json_schema_extra=_BYTES,
+    )
     admin: str = Field(
         "127.0.0.1:8081",
         description="Where the admin page listens: HOST:PORT, off, or systemd: for the socket of "
@@ -432,6 +440,7 @@ FIXED = (
     "directory",
     "listen",
     "workers",
+    "small_files_bytes",
     "admin",
     "state",
     "database",

@@ -61,7 +61,7 @@ _PROOFS = frozenset({b"cookie", b"tidegate-pass", b"tidegate-ticket"})
 #: A content written this short a time ago may be written again within the same timestamp.
 _UNSETTLED_NS = 100_000_000
 _MOST_OPENED = 256
-_SMALL_CACHE_BYTES = 32 << 20
+_SMALL_FILES_BYTES = 32 << 20
 _SERVER: Header = (b"Server", b"Tidegate")
 _LONG_TARGET_BYTES = 512
 _ALLOW: Header = (b"Allow", b"GET, HEAD, OPTIONS")
@@ -76,8 +76,8 @@ class Site:
     `reactor` keeps the time. `elsewhere` says where else a URL path can be had now, beside the
     configured `mirrors`; `unrouted` answers what is under `/-/` and no route of this server;
     `greet` gives the fields that a browser gets with its first page; `disk` reads what the page
-    cache does not have (without one, in line). `has_torrent` says whether the file of a URL path
-    and size has a torrent.
+    cache does not have (without one, in line). Small files take up to `small_files_bytes` of
+    memory. `has_torrent` says whether the file of a URL path and size has a torrent.
     """
 
     def __init__(
@@ -96,6 +96,7 @@ class Site:
         greet: Callable[[Request], Sequence[Header]] = lambda request: (),
         has_torrent: HasTorrent = no_torrents,
         disk: Disk | None = None,
+        small_files_bytes: int = _SMALL_FILES_BYTES,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.tree = tree
@@ -115,7 +116,7 @@ class Site:
         self._unrouted = unrouted
         self._wall = wall
         self._routes: dict[bytes, tuple[Handler, frozenset[bytes]]] = {}
-        self._small = SmallFiles(_SMALL_CACHE_BYTES, self._whole_answer)
+        self._small = SmallFiles(small_files_bytes, self._whole_answer)
         #: Files that were asked for lately, by target: spares the walk while they are current.
         self._opened: dict[bytes, OpenFile] = {}
         self._touched = Touched(catalog)

@@ -302,6 +302,7 @@ class HttpFactory:
     def drain(self) -> None:
         """Close idle connections now, and every other one after the answer it is giving."""
         self.draining = True
+        self.turns.close_books()
         self._forget_all()
         for table in self._ready.values():
             table.closed = True

@@ -31,51 +31,76 @@ from server.http.clock import Clock
 
 _TURN_S = 0.02
 _LOOKS_PER_TURN = 16
+_BOOKS_TURNS = 50
 _MOST_READY = 32_768
 _MOST_READY_BYTES = 8 * 1024 * 1024
 _LONGEST_BYTES = 2048
 #: Bodies that were read for one answer are held for others of the same moment up to this much.
 _MOST_HELD_BYTES = 8 * 1024 * 1024
-#: A body up to this size is joined with its header while it is hot; else it is sent beside it.
+#: A body up to this size is joined with its header, which costs less; else it is sent beside it.
 _JOINED_BYTES = 16 * 1024
 
 
 class Turns:
     """A moment of 20 ms, within which an answer that is asked for often counts as the same.
 
-    Turns are counted only while somebody asks; `ended` hears how many bytes left in each.
+    Turns are counted only while somebody asks; `ended` hears how many bytes left in each. How often
+    each answer was given is told once a second, when nobody asks any more, and by `close_books`.
     """
 
     def __init__(self, reactor: Clock, ended: Callable[[int], None]) -> None:
         self.number = 0
+        #: What has left in this turn.
+        self.sent_bytes = 0
         self._held_bytes = 0
+        self._held: list[Ready] = []
         self._reactor = reactor
         self._ended = ended
-        self._asked: list[Ready] = []
+        self._used: list[Ready] = []
+        self._books_open = 0
         self._call: Any = None
 
-    def asked(self, ready: Ready) -> None:
-        """This one is asked for in this turn."""
-        self._asked.append(ready)
+    def look(self) -> int:
+        """Somebody asks: turns pass from now on. The number of this one."""
         if self._call is None:
             self._call = self._reactor.callLater(_TURN_S, self._end)
+        return self.number
 
-    def may_hold(self, body_bytes: int) -> bool:
-        """Whether there is room to hold a body of this size until the turn is over."""
-        if self._held_bytes + body_bytes > _MOST_HELD_BYTES:
+    def used(self, ready: Ready) -> None:
+        """This one was given for the first time since the books were closed."""
+        self._used.append(ready)
+
+    def may_hold(self, ready: Ready) -> bool:
+        """Whether there is room to hold its body until the turn is over."""
+        if self._held_bytes + ready.body_bytes > _MOST_HELD_BYTES:
             return False
-        self._held_bytes += body_bytes
+        self._held_bytes += ready.body_bytes
+        self._held.append(ready)
         return True
 
+    def keeps(self, ready: Ready) -> None:
+        """It is hot, and keeps what it sends until the turn is over."""
+        self._held.append(ready)
+
+    def close_books(self) -> None:
+        """Have all subjects told how often they were used."""
+        self._books_open = 0
+        used, self._used = self._used, []
+        for ready in used:
+            ready.close_books()
+
     def _end(self) -> None:
-        self._call = None
-        self._held_bytes = 0
         self.number += 1
-        asked, self._asked = self._asked, []
-        sent_bytes = 0
-        for ready in asked:
-            sent_bytes += ready.close_books()
+        self._held_bytes = 0
+        held, self._held = self._held, []
+        for ready in held:
+            ready.let_go()
+        sent_bytes, self.sent_bytes = self.sent_bytes, 0
+        self._books_open += 1
+        self._call = self._reactor.callLater(_TURN_S, self._end) if sent_bytes else None
         self._ended(sent_bytes)
+        if not sent_bytes or self._books_open >= _BOOKS_TURNS:
+            self.close_books()
 
 
 class Subject(Protocol):
@@ -150,7 +175,7 @@ class Ready:
         self.subject = subject
         #: Whether the body is here until the turn is over.
         self._holds = False
-        #: What is sent to who stays and to who leaves: header and body, joined while it is hot.
+        #: What is sent while it is hot to who stays and to who leaves, and with which date.
         self._keep: tuple[bytes, bytes] | None = None
         self._close: tuple[bytes, bytes] | None = None
         self._date = b""
@@ -160,16 +185,12 @@ class Ready:
 
     def header(self, date_line: bytes, *, close: bool) -> bytes:
         """The answer's header, with the date."""
-        return b"%b\r\n%b%b%b" % (
-            status_line(self.status),
-            date_line,
-            self.head,
-            b"Connection: close\r\n\r\n" if close else b"\r\n",
-        )
+        end = b"Connection: close\r\n\r\n" if close else b"\r\n"
+        return b"".join((status_line(self.status), b"\r\n", date_line, self.head, end))
 
     @property
     def is_short(self) -> bool:
-        """Whether it is sent in one piece with its header, where it is sent often."""
+        """Whether it is sent in one piece with its header."""
         return self.body_bytes <= _JOINED_BYTES
 
     def drop_body(self) -> None:
@@ -188,46 +209,46 @@ class Ready:
                 body = self.subject.read()
                 if body is None:
                     return None
-                if not first and turns.may_hold(len(body)):
+                if not first and turns.may_hold(self):
                     self.body, self._holds = body, True
             if first:
-                self._turn = turns.number
+                self._turn = turns.look()
                 self._looks = 0
-                turns.asked(self)
-                if self._date is not date_line:
-                    self._date = date_line
-                    self._keep = self._close = None
             self._looks += 1
-            if self._looks == _LOOKS_PER_TURN:
-                self._keep = self._close = None
         if not self.subject.admit():
             return None
+        if not self._uses:
+            turns.used(self)
         self._uses += 1
+        turns.sent_bytes += len(self.head) + self.body_bytes + 96
         parts = self._close if close else self._keep
-        if parts is None:
-            head = self.header(self._date, close=close)
-            if self._looks >= _LOOKS_PER_TURN and len(body) <= _JOINED_BYTES:
-                parts = head + body, b""
+        if parts is not None and self._date is date_line:
+            return parts
+        head = self.header(date_line, close=close)
+        parts = (head + body, b"") if len(body) <= _JOINED_BYTES else (head, body)
+        if self._looks >= _LOOKS_PER_TURN and self.body is not None:
+            if self._keep is None and self._close is None:
+                turns.keeps(self)
+            elif self._date is not date_line:
+                self._keep = self._close = None
+            self._date = date_line
+            if close:
+                self._close = parts
             else:
-                parts = head, body
-            if self.body is not None:
-                if close:
-                    self._close = parts
-                else:
-                    self._keep = parts
+                self._keep = parts
         return parts
 
-    def close_books(self) -> int:
-        """The turn is over: report how often it was used; returns the bytes that left."""
-        uses, self._uses = self._uses, 0
-        if uses:
-            self.subject.used(uses)
+    def let_go(self) -> None:
+        """The turn is over for which something was held."""
+        self._keep = self._close = None
         if self._holds:
             self._holds = False
-            self.drop_body()
-        elif self._looks < _LOOKS_PER_TURN:
-            self._keep = self._close = None
-        return uses * (len(self.head) + self.body_bytes + 96)
+            self.body = None
+
+    def close_books(self) -> None:
+        """Report how often it was used."""
+        uses, self._uses = self._uses, 0
+        self.subject.used(uses)
 
 
 #: An answer, whether the connection ends with it, and the access log's record of the request.
