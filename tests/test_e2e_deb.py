@@ -56,8 +56,12 @@ def test_the_package_installs_serves_and_goes(package: Path, tmp_path: Path) -> 
         (admin / file).touch()
     # An empty root has no dependencies to be found, and no shell to run scripts with.
     dpkg = ("dpkg", f"--root={root}", "--force-depends", "--force-script-chrootless")
-    run(*dpkg, "--install", package)
+    run(*dpkg, "--install", package, PYTHONDONTWRITEBYTECODE="")
     program = (root / "opt/tidegate/bin/python3", root / "opt/tidegate/bin/tidegate")
+    # The service may write nothing there.
+    assert list(
+        (root / "opt/tidegate").glob("lib/python3*/site-packages/server/app/__pycache__/s*")
+    )
     assert (root / "usr/bin/tidegate").readlink() == Path("/opt/tidegate/bin/tidegate")
     assert (
         run(*program, "--version")

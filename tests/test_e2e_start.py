@@ -64,7 +64,7 @@ def test_a_server_with_nothing_configured_loads_only_what_it_uses(release: Path)
     server.terminate()
     _, told = server.communicate(timeout=30)
     found = set(re.findall(r"^import time:.*\|\s+([\w.]+)$", told, re.MULTILINE))
-    assert "server.app.service" in found
+    assert "server.admission.gate" in found
     assert {name for name in found if name.startswith(ABSENT)} == set()
     assert len(found) < MODULES_MOST
 

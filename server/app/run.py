@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[str], int]:
     """Serve until told to stop; what went wrong, and the exit status."""
-    # Keys, the queue and hashes of passwords are written: nothing of it is for other users.
-    os.umask(0o077)
     config, count = loaded.config, loaded.config.worker_count()
     alone = count == 1 and config.cluster is None
     opened: list[OpenListener] = []
@@ -60,6 +58,12 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
     try:
         files, page = HANDED_OVER in config.listen, config.admin == HANDED_OVER
         handed = handed_over(files, page) if files or page else HandedOver([], None)
+        # Before this process gives up its rights: Python keeps what it compiles, and a server that
+        # may not write it compiles all anew at each start. What children share comes before them.
+        for module in _ALONE if alone else _SHARED:
+            importlib.import_module(module)
+        # Keys, the queue and hashes of passwords are written: nothing of it is for other users.
+        os.umask(0o077)
         if handed.files or config.user is not None or not alone:
             from server.app.listeners import open_early
 
@@ -76,9 +80,6 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
         return _serve(loaded, load, opened=opened, admin=admin)
     from server.app.workers import Workers
 
-    # What the children share is loaded before they are made.
-    for module in _SHARED:
-        importlib.import_module(module)
     try:
         if loaded.config.cluster is not None:
             from server.app.shared import machine_name
@@ -96,7 +97,8 @@ def run(loaded: LoadedConfig, load: Callable[[], LoadedConfig]) -> tuple[list[st
 #: thousands of them hold keeps everybody waiting: look seldom (`gc.set_threshold`).
 _COLLECT = (20_000, 20, 20)
 
-#: What a leader and its nodes load.
+#: What a process that serves alone loads, and what a leader and its nodes.
+_ALONE = ("server.app.service",)
 _SHARED = ("server.app.service", "server.app.node_service", "server.app.machine")
 
 

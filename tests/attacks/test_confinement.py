@@ -80,6 +80,16 @@ def test_a_confined_server_serves_keeps_its_queue_and_reloads(tmp_path: Path) ->
     assert log.read_text().count("/a.txt") == 2
 
 
+def test_what_a_confined_server_loads_is_compiled_once(tmp_path: Path) -> None:
+    """Python keeps what it compiles, so all is loaded before the right to write is given up."""
+    make_release(tmp_path / "release", a_txt=10)
+    kept = {"PYTHONPYCACHEPREFIX": str(tmp_path / "compiled"), "PYTHONDONTWRITEBYTECODE": ""}
+    with serving(tmp_path / "release", tmp_path / "state", **kept):
+        pass
+    names = {path.name.partition(".")[0] for path in (tmp_path / "compiled").rglob("*.pyc")}
+    assert {"run", "service", "gate", "sender", "journal"} <= names
+
+
 def test_a_kernel_without_landlock_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     class Old:
         def syscall(self, *arguments: object) -> int:
