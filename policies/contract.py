@@ -224,6 +224,9 @@ class Snapshot:
     slotless: int = 0
 
 
+#: A body up to this leaves with its header in one write, as much as a socket takes at once: it is
+#: over before a policy could pause it.
+BRIEF_BYTES = 128 * 1024
 #: Numbers from here on were given by a node that had no leader. They tell nothing of an order among
 #: those of leaders; a ticket with one has its place by the time of its issue.
 ELSEWHERE = 1 << 49

@@ -42,7 +42,10 @@ def visitor(key: str, at: float, rate: float, *sizes: int, patience: float = mat
 
 
 def play(workload: Workload, scenario: Scenario) -> RunRecord:
-    return replace(scenario, manners="punctual").simulate(workload)
+    """By hand: nothing is so short that it leaves in one go."""
+    scenario = replace(scenario, manners="punctual")
+    conditions = replace(scenario.conditions(workload), brief_bytes=0)
+    return Engine(workload, scenario.make_policy(workload, 0), conditions).run()
 
 
 def ends(tally: RunRecord) -> dict[int, float]:
@@ -128,9 +131,26 @@ def test_a_paused_lease_trickles_and_goes_on_where_it_was() -> None:
             return replace(advance, resume=(1,))
 
     workload = population(visitor("a", 0.0, 1_000.0, 10_000))
-    engine = Engine(workload, Pausing(1), Conditions(1_000.0, manners=PUNCTUAL, socket_bytes=0))
+    conditions = Conditions(1_000.0, manners=PUNCTUAL, socket_bytes=0, brief_bytes=0)
+    engine = Engine(workload, Pausing(1), conditions)
     kept_s = 3.0 * kept_alive_bytes_s(1_000.0, 1) / 1_000.0
     assert ends(engine.run()) == {0: pytest.approx(0.5 + 10.0 + 3.0 - kept_s)}
+
+
+def test_what_is_sent_in_one_go_holds_no_slot_and_waits_for_no_turn() -> None:
+    slow = [visitor(key, at, 10_000.0, 100_000) for key, at in (("a", 0.0), ("b", 0.2))]
+    fast = [visitor(f"c{number}", 20.0, math.inf, 1_000_000) for number in range(9)]
+    last = visitor("d", 22.0, math.inf, 100_000)
+    workload = replace(population(*slow, *fast, last), bandwidth_bytes_s=1_000_000.0)
+    for policy, slots in (("http", 1), ("http", 10), ("fair", 10)):
+        scenario = Scenario(policy, slots=slots, manners="punctual")
+        tally = scenario.simulate(workload)
+        # The first is in its socket before the second asks, whose slot it was.
+        assert ends(tally)[0] == 10.5
+        assert ends(tally)[1] == 10.7
+        if slots == 10:
+            # Nine others fill the line, and pay for it with their next turns.
+            assert 22.6 <= ends(tally)[11] <= 22.7
 
 
 def test_a_policy_that_starves_somebody_is_named() -> None:
@@ -141,7 +161,7 @@ def test_a_policy_that_starves_somebody_is_named() -> None:
             return Wait(10.0)
 
     workload = population(visitor("a", 0.0, 100.0, 1_000))
-    engine = Engine(workload, Never(1), Conditions(1_000.0, limit_s=1_000.0))
+    engine = Engine(workload, Never(1), Conditions(1_000.0, limit_s=1_000.0, brief_bytes=0))
     with pytest.raises(Starved, match=r"1 clients still wait after 1000 s .* under never"):
         engine.run()
 
@@ -173,7 +193,7 @@ def test_answers_take_their_bytes_from_the_link() -> None:
     scenario = Scenario("http", slots=1, manners="punctual")
 
     def end_of_first(answer_bytes: int) -> float:
-        conditions = replace(scenario.conditions(both), answer_bytes=answer_bytes)
+        conditions = replace(scenario.conditions(both), answer_bytes=answer_bytes, brief_bytes=0)
         return ends(Engine(both, scenario.make_policy(both, 0), conditions).run())[0]
 
     # b is turned away at 1.4 and every 15.4 s from then on, seven times within 100 s.

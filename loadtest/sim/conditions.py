@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client.net.retry import POLITE, RetryPolicy
+from policies.contract import BRIEF_BYTES
 
 #: Asks again every second, whatever it was told.
 RUDE = RetryPolicy(obeys_retry_after=False, own_retry_s=1.0, jitter=0.0)
@@ -23,9 +24,9 @@ class Conditions:
     chance). `look_s`: what a transfer gets is told once it has run so long. `socket_bytes`: what a
     socket that is full goes on sending once its transfer is paused. `reader_bytes`: what a client's
     kernel takes before its program has read it, as with `--limit-rate`; 0 where its line is what
-    makes it slow. `paced`: the server finds its line and caps itself, with `ceiling_bytes_s`
-    configured or not. `limit_s`: give up on a run that
-    has not ended by then (a policy that starves somebody). `answer_bytes`: what an answer without a
+    makes it slow. `paced`: the server sends files of up to `brief_bytes` in one go, finds its line
+    and caps itself, with `ceiling_bytes_s` configured or not. `limit_s`: give up on a run that has
+    not ended by then (a policy that starves somebody). `answer_bytes`: what an answer without a
     file takes of the link; who asks often takes some of it from those who download. `line`: from
     such a time on, in seconds, the link carries such a part of its bandwidth. `peers`: such a part
     of the clients exchange pieces (`loadtest.sim.swarm`).
@@ -43,6 +44,7 @@ class Conditions:
     socket_bytes: int = 64 * 1024
     reader_bytes: int = 0
     paced: bool = True
+    brief_bytes: int = BRIEF_BYTES
     ceiling_bytes_s: float | None = None
     manners: RetryPolicy = POLITE
     rude_manners: RetryPolicy = RUDE

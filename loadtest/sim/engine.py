@@ -257,6 +257,9 @@ class Engine:
             return
         assert client.visit is not None
         shown = client.visit.ticket
+        if self._goes_at_once(self._file_of(client), shown):
+            self._admit(client)
+            return
         self._offer(
             client,
             None if shown is None else int(shown),
@@ -278,19 +281,9 @@ class Engine:
         )
         decision = self._driver.offer(job, now, ticket)
         if isinstance(decision, Admit):
-            if self._chronicle is not None:
-                self._chronicle.admitted(now, client.number)
-            visit.answered(now, Granted())
-            client.held = None
+            self._admit(client)
             client.lease = decision.lease
-            client.admitted_s = now
-            left = max(1.0, file.size_bytes - client.peer_bytes)
-            client.flow = Flow(client.visitor.rate_bytes_s, left, client)
-            if decision.lease in self._leases:
-                self._leases[decision.lease].append(client)
-            else:
-                self._leases[decision.lease] = [client]
-            self._at(now + self.conditions.accept_s, self._body_begins, client)
+            self._leases.setdefault(decision.lease, []).append(client)
             return
         if self._chronicle is not None:
             self._chronicle.turned_away(now, client.number)
@@ -310,6 +303,19 @@ class Engine:
         elif isinstance(action, GiveUp):
             self._leave(client, gave_up=True)
 
+    def _admit(self, client: SimClient) -> None:
+        """Its body begins as soon as its connection stands."""
+        visit, now = client.visit, self.now
+        assert visit is not None
+        if self._chronicle is not None:
+            self._chronicle.admitted(now, client.number)
+        visit.answered(now, Granted())
+        client.held = None
+        client.admitted_s = now
+        left = max(1.0, self._file_of(client).size_bytes - client.peer_bytes)
+        client.flow = Flow(client.visitor.rate_bytes_s, left, client)
+        self._at(now + self.conditions.accept_s, self._body_begins, client)
+
     def _ask_again(self, client: SimClient) -> None:
         if client.gone:
             return
@@ -318,11 +324,29 @@ class Engine:
         self._at_file(self.now + self.conditions.attempt_s, self._answer, client)
 
     def _body_begins(self, client: SimClient) -> None:
-        if client.gone or client.lease is None or client.flow is None:
+        if client.gone or client.flow is None:
             return
         self._carry(client)
+        if self._is_brief(self._file_of(client)):
+            # All of it is handed to the socket: it waits for no turn, and its lease is over.
+            self._sight.sent_whole(client.flow)
+            if client.lease is not None:
+                self._end_lease(client, client.lease)
+                self._settle()
+            return
         if client.lease in self._paused or client.lease in self._tried:
             self._dry(client.flow, client)
+
+    def _is_brief(self, file: File) -> bool:
+        return self.conditions.paced and file.size_bytes <= self.conditions.brief_bytes
+
+    def _goes_at_once(self, file: File, ticket: str | None) -> bool:
+        """Whether it is sent without a lease, as the gate judges it."""
+        if not self._is_brief(file):
+            return False
+        if file.size_bytes < self.workload.small_below_bytes:
+            return self._driver.admit_small(self.now)
+        return ticket is None and self._driver.admit_brief(self.now)
 
     def _carry(self, client: SimClient) -> None:
         assert client.flow is not None
@@ -363,17 +387,9 @@ class Engine:
 
     def _body_ended(self, client: SimClient) -> None:
         self._read(client)
-        lease, flow = client.lease, client.flow
-        assert lease is not None
-        assert flow is not None
-        sharers = self._leases[lease]
-        sharers.remove(client)
-        self._driver.end(lease, self.now, 0, done=not sharers)
-        if not sharers:
-            del self._leases[lease]
-            self._paused.discard(lease)
-            self._sight.ends(lease)
-        client.lease = client.flow = None
+        if client.lease is not None:
+            self._end_lease(client, client.lease)
+        client.flow = None
         reads_s = client.unread / client.visitor.rate_bytes_s
         client.read_left, client.unread = math.inf, 0.0
         if reads_s > 0.0:
@@ -381,6 +397,17 @@ class Engine:
         else:
             self._end_file(client)
         self._settle()
+
+    def _end_lease(self, client: SimClient, lease: int) -> None:
+        """The server is done with this client; so is the lease if nobody else is on it."""
+        sharers = self._leases[lease]
+        sharers.remove(client)
+        self._driver.end(lease, self.now, 0, done=not sharers)
+        if not sharers:
+            del self._leases[lease]
+            self._paused.discard(lease)
+            self._sight.ends(lease)
+        client.lease = None
 
     def _end_file(self, client: SimClient) -> None:
         if self._swarm is not None:

@@ -19,8 +19,9 @@ from policies.reading import ReadingPace
 
 #: As live: rates are smoothed over the first of these, seconds.
 _SMOOTHING_S = 0.5
-#: As live: so much is one answer, sent whole, and watched by nobody by itself.
-_BRIEF_BYTES = 128 * 1024
+#: As live: the pacer pays for what is sent in one go afterwards, so under a cap that leaves before
+#: all that waits for a turn: it counts as so many of these.
+_PAST_THE_PACER = 256.0
 #: A window is shut when a client's kernel holds this part of what it takes.
 _SHUT = 0.95
 
@@ -43,8 +44,8 @@ class Sight:
         #: Lease -> when it was last looked at, what it had left then, its smoothed rate.
         self._looks: dict[int, tuple[float, float, float]] = {}
         self._paces: dict[int, ReadingPace] = {}
-        #: Leases that are one answer each: the live server sees what arrives of them all together.
-        self._brief: set[int] = set()
+        #: What was sent whole and has not arrived: the live server sees it all together.
+        self._whole: list[Flow] = []
         #: When and how much had been delivered in all, at the last tick.
         self._ticked = (link.now, link.delivered_bytes)
 
@@ -81,8 +82,6 @@ class Sight:
 
     def begins(self, lease: int, flow: Flow, now: float) -> None:
         """A transfer runs (again): what it got before tells nothing of what it will get."""
-        if lease not in self._looks and self._link.remaining(flow) <= _BRIEF_BYTES:
-            self._brief.add(lease)
         rate = self._looks[lease][2] if lease in self._looks else 0.0
         self._looks[lease] = (now, self._link.remaining(flow), rate)
         self._paces[lease] = ReadingPace()
@@ -90,8 +89,24 @@ class Sight:
     def ends(self, lease: int) -> None:
         """The lease is over."""
         self._looks.pop(lease, None)
-        self._brief.discard(lease)
         self._paces.pop(lease, None)
+
+    def sent_whole(self, flow: Flow) -> None:
+        """All of it lies in its socket, and nothing that is decided from now on changes that."""
+        self._whole.append(flow)
+        self._link.weigh(flow, self._whole_weight)
+
+    @property
+    def _whole_weight(self) -> float:
+        return _PAST_THE_PACER if self._capped else 1.0
+
+    def _weigh_whole(self) -> None:
+        """A line that is not capped is shared by all sockets alike."""
+        weight = self._whole_weight
+        self._whole = [flow for flow in self._whole if flow.running]
+        for flow in self._whole:
+            if flow.weight != weight:
+                self._link.weigh(flow, weight)
 
     def restart(self, now: float) -> None:
         """Nobody was there until now."""
@@ -106,11 +121,9 @@ class Sight:
             self._line_bytes_s = line_bytes_s
             self._cap(self.orders)
         if self._bottleneck is not None:
-            samples, busy, brief, ceil = [], self.busy, self._brief, math.ceil
+            samples, busy, ceil = [], self.busy, math.ceil
             looks = link.looks(flows.values())
             for (lease, flow), (remaining, rate) in zip(flows.items(), looks, strict=True):
-                if lease in brief:
-                    continue
                 left = ceil(remaining)
                 stuck = not busy or rate >= flow.cap_bytes_s
                 # What was acknowledged counts by how it grows: as what is left falls.
@@ -119,6 +132,7 @@ class Sight:
             self._cap(
                 self._bottleneck.observe(now, acked, int(self._standing_bytes), busy, samples)
             )
+        self._weigh_whole()
         self._ticked = (now, link.delivered_bytes)
         return (link.delivered_bytes - bytes_then) / (now - then) if now > then else 0.0
 

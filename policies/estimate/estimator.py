@@ -24,7 +24,7 @@ from array import array
 from collections.abc import Iterable
 from itertools import islice
 
-from policies.contract import Estimate
+from policies.contract import BRIEF_BYTES, Estimate
 from policies.estimate.calibrator import PUNCTUAL, Calibrator
 from policies.estimate.no_shows import NoShows
 from policies.estimate.paces import Paces
@@ -98,6 +98,9 @@ class Estimator:
         moved = lease.started_bytes - lease.remaining_bytes
         took = now - lease.started_s
         if moved <= 0 or took <= 0:
+            return
+        if lease.rate_bytes_s <= 0.0 and lease.started_bytes <= BRIEF_BYTES:
+            # It left in one go, which tells nothing of what a byte costs a slot.
             return
         self._ended += 1
         weight = max(_MEMORY, 1.0 / self._ended)

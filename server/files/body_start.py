@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from policies.contract import BRIEF_BYTES
 from server.files.disk import Disk
 from server.files.openfile import OpenFile, Unreadable
 from server.files.pacer import Pacer, Share
@@ -12,9 +13,6 @@ from server.files.touched import Touched
 from server.files.transfer import BodyPlan, Transfer, TransferListener
 from server.http.answers import Header
 from server.http.request import Request
-
-#: Bodies up to this size leave with their header in one write: what a socket takes at once.
-BRIEF_BYTES = 128 * 1024
 
 
 class WholeTransfer:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from policies.contract import BRIEF_BYTES
 from protocol import problems
 from protocol.errors import BadRange
 from protocol.headers import EntityTag
 from protocol.manifest import FileDigests, Source
 from protocol.ranges import ContentRange
-from server.files.body_start import BRIEF_BYTES, FileStart, OnNoLease
+from server.files.body_start import FileStart, OnNoLease
 from server.files.cache import SmallFiles
 from server.files.conditions import verdict
 from server.files.digests import DigestService
