@@ -42,9 +42,9 @@ def visitor(key: str, at: float, rate: float, *sizes: int, patience: float = mat
 
 
 def play(workload: Workload, scenario: Scenario) -> RunRecord:
-    """By hand: nothing is so short that it leaves in one go."""
+    """By hand: nothing leaves in one go, and no socket holds the last of it."""
     scenario = replace(scenario, manners="punctual")
-    conditions = replace(scenario.conditions(workload), brief_bytes=0)
+    conditions = replace(scenario.conditions(workload), brief_bytes=0, socket_bytes=0)
     return Engine(workload, scenario.make_policy(workload, 0), conditions).run()
 
 
@@ -151,6 +151,28 @@ def test_what_is_sent_in_one_go_holds_no_slot_and_waits_for_no_turn() -> None:
         if slots == 10:
             # Nine others fill the line, and pay for it with their next turns.
             assert 22.6 <= ends(tally)[11] <= 22.7
+
+
+def test_a_full_socket_that_has_all_that_is_left_frees_its_slot() -> None:
+    slow, other = visitor("a", 0.0, 100_000.0, 1_000_000), visitor("b", 9.5, math.inf, 300_000)
+    workload = replace(population(slow, other), bandwidth_bytes_s=1_000_000.0)
+    scenario = Scenario("http", slots=1, manners="punctual")
+    asked_again = {}
+    for socket_bytes in (0, 150_000):
+        conditions = replace(scenario.conditions(workload), socket_bytes=socket_bytes)
+        tally = Engine(workload, scenario.make_policy(workload, 0), conditions).run()
+        assert ends(tally)[0] == 10.5
+        asked_again[socket_bytes] = columns(tally.downloads, DOWNLOAD_FIELDS)["attempts"].max()
+    # The last 150 kB of the first are in its socket at 9.0; the second asks at 9.9.
+    assert asked_again == {0: 2.0, 150_000: 1.0}
+
+
+def test_who_waits_inside_without_a_ticket_is_looked_for_every_two_seconds() -> None:
+    both = population(visitor("a", 0.0, 100.0, 1_000), visitor("b", 1.0, 100.0, 1_000))
+    tally = play(both, Scenario("http", slots=1, hold=True))
+    # It asked at 1.4, and again by itself until there was a slot; each look takes no time.
+    assert ends(tally) == {0: 10.5, 1: 11.4 + 0.1 + 10.0}
+    assert columns(tally.downloads, DOWNLOAD_FIELDS)["attempts"].tolist() == [1.0, 1.0]
 
 
 def test_a_policy_that_starves_somebody_is_named() -> None:

@@ -101,7 +101,7 @@ class TraceReplay:
         sock.bind((self.address(number), 0))
         try:
             await loop.sock_connect(sock, (self.host, self.port))
-            agent = "lab/1" if self.poll else "curl/8.5.0"
+            agent = "tidegate/lab" if self.poll else "curl/8.5.0"
             request = f"GET /{file} HTTP/1.1\r\nHost: lab\r\nUser-Agent: {agent}\r\n"
             if ticket:
                 request += f"Tidegate-Ticket: {ticket}\r\n"

@@ -35,6 +35,8 @@ from policies.driver import PolicyDriver
 from policies.max_min import Flow, SharedLink
 from policies.upkeep import kept_alive_bytes_s
 
+#: As live: who waits inside its request without a ticket is looked for so often, seconds.
+_LOOK_S = 2.0
 #: A full socket is empty after so long at the latest, seconds.
 _SOCKET_S = 2.0
 
@@ -174,6 +176,12 @@ class Engine:
         progress = self._driver.progress
         for lease, left, rate, held_back, reads in sight.progress(now, flows):
             progress(lease, now, left, rate, held_back, reads)
+        if self.conditions.paced:
+            for lease in sight.ending:
+                client = self._leases[lease][0]
+                assert client.flow is not None
+                after_s = self._link.until_s(client.flow, self.conditions.socket_bytes)
+                self._at(now + after_s, partial(self._handed_over, client.flow), client)
         self._driver.observe(goodput, sight.busy, now, sight.found_bytes_s)
         self._settle()
 
@@ -293,6 +301,10 @@ class Engine:
             if present and decision.ticket is not None:
                 self._hold(client, decision.ticket)
                 return
+            if present:
+                # Nobody calls it: the server looks for it.
+                self._at_file(now + min(_LOOK_S, decision.retry_after_s), self._answer, client)
+                return
         if self.conditions.answer_bytes:
             self._link.start(Flow(math.inf, self.conditions.answer_bytes))
         action = visit.answered(now, heard(decision))
@@ -397,6 +409,15 @@ class Engine:
         else:
             self._end_file(client)
         self._settle()
+
+    def _handed_over(self, flow: Flow, client: SimClient) -> None:
+        """A socket that was full has all that is left: the server is done with it."""
+        lease = client.lease
+        if lease is None or client.flow is not flow or not flow.running or lease in self._paused:
+            return
+        if self._link.remaining(flow) <= self.conditions.socket_bytes + 1.0:
+            self._end_lease(client, lease)
+            self._settle()
 
     def _end_lease(self, client: SimClient, lease: int) -> None:
         """The server is done with this client; so is the lease if nobody else is on it."""

@@ -44,6 +44,8 @@ class Sight:
         #: Lease -> when it was last looked at, what it had left then, its smoothed rate.
         self._looks: dict[int, tuple[float, float, float]] = {}
         self._paces: dict[int, ReadingPace] = {}
+        #: Of the leases at the last `progress`: whose sockets will soon have all that is left.
+        self.ending: list[int] = []
         #: What was sent whole and has not arrived: the live server sees it all together.
         self._whole: list[Flow] = []
         #: When and how much had been delivered in all, at the last tick.
@@ -148,6 +150,8 @@ class Sight:
         link, looks, orders, busy = self._link, self._looks, self.orders, self.busy
         look_s, reader_bytes = max(self._look_s, 1e-9), self._conditions.reader_bytes
         hold, ceil = orders.hold, math.ceil
+        socket_bytes, tick_s = self._conditions.socket_bytes, self._conditions.tick_s
+        self.ending = ending = []
         seen = link.looks(flows.values())
         for (lease, flow), (remaining, gets) in zip(flows.items(), seen, strict=True):
             if lease in hold or not gets:
@@ -163,6 +167,8 @@ class Sight:
                     rate += (fresh - rate) * (part if part < 1.0 else 1.0)
                 looks[lease] = (now, remaining, rate)
             stuck = not busy or gets >= flow.cap_bytes_s
+            if stuck and remaining <= socket_bytes + gets * tick_s:
+                ending.append(lease)
             held_back = orders.held_back(lease, stuck)
             reads = self._reads(lease, flow, now, remaining, stuck) if reader_bytes else 0.0
             yield lease, ceil(remaining), rate, held_back, reads
