@@ -155,9 +155,10 @@ def _members(text: str) -> dict[str, str]:
 
 def format_repr_digest(digests: Mapping[str, bytes]) -> str:
     """A Repr-Digest value (RFC 9530, 3) from algorithm names and raw digests."""
-    return ", ".join(
-        f"{name}=:{base64.b64encode(raw).decode('ascii')}:" for name, raw in digests.items()
-    )
+    coded = [
+        f"{n}=:{binascii.b2a_base64(raw, newline=False).decode()}:" for n, raw in digests.items()
+    ]
+    return ", ".join(coded)
 
 
 def parse_repr_digest(text: str) -> dict[str, bytes]:
@@ -207,7 +208,10 @@ _LINK_PARAMETER = re.compile(
 
 def format_link(target: str, **parameters: str) -> str:
     """One link. Values that are no token are quoted; give targets percent-encoded."""
-    return "; ".join([f"<{target}>", *(f"{n}={_quoted(v)}" for n, v in parameters.items())])
+    text = f"<{target}>"
+    for name, value in parameters.items():
+        text += f"; {name}={_quoted(value)}"
+    return text
 
 
 @lru_cache(maxsize=256)

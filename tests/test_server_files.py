@@ -334,7 +334,9 @@ def test_descriptors_are_closed_when_nobody_needs_them(tree: Tree) -> None:
     assert len(os.listdir("/proc/self/fd")) == before - 1
 
 
-NAMES = st.sampled_from(["a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "e", "e/a", ".h", ".h/a"])
+NAMES = st.sampled_from(
+    ["a", "b", "d", "d/a", "d/b", "d/e", "d/e/a", "d/e/f", "d/e/f/a", "e", "e/a", ".h", ".h/a"]
+)
 CHANGES = st.lists(
     st.tuples(
         st.sampled_from(
@@ -385,18 +387,20 @@ def change(root: Path, what: str, one: Path, other: Path, content: bytes) -> Non
 @example([("rename", "d", "e"), ("link", "e", "d")])
 @example([("rename", "d", "e"), ("mkdir", "d", "d"), ("hard", "e/a", "d/a")])
 @example([("root", "a", "a"), ("write", "d/a", "a")])
+@example([("rename", "d/e/f", "e"), ("link", "e", "d/e/f")])
+@example([("rename", "d/e", "e"), ("link", "e", "d/e")])
 @example([("drop", "a", "a"), ("fifo", "a", "a"), ("write", "a", "a"), ("link", "a", "b")])
 @settings(max_examples=150, deadline=None)
 def test_a_tree_that_has_opened_much_finds_what_a_new_one_finds(
     changes: list[tuple[str, str, str]],
 ) -> None:
-    paths = ["a", "b", "d/a", "d/b", "d/e/a", "e/a", ".h", ".h/a", "key", "state/a"]
+    paths = ["a", "b", "d/a", "d/b", "d/e/a", "d/e/f/a", "e/a", ".h", ".h/a", "key", "state/a"]
     with tempfile.TemporaryDirectory() as place:
         root, first = Path(place) / "root", Path(place) / "first"
         root.symlink_to("first")
-        for name in ("d/e", "state"):
+        for name in ("d/e/f", "state"):
             (first / name).mkdir(parents=True)
-        for name in ("a", "d/a", "d/b", "d/e/a", "key", "state/a", ".h"):
+        for name in ("a", "d/a", "d/b", "d/e/a", "d/e/f/a", "key", "state/a", ".h"):
             (first / name).write_bytes(name.encode())
         old = Tree(str(root), most_open=2)
         old.keep_private([first / "state", first / "key"])

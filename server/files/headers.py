@@ -88,8 +88,10 @@ class RepresentationHeaders:
     def sources_of(self, url_path: str) -> list[Source]:
         """Where else the file under this URL path can be had: configured mirrors first."""
         found = [Source(m.url + url_path[1:], m.priority, m.location) for m in self.mirrors]
-        last = max((mirror.priority for mirror in found), default=0)
         more = self._elsewhere(url_path)
+        if not more:
+            return found
+        last = max((mirror.priority for mirror in found), default=0)
         return [*found, *(replace(one, priority=one.priority + last) for one in more)]
 
     def digests(self, request: Request, file: OpenFile) -> tuple[FileDigests | None, bytes | None]:

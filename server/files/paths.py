@@ -54,6 +54,9 @@ def split_path(path: bytes) -> list[bytes] | None:
     Encoded slashes, NUL and `..` (however it is spelled) are refused, not resolved: no honest
     client sends them. Empty components and `.` are dropped.
     """
+    if path.startswith(b"/") and b"%" not in path and b"//" not in path and b"/." not in path:
+        # As nearly all are: nothing of it has to be decoded or left out.
+        return None if b"\0" in path else [part for part in path.split(b"/") if part]
     parts = []
     for raw in path.split(b"/"):
         part = _unquote(raw)

@@ -303,7 +303,13 @@ class Site:
 
         `just_compared`: in this very turn it was what stands under its path.
         """
-        headers = request.headers
+        headers, admitted = request.headers, None
+        as_it_is = request.method == b"GET" and _CONDITIONAL.isdisjoint(headers)
+        if as_it_is and rep is file.rep and rep.size_bytes <= BRIEF_BYTES:
+            # So most are asked for; then nothing has to be planned.
+            admitted = self.admission.admit_small(request, rep, rep.size_bytes)
+            if admitted and self._send_whole(request, file):
+                return
         now = self._wall()
         mtime_s = min(int(rep.mtime_s // 1), int(now))
         etag = EntityTag(rep.etag[1:-1])
@@ -316,7 +322,7 @@ class Site:
                 [(b"ETag", rep.etag.encode("ascii"))],
             )
             return
-        digests, whole = self.said.digests(request, file)
+        digests, _ = self.said.digests(request, file)
         fields = self.said.fields_of(file, now, mtime_s, digests, headers.get(b"want-repr-digest"))
         if rep is not file.rep:
             tag = (b"ETag", rep.etag.encode("ascii"))
@@ -351,20 +357,42 @@ class Site:
                 request.finish()
         else:
             start = FileStart(self.pacer, request, file, plan, pieces, self._touched, self._disk)
-            brief = plan.body_bytes <= BRIEF_BYTES
-            if not brief or not self.admission.admit_small(request, rep, plan.body_bytes):
+            if admitted is None and plan.body_bytes <= BRIEF_BYTES:
+                admitted = self.admission.admit_small(request, rep, plan.body_bytes)
+            if not admitted:
                 start.just_compared = just_compared
                 self.admission.enter(request, rep, plan, start)
                 start.just_compared = False
             else:
-                if whole is None or plan.status != 200:
-                    whole = file.read_pieces_at_hand(pieces)
-                if whole is not None:
-                    self._send_at_once(request, file, plan, whole, digests)
+                part = file.read_pieces_at_hand(pieces)
+                if part is not None:
+                    self._send_at_once(request, file, plan, part, digests)
                 else:
                     start(OnNoLease(request))
 
     # -- bodies that leave in one write -----------------------------------------------------
+
+    def _send_whole(self, request: Request, file: OpenFile) -> bool:
+        """A short file as it is, to who was admitted; False where its disk has to be waited for.
+
+        The same request is answered the same from now on.
+        """
+        rep = file.rep
+        digests, body = self.said.digests(request, file)
+        if body is None:
+            body = file.read_pieces_at_hand([(0, rep.size_bytes)])
+        if body is None:
+            return False
+        if self._is_settled(rep):
+            ready = self._whole_answer(rep, body)
+            self._small.keep(request.target, rep, ready)
+            again = not _may_prove(request)
+            request.connection.answer_ready(request, ready, body, again=again)
+        else:
+            now = self._wall()
+            mtime_s = min(int(rep.mtime_s // 1), int(now))
+            request.respond(200, self.said.fields_of(file, now, mtime_s, digests, None), body)
+        return True
 
     def _send_at_once(
         self,
@@ -374,23 +402,18 @@ class Site:
         body: bytes,
         digests: FileDigests | None,
     ) -> None:
-        """A short body that was admitted; the same request is answered the same from now on."""
-        rep, conditional = file.rep, _CONDITIONAL & request.headers.keys()
-        ready = None
-        alone = not conditional or (conditional == {b"range"} and len(plan.ranges) == 1)
-        if alone and self._is_settled(rep):
+        """A short part that was admitted; the same request is answered the same from now on."""
+        rep = file.rep
+        one_range = _CONDITIONAL & request.headers.keys() == {b"range"} and len(plan.ranges) == 1
+        if one_range and self._is_settled(rep):
             head = header_block([_SERVER, *plan.headers])
             head += b"Content-Length: %d\r\n" % len(body)
-            whole = not conditional
             about = _FileAnswer(self, rep, digests, plan.ranges[0])
-            ready = Ready(plan.status, head, body if whole else None, about, len(body))
-            if whole:
-                self._small.keep(request.target, rep, ready)
-        if ready is None:
-            request.respond(plan.status, plan.headers, body)
-        else:
+            ready = Ready(plan.status, head, None, about, len(body))
             again = not _may_prove(request)
             request.connection.answer_ready(request, ready, body, again=again)
+        else:
+            request.respond(plan.status, plan.headers, body)
 
     def _whole_answer(self, rep: Representation, body: bytes | None) -> Ready:
         """The answer that has a small file whole."""

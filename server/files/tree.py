@@ -359,27 +359,48 @@ class Tree:
     def _open_beside(self, path: bytes) -> tuple[int, os.stat_result] | None:
         """Open what the walk would find, by the folder in which it found another file before.
 
-        None: walk. The kernel follows no link to open it, it lies under this very path, and what
-        stands there by the root's name is the same file: so the folder was neither moved nor
-        replaced nor covered, nor was the root switched.
+        None: walk. The kernel follows no link to open it, and by the root's name there is no link
+        on the way to its folder, which is the same: so the folder was neither moved nor replaced
+        nor covered, nor was the root switched.
         """
         folder_path, _, name = path.rpartition(b"/")
         folder = self._walked.get(folder_path)
         if folder is None or not self.visible(name) or (*folder.identity, name) in self._private:
             return None
         try:
-            there = os.stat(self._prefix + path, follow_symlinks=False)
-            if not stat.S_ISREG(there.st_mode):
+            if not self._stands_at(folder, folder_path):
+                return None
+            # Before it is opened: a pipe's writer or a device would notice that.
+            if not stat.S_ISREG(os.stat(name, dir_fd=folder.fd, follow_symlinks=False).st_mode):
                 return None
             fd = os.open(name, _FILE, dir_fd=folder.fd)
         except OSError:
             return None
         status = os.fstat(fd)
-        same = status.st_ino == there.st_ino and status.st_dev == there.st_dev
-        if same and self._place_of(fd) == path:
+        if stat.S_ISREG(status.st_mode):
             return fd, status
         os.close(fd)
         return None
+
+    def _stands_at(self, folder: _Walked, path: bytes) -> bool:
+        """Whether this folder is what stands under this path now, with no link below the root.
+
+        Raises OSError.
+        """
+        if path.count(b"/") > 1:
+            # Deep down one look at where it lies costs less than one at each folder on the way.
+            there = os.stat(self._prefix + path, follow_symlinks=False)
+            if self._place_of(folder.fd) != path:
+                return False
+        else:
+            there = os.stat(
+                self._name if not path else self._prefix + path, follow_symlinks=not path
+            )
+            if b"/" in path:
+                above = os.stat(self._prefix + path.partition(b"/")[0], follow_symlinks=False)
+                if not stat.S_ISDIR(above.st_mode):
+                    return False
+        return (there.st_dev, there.st_ino) == folder.identity
 
     def entries(self, parts: list[bytes]) -> list[DirectoryEntry]:
         """What a directory shows: directories and regular files of the tree, by name.
