@@ -17,7 +17,7 @@ from twisted.internet.defer import fail
 from policies.contract import Estimate, Snapshot, Wait
 from policies.settings import PolicySettings
 from protocol.units import format_duration
-from server.admin.charts import CHARTS, first_value, from_first_value, show
+from server.admin.charts import CHARTS, first_value, from_first_value, recorded_since, show
 from server.admin.status_text import state_of
 from server.admission.responses import Notice
 from server.app.run import introduction
@@ -234,6 +234,19 @@ def test_a_young_server_is_drawn_from_its_first_value() -> None:
     assert from_first_value(Series(t, {"waiting": (1.0,) + (None,) * 239})).t == t
     assert from_first_value(Series(t, {"waiting": (None,) * 240})).t == t
     assert from_first_value(Series((), {})).t == ()
+
+
+def test_recorded_since_is_not_before_the_server_started() -> None:
+    t = tuple(3600.0 * step + 1800 for step in range(24))
+    young = Series(t, {"waiting": (None,) * 23 + (1.0,)})
+    # The last step reaches from 82 800 to 86 400.
+    assert recorded_since(young, 85_000.0) == 85_000.0
+    assert recorded_since(young, 83_000.0) == 83_000.0
+    # It started anew, and an earlier run was recorded.
+    earlier = Series(t, {"waiting": (None,) * 3 + (1.0,) * 21})
+    assert recorded_since(earlier, 85_000.0) == t[3]
+    assert recorded_since(Series(t, {"waiting": (1.0,) * 24}), 85_000.0) is None
+    assert recorded_since(Series(t, {"waiting": (None,) * 24}), 85_000.0) is None
 
 
 def test_static_files_are_kept_by_browsers_for_ever(browser: Browser) -> None:

@@ -89,6 +89,20 @@ def first_value(history: Series) -> int:
     return next(filled, 0)
 
 
+def recorded_since(history: Series, started_s: float) -> float | None:
+    """When the first value of it was recorded; None where its beginning was recorded, too.
+
+    The time axis has the middles of its steps, and a step can be an hour: where the server started
+    in the first one, that is when.
+    """
+    first = first_value(history)
+    if not first:
+        return None
+    at_s = history.t[first]
+    half_s = (at_s - history.t[first - 1]) / 2
+    return started_s if abs(started_s - at_s) <= half_s else at_s
+
+
 def from_first_value(history: Series) -> Series:
     """The history without its empty beginning: a young server's pictures are not one thin line."""
     first = max(0, min(first_value(history), len(history.t) - _STEPS_LEAST))

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from policies.contract import Estimate
 from server.admin.app import HandlerCall
-from server.admin.charts import CHARTS, drawn, first_value, from_first_value, lines_of, picture
+from server.admin.charts import CHARTS, drawn, from_first_value, lines_of, picture, recorded_since
 from server.admin.openapi import openapi
 from server.admin.render import clock, moment, stamp
 from server.admin.router import Operations, PageRoutes
@@ -158,7 +158,7 @@ async def now(ask: HandlerCall) -> Answer:
         chosen=chosen,
         span_s=span_s,
         title=title,
-        recorded_s=whole.t[began] if (began := first_value(whole)) else None,
+        recorded_s=recorded_since(whole, health.started_s),
     )
 
 
