@@ -1,10 +1,11 @@
 """Server CPU, throughput and memory, side by side with nginx, Twisted's own server and aiohttp.
 
 `make bench` runs it. All servers run at once and are measured in turn, round by round, so that a
-noisy moment of the machine hits everybody; the table shows medians. CPU is user plus system time
-of a server's processes from /proc, so the load generator (wrk) does not count. Tidegate runs as
-its users run it: the `tidegate serve` command with admission on. Rows "over veth" have their
-receiver in a network namespace, where real segments flow; they need root and are left out without.
+noisy moment of the machine hits everybody; the table shows medians, those of ratios over the
+rounds. CPU is user plus system time of a server's processes from /proc, so the load generator (wrk)
+does not count. Tidegate runs as its users run it: the `tidegate serve` command with admission on.
+Rows "over veth" have their receiver in a network namespace, where real segments flow; they need
+root and are left out without.
 
 Needs the Debian packages nginx, wrk, openssl and iproute2. Options: --rounds N, --seconds S,
 --stalled N, --pair (nginx and Tidegate alone), --only ROW (a part of its name, repeatable),
@@ -42,7 +43,6 @@ from bench.shared.namespaces import inside
 from bench.shared.ports import free_port
 
 HERE = Path(__file__).parent
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 BIG_BYTES = 256 << 20
 
 NGINX = """
@@ -100,12 +100,17 @@ class BenchedServer:
         return found
 
     def cpu_s(self) -> float:
-        """User and system time so far."""
-        total = 0
+        """User and system time so far.
+
+        The scheduler's own count, in ns: a second of large files costs nginx six of the clock's
+        ticks, and two of them more or less made a third.
+        """
+        total_ns = 0
         for pid in self.pids():
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += int(fields[11]) + int(fields[12])
-        return total / TICKS_PER_S
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                with contextlib.suppress(OSError):  # that thread has just ended
+                    total_ns += int((task / "schedstat").read_text().split()[0])
+        return total_ns / 1e9
 
     def resident_bytes(self) -> int:
         """Resident memory of all processes."""
@@ -464,7 +469,9 @@ def table(rows: Sequence[Row], peers: Sequence[BenchedServer]) -> str:
                 return f"{cost:.3f} s/GB, {rate:.2f} GB/s"
             return f"{cost:.1f} µs, {rate:,.0f}/s"
 
-        ratio = ours.median(row.name, 0) / nginx.median(row.name, 0)
+        # Round by round: what slows one of two that run within seconds slows the other, too.
+        pairs = zip(ours.results.get(row.name, []), nginx.results.get(row.name, []), strict=True)
+        ratio = statistics.median([one[0] / other[0] for one, other in pairs] or [math.nan])
         cells = [row.name, cell(nginx), cell(ours), f"{ratio:.2f}", *map(cell, others)]
         lines.append(cells)
     return markdown.table(titles, lines)
