@@ -15,6 +15,9 @@ and how much room there is. Nothing else is decided twice:
   but what would take a slot that stands idle.
 - A start that was lost on the way costs nobody its place: a ticket whose lease idled out before its
   client had a byte of it is given back once, with its number.
+- Who finds room for more starts at once: nobody waits, and nothing is to be decided. Such a lease
+  is *fresh*: it has its slot, but the policy hears of it only as time passes, unless it is over by
+  then; and it gets a ticket, which keeps its place over a crash, once somebody has to wait.
 - Use it or lose it: while others wait, a download that takes hardly any of its slot's share goes on
   without one (`policies.slot_use`).
 
@@ -32,6 +35,7 @@ from itertools import islice
 from operator import itemgetter
 
 from policies.contract import (
+    ELSEWHERE,
     ONE_LINE,
     Admit,
     Advance,
@@ -119,6 +123,10 @@ class HookedAdmission:
         self._use = SlotUse(state, settings, self.policy, self._room)
         #: For `progress`, which is told of each download many times a second.
         self._measured = state.capacity.measured
+        #: What `Policy.spare` said as time passed last, less what has started since; whether it was
+        #: asked since then.
+        self._spare_slots, self._spare_bytes_s = 0, 0.0
+        self._spare_known = False
         self._hears_changes = type(self.policy).changes is not Policy.changes
         # What `build` chose may have an order of its own.
         by_number = type(self.policy).rank is Policy.rank
@@ -145,6 +153,7 @@ class HookedAdmission:
     def close(self, closed: bool) -> None:
         """See `AdmissionPolicy.close`."""
         self.state.closed = closed
+        self._spare_known = False
 
     # -- offers ----------------------------------------------------------------------------------
 
@@ -177,7 +186,10 @@ class HookedAdmission:
         lease = self.pool.find(job.client, job.file)
         if lease is not None:
             return self._join(lease, job, now)
-        self.strangers.note(job)
+        if ticket is None and self._finds_room(job, now):
+            return self._start_at_once(job, now)
+        self._take_in(now)
+        self.strangers.note(job.client, job.stranger_network)
         row = self.queue.find(job.client, job.file) if len(self.queue) else None
         if row is not None:
             return self._returning(row, job, now)
@@ -193,6 +205,75 @@ class HookedAdmission:
                 return self._refuse(reason)
         return self._newcomer(job, now)
 
+    def _finds_room(self, job: Job, now: float) -> bool:
+        """Whether there is room for this large job and more, so that nothing is to be decided."""
+        if job.size_bytes < self.settings.small_below_bytes or job.line or job.elsewhere:
+            return False
+        if job.weight != 1.0 or job.priority_class:
+            return False
+        queue = self.queue
+        if queue.ready or queue.line.count:
+            return False
+        if not self._spare_known:
+            self._look_for_room(now)
+        if self._spare_slots <= 0 or self._spare_bytes_s <= 0.0:
+            return False
+        shares = self._room.network_shares
+        if not shares:
+            return True
+        # What a crowd may not use shows in its slots, so these are counted at once.
+        network, slots = job.stranger_network, self.policy.large_slots()
+        return not network or not self.crowds.is_full(network, slots, shares, now)
+
+    def _look_for_room(self, now: float) -> None:
+        self._take_in(now)
+        self._spare_known = True
+        self._spare_slots, self._spare_bytes_s = 0, 0.0
+        if self.state.closed or self.pool.doubted:
+            return
+        # Without a leader others have to be shown where each download stands.
+        if self.queue.next_number < ELSEWHERE:
+            self._spare_slots, self._spare_bytes_s = self.policy.spare(now)
+
+    def _start_at_once(self, job: Job, now: float) -> Admit:
+        lease = self.pool.open(job, now, None, True)
+        lease.fresh = True
+        lease.network = "" if job.known or not job.network else job.network[-1]
+        lease.believed_bytes = self._believed_bytes(job)
+        capacity = self.capacity
+        capacity.remember(lease)
+        self.pool.fresh[lease.id] = self.pool.without_ticket[lease.id] = lease
+        self._spare_slots -= 1
+        self._spare_bytes_s -= capacity.speed(lease)
+        self._tally.admitted_large += 1
+        self.state.newcomers.note(now, job.size_bytes, lease.believed_bytes, 1.0)
+        if self._room.network_shares:
+            self._use.starts(lease, now)
+        return Admit(lease.id)
+
+    def _take_in(self, now: float) -> None:
+        """Tell the policy of those that began at once."""
+        fresh = self.pool.fresh
+        if not fresh:
+            return
+        leases = list(fresh.values())
+        fresh.clear()
+        for lease in leases:
+            lease.fresh = False
+            self.strangers.note(lease.client, lease.network)
+            if not self._room.network_shares:
+                self._use.starts(lease, now)
+            self.policy.starts(lease, None, now)
+
+    def _give_tickets(self, now: float) -> bool:
+        """Somebody waits: downloads that began without a ticket get theirs; whether more do."""
+        without = self.pool.without_ticket
+        for number in list(islice(without, _AT_ONCE)):
+            lease = without.pop(number)
+            lease.ticket = self.queue.issue_started(lease, now)
+            self._tally.tickets_issued += 1
+        return bool(without)
+
     def _offer_small(self, job: Job, now: float) -> Decision:
         if self._room.for_small(now):
             return self._start(job, now, None)
@@ -203,9 +284,12 @@ class HookedAdmission:
     def _join(self, lease: Lease, job: Job, now: float) -> Decision:
         if lease.connections >= self.settings.connections_per_lease:
             return self._refuse(Reason.TOO_MANY_CONNECTIONS, self.settings.busy_retry_s)
+        if not lease.connections:
+            self._spare_known = False
         self.pool.attach(lease, now)
         lease.line = job.line
-        self.policy.changes(lease)
+        if not lease.fresh:
+            self.policy.changes(lease)
         return Admit(lease.id, lease.ticket, joined=True)
 
     def _why_not(self, ticket: int) -> Reason | None:
@@ -222,8 +306,10 @@ class HookedAdmission:
 
         A claim to want little is not held against what is sent, so it is not believed.
         """
-        left = job.size_bytes - self.state.delivered.bytes(job.client, job.file)
-        return max(job.remaining_bytes, min(left, job.size_bytes))
+        has = self.state.delivered.bytes(job.client, job.file)
+        if not has:
+            return max(job.remaining_bytes, job.size_bytes)
+        return max(job.remaining_bytes, min(job.size_bytes - has, job.size_bytes))
 
     def _newcomer(self, job: Job, now: float) -> Decision:
         queue, settings = self.queue, self.settings
@@ -232,6 +318,9 @@ class HookedAdmission:
             return self._refuse(Reason.TOO_MANY_TICKETS, settings.retry_max_s)
         if waiting >= settings.tickets_max:
             return Wait(settings.busy_retry_s)
+        if self.pool.without_ticket:
+            # Those who run came before.
+            self._give_tickets(now)
         if not waiting and self._may_be_in_front(job, now):
             return self._first_of_all(job, now)
         row = queue.issue(job, self._believed_bytes(job), now)
@@ -360,6 +449,7 @@ class HookedAdmission:
     def _start(self, job: Job, now: float, row: int | None) -> Admit:
         table = self.queue.table
         large = self.is_large(job.size_bytes)
+        self._spare_known = False
         number = None if row is None else table.number[row]
         lease = self.pool.open(job, now, number, large)
         if large:
@@ -370,9 +460,7 @@ class HookedAdmission:
                 lease.believed_bytes = self._believed_bytes(job)
             else:
                 lease.believed_bytes, lease.mark = table.remaining[row], table.mark[row]
-            if lease.cap_bytes_s == math.inf:
-                lease.cap_bytes_s = self.capacity.recall(job.client)
-                lease.cap_is_floor = self.capacity.recall_is_floor(job.client)
+            self.capacity.remember(lease)
             self.policy.starts(lease, row, now)
         else:
             self._tally.admitted_small += 1
@@ -508,6 +596,8 @@ class HookedAdmission:
     ) -> None:
         """See `AdmissionPolicy.progress`."""
         held = self.pool.leases[lease]
+        if held.fresh:
+            self._take_in(now)
         held.took(remaining_bytes)
         held.rate_bytes_s = rate_bytes_s
         if held.large:
@@ -521,7 +611,7 @@ class HookedAdmission:
         held = self.pool.leases[lease]
         held.took(remaining_bytes)
         self.pool.detach(held, now, self._kept_s(held, now))
-        if held.large:
+        if held.large and not held.fresh:
             self.policy.changes(held)
 
     def _kept_s(self, held: Lease, now: float) -> float:
@@ -549,6 +639,9 @@ class HookedAdmission:
         self._close(held, now, done)
 
     def _close(self, lease: Lease, now: float, done: bool, *, idled: bool = False) -> None:
+        if lease.fresh:
+            self._close_fresh(lease, now, done)
+            return
         self._use.ends(lease, now, used=done or was_used(lease))
         self.pool.close(lease)
         self._untold.discard(lease.id)
@@ -560,7 +653,7 @@ class HookedAdmission:
             self.state.delivered.note(lease.client, lease.file, 0 if done else taken)
             if was_used(lease) and not lease.slotless:
                 self.estimator.ended(lease, now, self._use.least_rate_bytes_s())
-                if lease.ticket is None:
+                if lease.ticket is None and not self.policy.gives_tickets:
                     self.estimator.no_shows.learn(True)
             self.policy.ends(lease, now, done)
             self.capacity.learn(lease)
@@ -572,6 +665,24 @@ class HookedAdmission:
                 self._give_back(row, lease, now)
             else:
                 self.queue.end(row, TicketState.DONE if done else TicketState.EXPIRED, now)
+
+    def _close_fresh(self, lease: Lease, now: float, done: bool) -> None:
+        """It is over before the policy heard of it."""
+        if self._room.network_shares:
+            self._use.ends(lease, now, used=done or was_used(lease))
+        del self.pool.fresh[lease.id]
+        self.pool.close(lease)
+        self._spare_slots += 1
+        self._spare_bytes_s += self.capacity.speed(lease)
+        if done:
+            self._tally.completed += 1
+            self.state.reputation.used(lease.client)
+            self.state.delivered.note(lease.client, lease.file, 0)
+        else:
+            taken = lease.started_bytes - lease.remaining_bytes
+            self.state.delivered.note(lease.client, lease.file, taken)
+        if was_used(lease):
+            self.estimator.ended(lease, now, self._use.least_rate_bytes_s())
 
     def _may_come_back(self, row: int) -> bool:
         """Whether its owner knows of this ticket, and it was not given back before."""
@@ -622,6 +733,7 @@ class HookedAdmission:
         lines: Mapping[str, LineSeen] = ONE_LINE,
     ) -> None:
         """See `AdmissionPolicy.observe`."""
+        self._take_in(now)
         wanted = bool(self.queue.here) or self.pool.paused > 0
         running = self.pool.large_active
         self.capacity.observe(goodput_bytes_s, link_busy, wanted, line_bytes_s, running)
@@ -644,6 +756,8 @@ class HookedAdmission:
         if self._advanced_s is not None:
             self.estimator.waited(len(queue) * max(0.0, now - self._advanced_s))
         self._advanced_s = now
+        self._take_in(now)
+        self._spare_known = False
         idled = self._end_idle(now)
         expired = self._expire(now)
         self._use.advance(now)
@@ -664,6 +778,7 @@ class HookedAdmission:
         if len(queue):
             # Here, as time passes, so that hardly any offer has to pay for it.
             self._lay_out(now, needed=not self._link_decides)
+            goes_on |= self._give_tickets(now)
         wakes = [self.policy.wake_s(now)]
         for due_s in (self.pool.next_idle(), queue.next_deadline()):
             # What has been due is more than is done in one go.
@@ -1044,6 +1159,11 @@ class HookedAdmission:
     def ticket(self, number: int) -> TicketRow | None:
         """See `AdmissionPolicy.ticket`."""
         return self.queue.row_of(number)
+
+    def ticket_of(self, lease: int) -> int | None:
+        """See `AdmissionPolicy.ticket_of`."""
+        held = self.pool.leases.get(lease)
+        return None if held is None else held.ticket
 
     def issued_s(self, number: int) -> float | None:
         """See `AdmissionPolicy.issued_s`."""

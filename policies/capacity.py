@@ -240,10 +240,12 @@ class Capacity:
             if len(self._speeds) > _REMEMBERED:
                 self._speeds.popitem(last=False)
 
+    def remember(self, lease: Lease) -> None:
+        """The client of this lease takes what it took at its last download, if that is known."""
+        known = self._speeds.get(lease.client)
+        if known is not None and lease.cap_bytes_s == math.inf:
+            lease.cap_bytes_s, lease.cap_is_floor = abs(known), known < 0.0
+
     def recall(self, client: str) -> float:
         """What this client took at its last download; infinite if that is not known."""
         return abs(self._speeds.get(client, math.inf))
-
-    def recall_is_floor(self, client: str) -> bool:
-        """Whether the link held that client back, so that it may well be faster."""
-        return self._speeds.get(client, math.inf) < 0.0

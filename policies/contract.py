@@ -40,7 +40,8 @@ class Job:
     IPv6 /64, /56 and /48), as text keys. `known` says that evidence has earned this client a share
     of its own: an old signed cookie or ticket, places claimed in time, finished downloads.
     `counts_body` says that only bytes of the body keep its program from giving up. `line` is the
-    line that would carry it, where a fleet has several: its machine.
+    line that would carry it, where a fleet has several: its machine. `elsewhere` says that another
+    process sends it, which shows its ticket to who leads next.
     """
 
     client: str
@@ -56,6 +57,7 @@ class Job:
     #: The name of the priority class that the weight is of, for who reads a ticket; empty: none.
     priority_class: str = ""
     line: str = ""
+    elsewhere: bool = False
 
     @property
     def stranger_network(self) -> str:
@@ -282,6 +284,10 @@ class PolicyView(Protocol):
 
     def ticket(self, number: int) -> TicketRow | None:
         """The ticket as it stands; None when it was never issued or is long over."""
+        ...
+
+    def ticket_of(self, lease: int) -> int | None:
+        """The ticket of a running download; None while it has none."""
         ...
 
     def issued_s(self, number: int) -> float | None:

@@ -100,6 +100,10 @@ class PolicyDriver:
         """Whether `admit_brief` would say yes."""
         return self._policy.has_brief_room(now)
 
+    def ticket_of(self, lease: int) -> int | None:
+        """The ticket of a running download; None while it has none."""
+        return self._policy.ticket_of(lease)
+
     def close(self, closed: bool) -> None:
         """Let nobody start, or again somebody. Then `settle`."""
         self._policy.close(closed)

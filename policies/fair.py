@@ -91,7 +91,7 @@ class FairPolicy(Policy):
         self._last: dict[str, float] = {}
         self._now = -math.inf
         for lease in admission.pool.leases.values():
-            if lease.large:
+            if lease.large and not lease.fresh:
                 lease.mark = math.inf
                 self._running.add(lease)
                 if lease.opened and lease.paused:
@@ -243,6 +243,17 @@ class FairPolicy(Policy):
         opens = self._known and self._openings.may_open(row, now)
         self._opening = self._queue.table.number[row] if opens else 0
         return opens
+
+    def spare(self, now: float) -> tuple[int, float]:
+        """As much of the line as those that run leave, while none of them stands back."""
+        slots = self.admission.large_room(now)
+        if not self._known:
+            return slots, math.inf
+        if slots <= 0 or self._preemption.count or self._capacity.lines:
+            return 0, 0.0
+        self._sort()
+        taken = self._running.speed_before(math.inf, "")
+        return slots, self._capacity.demand_bytes_s - taken
 
     def _starts_soon(self, row: int, now: float) -> bool:
         """Whether it would start sooner than it could be told to come back."""
@@ -424,7 +435,8 @@ class FairPolicy(Policy):
         if opens:
             self._openings.opened(lease)
         else:
-            self._preemption.probe(lease, now)
+            # Of those that began at once it is heard a moment later.
+            self._preemption.probe(lease, lease.started_s)
 
     def _in_turn_lease(self, lease: Lease) -> bool:
         return lease.rank_bytes / lease.weight <= self._last_key(lease.line)

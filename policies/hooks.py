@@ -112,6 +112,15 @@ class Policy:
         """Whether the owner of this ticket, who asks now, may start: its turn and a slot."""
         return self.admission.turn_has_come(row, now)
 
+    def spare(self, now: float) -> tuple[int, float]:
+        """How many more large jobs of whatever size would start now, and keep nobody waiting.
+
+        And how many bytes per second of the line these may take together. So many start without a
+        ticket while nobody waits, and the policy hears of them as time passes (`starts`), unless
+        they are over by then. (0, 0.0): each is to be asked for.
+        """
+        return 0, 0.0
+
     def opens(self, row: int) -> bool:
         """Whether the start of this ticket, just allowed, is no turn: it is paused at once."""
         return False

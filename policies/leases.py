@@ -23,6 +23,7 @@ class Lease:
         "client",
         "connections",
         "file",
+        "fresh",
         "id",
         "idle_at",
         "idle_from_s",
@@ -54,6 +55,8 @@ class Lease:
         self.ticket = ticket
         self.client = job.client
         self.file = job.file
+        #: It began at once, and its policy has not been told of it yet; see `HookedAdmission`.
+        self.fresh = False
         self.size_bytes = job.size_bytes
         self.remaining_bytes = job.remaining_bytes
         self.started_bytes = self.seen_bytes = job.remaining_bytes
@@ -134,10 +137,12 @@ class LeasePool:
         "_idle",
         "_next",
         "doubted",
+        "fresh",
         "large_active",
         "leases",
         "paused",
         "slotless",
+        "without_ticket",
     )
 
     def __init__(self) -> None:
@@ -151,6 +156,10 @@ class LeasePool:
         self.large_active = self.paused = 0
         #: Large leases without a slot.
         self.slotless: dict[int, Lease] = {}
+        #: Large leases that began at once: those of which the policy has not been told yet, and
+        #: those that have no ticket yet.
+        self.fresh: dict[int, Lease] = {}
+        self.without_ticket: dict[int, Lease] = {}
 
     def __len__(self) -> int:
         return len(self.leases)
@@ -224,7 +233,10 @@ class LeasePool:
         del self._by_key[(lease.client, lease.file)]
         self.large_active -= lease.large
         self.paused -= lease.paused
-        self.give_slot(lease)
+        if lease.slotless:
+            self.give_slot(lease)
+        if lease.ticket is None:
+            self.without_ticket.pop(lease.id, None)
 
     def idled_out(self, now: float, most: int) -> list[Lease]:
         """Leases that nobody has used for too long by now, no more; they stay open until closed."""

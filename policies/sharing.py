@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from policies.contract import Job
-
 #: Clients that are remembered; who asked longest ago is forgotten first.
 _REMEMBERED = 100_000
 
@@ -25,14 +23,13 @@ class Strangers:
     def __init__(self) -> None:
         self._networks: OrderedDict[str, str] = OrderedDict()
 
-    def note(self, job: Job) -> None:
-        """This client asks."""
-        network = job.stranger_network
+    def note(self, client: str, network: str) -> None:
+        """This client asks, as a stranger of that network (empty: of none)."""
         if not network:
-            self._networks.pop(job.client, None)
+            self._networks.pop(client, None)
             return
-        self._networks[job.client] = network
-        self._networks.move_to_end(job.client)
+        self._networks[client] = network
+        self._networks.move_to_end(client)
         if len(self._networks) > _REMEMBERED:
             self._networks.popitem(last=False)
 

@@ -6,6 +6,8 @@ told when. That is what `policies.admission` does by default.
 
 from __future__ import annotations
 
+import math
+
 from policies.hooks import Policy
 from policies.settings import TICKETS
 
@@ -16,3 +18,7 @@ class TicketPolicy(Policy):
     name = "ticket"
     summary = "Strict order: every large download that must wait is given a place and a time."
     reads = ("reserve_small", "small_below_bytes", "busy_retry_s", *TICKETS)
+
+    def spare(self, now: float) -> tuple[int, float]:
+        """All slots that are free."""
+        return self.admission.large_room(now), math.inf

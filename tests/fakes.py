@@ -51,6 +51,7 @@ class FakeConnection:
     is_tls = False
     forwarded = None
     line = ""
+    elsewhere = False
 
     def __init__(self, peer_address: str = "192.0.2.1") -> None:
         self.peer_address = peer_address

@@ -167,8 +167,8 @@ def test_a_used_ticket_is_not_honoured_again_however_soon_the_server_is_killed(
     The disk takes 2 ms for a write, so that a record that comes too late is found to be so.
     """
     size = 3_000_000
-    make_release(tmp_path / "release", big_iso=size)
-    args = ("--slots", "32", "--reserve-small", "0", "--policy", "ticket")
+    make_release(tmp_path / "release", big_iso=size, huge_iso=100_000_000)
+    args = ("--slots", "16", "--reserve-small", "0", "--policy", "ticket")
     used: dict[str, str] = {}
     disk = FaultyDisk(tmp_path)
     disk.set(f"write delay 2 {tmp_path / 'state'}/")
@@ -177,11 +177,22 @@ def test_a_used_ticket_is_not_honoured_again_however_soon_the_server_is_killed(
         server = RunningServer(tmp_path / "release", tmp_path / "state", *args, **environ)
         address = urlsplit(server.url)
         selector = selectors.DefaultSelector()
+        # While nobody waits no ticket is given.
+        held = [ask(server.url, f"holder-{life}-{n}", file="/huge.iso") for n in range(16)]
+        tokens: dict[str, str] = {}
         for number in range(16):
             client = f"client-{life}-{number}"
+            status, headers, connection = ask(server.url, client)
+            connection.close()
+            assert status == 503
+            assert headers is not None
+            tokens[client] = headers["Tidegate-Ticket"]
+        for _, _, connection in held:
+            connection.close()
+        for client, token in tokens.items():
             sock = socket.create_connection((address.hostname, address.port))
-            request = f"GET /big.iso HTTP/1.1\r\nHost: x\r\nTidegate-Client: {client}\r\n\r\n"
-            sock.sendall(request.encode())
+            shown = f"Tidegate-Client: {client}\r\nTidegate-Ticket: {token}"
+            sock.sendall(f"GET /big.iso HTTP/1.1\r\nHost: x\r\n{shown}\r\n\r\n".encode())
             selector.register(sock, selectors.EVENT_READ, (client, bytearray()))
         while selector.get_map():
             for key, _ in selector.select(20):

@@ -24,9 +24,9 @@ def _policy(name: str) -> HookedAdmission:
     return policy
 
 
-def _job(client: str, *, present: bool = False, network: str = "") -> Job:
+def _job(client: str, *, present: bool = False, network: str = "", weight: float = 1.0) -> Job:
     networks = (network,) if network else ()
-    return Job(client, "/f", 10**7, 10**7, present=present, network=networks)
+    return Job(client, "/f", 10**7, 10**7, weight, present=present, network=networks)
 
 
 @pytest.mark.parametrize("name", QUEUES)
@@ -35,7 +35,8 @@ def test_one_that_starts_is_told_as_started_and_leaves_nothing_behind(
     name: str, network: str
 ) -> None:
     policy = _policy(name)
-    admit = policy.offer(_job("a", network=network), NOW)
+    # One of a priority class is asked for each time: the first does not start at once.
+    admit = policy.offer(_job("a", network=network, weight=2.0), NOW)
     assert isinstance(admit, Admit)
     assert admit.ticket is not None
     (row,) = policy.changes()
@@ -50,7 +51,7 @@ def test_one_that_starts_is_told_as_started_and_leaves_nothing_behind(
     (row,) = policy.changes()
     assert (row.number, row.state) == (admit.ticket, TicketState.DONE)
     assert policy.crowds.in_front(network) == 0
-    second = policy.offer(_job("b"), NOW)
+    second = policy.offer(_job("b", weight=2.0), NOW)
     assert isinstance(second, Admit)
     assert second.ticket == admit.ticket + 1
 

@@ -24,7 +24,8 @@ def test_who_had_a_turn_before_a_restart_does_not_stand_back_for_the_crowd() -> 
         start_with = "ticket"
 
     case = Case()
-    case.ask(client="c0", file="archive", part=1.0, present=False, weight=1.0)
+    # One of a priority class is asked for each time, so it has a ticket.
+    case.ask(client="c0", file="archive", part=1.0, present=False, weight=4.0)
     case.crash()
     case.lose_a_start(pick=1, times=2)
     case.crowds_are_counted()

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies import virtual_sharing
-from policies.contract import Job
 from policies.sharing import Strangers
 from policies.virtual_sharing import VirtualSharing
 
@@ -17,17 +16,13 @@ LINK = 1_000_000.0
 NETWORK = ("203.0.113.7", "203.0.113.0/24")
 
 
-def job(client: str, network: tuple[str, ...] = NETWORK, *, known: bool = False) -> Job:
-    return Job(client, "/f", 10_000_000, 10_000_000, network=network, known=known)
-
-
 def test_strangers_count_with_their_network_and_who_is_known_does_not() -> None:
     strangers = Strangers()
-    strangers.note(job("a"))
+    strangers.note("a", NETWORK[-1])
     assert strangers.network_of("a") == NETWORK[-1]
-    strangers.note(job("a", known=True))
+    strangers.note("a", "")
     assert strangers.network_of("a") == ""
-    strangers.note(job("b", ()))
+    strangers.note("b", "")
     assert strangers.network_of("b") == strangers.network_of("nobody") == ""
 
 

@@ -186,9 +186,11 @@ def test_used_and_foreign_tickets_are_refused_with_the_reason() -> None:
     policy = make()
     running = admit(policy, job("a"), 0.0)
     other = wait(policy, job("b"), 0.0)
+    ticket = policy.ticket_of(running.lease)
+    assert ticket is not None
     assert refused(policy, job("c"), 0.0, other.ticket) is Reason.TICKET_FOREIGN
     policy.release(running.lease, 1.0, True)
-    assert refused(policy, job("a"), 2.0, running.ticket) is Reason.TICKET_USED
+    assert refused(policy, job("a"), 2.0, ticket) is Reason.TICKET_USED
     assert refused(policy, job("a"), 2.0, 999) is Reason.TICKET_EXPIRED
     assert policy.snapshot(2.0).refused_total == 3
 
@@ -242,8 +244,8 @@ def test_the_journal_gives_each_change_once_and_restores_every_place() -> None:
     after_crash = make(ready_list=1)
     after_crash.restore(rows.values(), 5.0, 100)
     assert [row.client for row in after_crash.tickets()] == ["a", "b", "c", "d"]
-    again = admit(after_crash, job("a"), 5.0, running.ticket)
-    assert again.ticket == running.ticket
+    again = admit(after_crash, job("a"), 5.0)
+    assert again.ticket == policy.ticket_of(running.lease)
     assert wait(after_crash, job("b"), 6.0).place == 1
     assert wait(after_crash, job("new"), 6.0).ticket == 100
 
@@ -425,7 +427,7 @@ def test_a_ticket_is_used_up_by_the_first_byte_and_not_given_to_who_never_waited
     policy.progress(lease, 60.0, LARGE, 1.0)
     policy.advance(90.0)
     assert refused(policy, job("b"), 90.0, ticket) is Reason.TICKET_EXPIRED
-    never_waited = admit(policy, job("e"), 90.0)
+    never_waited = admit(policy, job("e", weight=4.0), 90.0)
     assert never_waited.ticket is not None
     policy.detach(never_waited.lease, 90.0, LARGE)
     assert policy.advance(120.0).idled_out == (never_waited.lease,)

@@ -136,6 +136,10 @@ class ProcessorSharing:
         """There are no tickets."""
         return False
 
+    def ticket_of(self, lease: int) -> int | None:
+        """There are no tickets."""
+        return None
+
     def issued_s(self, number: int) -> float | None:
         """There are no tickets."""
         return None

@@ -23,6 +23,7 @@ from itertools import chain, islice
 from operator import itemgetter
 
 from policies.contract import ELSEWHERE, Job, Ranked, TicketRow, TicketState
+from policies.leases import Lease
 from policies.queue.deadlines import Deadlines
 from policies.queue.here import LinesHere
 from policies.queue.ranked import RankedList
@@ -262,6 +263,26 @@ class TicketQueue:
         self._serve(key)
         self._alone = row
         return row
+
+    def issue_started(self, lease: Lease, now: float) -> int:
+        """A ticket for a download that began without one; returns its number."""
+        number, table = self.next_number, self.table
+        self.next_number += 1
+        self._times_of_issue.issued(number, now)
+        row = table.add(
+            number,
+            lease.client,
+            lease.file,
+            lease.size_bytes,
+            lease.believed_bytes,
+            lease.weight,
+            "",
+            lease.started_s,
+            now,
+        )
+        table.network[row] = sys.intern(lease.network)
+        self._set_state(row, STARTED, now)
+        return number
 
     def stay(self, row: int, deadline_s: float) -> None:
         """A ticket that was issued alone does not start: it is ready until `deadline_s`."""

@@ -187,7 +187,6 @@ class LeasedDownload:
         "signed",
         "size_bytes",
         "started_s",
-        "ticket",
         "token",
         "waited_s",
         "wanted_bytes",
@@ -210,7 +209,6 @@ class LeasedDownload:
         self.signed: tuple[int, str] | None = None
         self.lease = admit.lease
         self.share = Share(counts_body=job.counts_body)
-        self.ticket = admit.ticket
         self.client = job.client
         self.file = job.file
         #: Which file it is shows when its client comes, if the slot was given to one that waited.

@@ -80,6 +80,7 @@ class Identifier:
             known=parts.evidence.knows(client, now),
             counts_body=rule.counts_body,
             line=request.connection.line,
+            elsewhere=request.connection.elsewhere,
         )
         return AdmissionRequest(
             request, rep, plan, start, job, rule, proof, has_room, browser, client.cookie

@@ -210,8 +210,9 @@ class LeaseManager:
         """
         download, row = delivery.download, None
         running = self.downloads.get(download.lease) is download
-        if running and download.ticket is not None and download.about_to_complete():
-            row = self.policy.ticket(download.ticket)
+        ticket = self._driver.ticket_of(download.lease) if running else None
+        if ticket is not None and download.about_to_complete():
+            row = self.policy.ticket(ticket)
         if row is None:
             safe()
             return
@@ -239,10 +240,11 @@ class LeaseManager:
             self._drop(download.lease)
             self._parts.passes.end(download.client, download.file)
         self._driver.end(download.lease, self.now(), left, done=done)
-        if download.ending and not done and download.ticket is not None:
+        if download.ending and not done:
             # It broke off in its last bytes: the ticket counts again.
             download.ending = False
-            row = self.policy.ticket(download.ticket)
+            ticket = self._driver.ticket_of(download.lease)
+            row = self.policy.ticket(ticket) if ticket is not None else None
             self._keep([row] if row is not None else [])
         self.settle()
 
@@ -303,7 +305,8 @@ class LeaseManager:
 
     def live_tickets(self) -> list[TicketRow]:
         """All tickets that a journal must have: waiting, ready and started, on the wall clock."""
-        started = (self.policy.ticket(one.ticket) for one in self.downloads.values() if one.ticket)
+        numbers = map(self._driver.ticket_of, self.downloads)
+        started = (self.policy.ticket(number) for number in numbers if number is not None)
         ahead_s = self._parts.wall_ahead_s()
         rows = [*self.policy.tickets(), *(row for row in started if row is not None)]
         return [moved(row, ahead_s) for row in rows]

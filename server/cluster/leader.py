@@ -159,6 +159,8 @@ class _Exchange:
 class RemoteConnection:
     """A connection that a node has, as far as a `Request` needs one."""
 
+    elsewhere = True
+
     def __init__(self, node: Node, number: int, asked: WireRequest, proxies: TrustedProxies):
         self.peer_address = asked.peer_address
         self.is_tls = asked.is_tls

@@ -239,6 +239,11 @@ class HttpConnection:
         return ""
 
     @property
+    def elsewhere(self) -> bool:
+        """See `RequestConnection`."""
+        return False
+
+    @property
     def client_address(self) -> str:
         """The address of the peer, or of the client for whom a trusted proxy opened this."""
         forwarded = self.forwarded

@@ -54,6 +54,11 @@ class RequestConnection(Protocol):
         ...
 
     @property
+    def elsewhere(self) -> bool:
+        """Whether another process has it, which asks us."""
+        ...
+
+    @property
     def factory(self) -> ListenerBounds:
         """What holds for all connections."""
         ...
