@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
 from policies.backfill import Backfill
@@ -55,6 +55,9 @@ _LOOK_PART, _LONG_S = 0.75, 20.0
 #: No more slacks are looked at in one go, so that requests are answered in between; what is left of
 #: them goes on after so many seconds.
 _LOOKS_AT_ONCE, _GO_ON_S = 200, 0.02
+#: Nor of more leases than these, which takes about half a millisecond.
+_LEASES_AT_ONCE = 500
+_OVER = object()
 #: So many clients are in the virtual sharing at once; those beyond wait for room there.
 _TRACKED = 50_000
 
@@ -86,7 +89,11 @@ class FairPolicy(Policy):
         #: What each client takes with all that it fetches at once, as of the last look.
         self._speeds: dict[str, float] = {}
         #: Large leases; their keys are of the last look at capacity and speeds, see `_sort`.
-        self._running = Running(admission.capacity.speed)
+        self._running = Running()
+        #: A look at all that run which is under way, when it goes on, and whether one just ended.
+        self._look: Iterator[None] | None = None
+        self._go_on_s = -math.inf
+        self._looked = False
         #: See `_last_key`, by line; without what must be found again.
         self._last: dict[str, float] = {}
         self._now = -math.inf
@@ -183,27 +190,65 @@ class FairPolicy(Policy):
                 again_s = min(60.0, max(_LOOK_S, 0.5 * slack_s))
                 heappush(self._looks, (now + again_s, number))
 
-    def _rank_leases(self, leases: Iterable[Lease]) -> None:
-        """Give these their keys. For all that run, many times a second: it looks up little."""
+    def _ranks(self, leases: Iterable[Lease]) -> tuple[list[float], list[float]]:
+        """Keys and speeds of these that run. For all, many times a second: it looks up little."""
         known, speed_of, together_of = self._known, self._capacity.speed, self._speeds.get
         most_of = self._virtual.most_bytes_s
+        keys: list[float] = []
+        speeds: list[float] = []
         for lease in leases:
-            lease.key = key = lease.rank_bytes / lease.weight
-            if not known:
-                continue
-            client, speed = lease.client, speed_of(lease)
-            if lease.mark == math.inf:
-                lease.mark = self._enter(client, lease.remaining_bytes, speed)
-            together = together_of(client, 0.0)
-            if together < speed:
-                together = speed
-            most = most_of(client)
-            if together <= most:
-                lease.key = _LIMITED + key
-            elif together <= _NEARLY * most:
-                lease.key = _NEARLY_LIMITED + key
-            elif self._slack_s(client, lease.mark, lease.remaining_bytes / speed) <= 0.0:
-                lease.key = _URGENT + key
+            key, speed = lease.rank_bytes / lease.weight, speed_of(lease)
+            if known:
+                client = lease.client
+                if lease.mark == math.inf:
+                    lease.mark = self._enter(client, lease.remaining_bytes, speed)
+                together = together_of(client, 0.0)
+                if together < speed:
+                    together = speed
+                most = most_of(client)
+                if together <= most:
+                    key += _LIMITED
+                elif together <= _NEARLY * most:
+                    key += _NEARLY_LIMITED
+                elif self._slack_s(client, lease.mark, lease.remaining_bytes / speed) <= 0.0:
+                    key += _URGENT
+            keys.append(key)
+            speeds.append(speed)
+        return keys, speeds
+
+    def _together(self, leases: Iterable[Lease], speeds: dict[str, float]) -> None:
+        """Add what the clients of these take to what all that each fetches takes."""
+        speed_of = self._capacity.speed
+        for lease in leases:
+            if lease.mark < math.inf:
+                # A plain server would serve all that a client fetches at once.
+                client, speed = lease.client, speed_of(lease)
+                speeds[client] = speeds[client] + speed if client in speeds else speed
+
+    def _look_in_pieces(self) -> Iterator[None]:
+        """Speeds of clients and keys of leases, a few in one go; then all are put in order."""
+        running, step = self._running, _LEASES_AT_ONCE
+        leases = list(running.all())
+        speeds: dict[str, float] = {}
+        for at in range(0, len(leases), 2 * step):
+            self._together(leases[at : at + 2 * step], speeds)
+            yield
+        self._speeds, clients = speeds, list(speeds.items())
+        for at in range(0, len(clients), step):
+            self._virtual.set_speeds(dict(clients[at : at + step]))
+            yield
+        looked_at: list[Lease] = []
+        keys: list[float] = []
+        own: list[float] = []
+        for at in range(0, len(leases), step):
+            # Some may have ended meanwhile.
+            piece = [lease for lease in leases[at : at + step] if lease in running]
+            looked_at += piece
+            for known, found in zip((keys, own), self._ranks(piece), strict=True):
+                known += found
+            yield
+        running.reorder(looked_at, keys, own)
+        self._last.clear()
 
     def _mean_left(self) -> float:
         """Bytes that a running download has left in the mean; 0 while none runs."""
@@ -213,8 +258,8 @@ class FairPolicy(Policy):
 
     def _sort(self) -> None:
         if self._running.stale:
-            self._rank_leases(self._running.all())
-            self._running.reorder()
+            running = self._running.all()
+            self._running.reorder(running, *self._ranks(running))
             self._last.clear()
 
     # -- who fills the link ------------------------------------------------------------------------
@@ -327,14 +372,20 @@ class FairPolicy(Policy):
         if not (self._known or self._preemption.count):
             return (), ()
         self._sort()
-        order = self._running.in_order()
-        if len(self._queue):
+        self._looked = False
+        if self._look is not None and now >= self._go_on_s:
+            self._go_on_s = now + _GO_ON_S
+            self._looked = next(self._look, _OVER) is _OVER
+            if self._looked:
+                self._look = None
+        pause, resume = self._preemption.choose(self._running, self._capacity, now)
+        if len(self._queue) and not self._looked:
             # As time passes, so that hardly any offer has to pay for it.
-            self._running.sum_up()
-        pause, resume = self._preemption.choose(order, self._capacity, now)
+            self._running.sum_up(left=True)
         if len(self._openings):
-            for lease in order:
-                if lease.opened and not lease.paused:
+            for number in self._openings.leases():
+                lease = self.admission.pool.leases[number]
+                if not lease.paused:
                     # Its turn: nobody knows yet what its client can take.
                     self._openings.over(lease)
                     self._preemption.probe(lease, now)
@@ -344,6 +395,10 @@ class FairPolicy(Policy):
         """When a probe is over, somebody is due, or a slack must be looked at."""
         wakes = [self._preemption.next_s(now), self._backfill.next_s(now)]
         wakes.append(self._openings.next_s(now))
+        if self._look is not None:
+            wakes.append(max(self._go_on_s, now))
+        if self._looked and len(self._queue):
+            wakes.append(now)
         if self._looks and self._known:
             next_s = self._looks[0][0]
             wakes.append(now + _GO_ON_S if next_s <= now else max(next_s, now + _LOOK_S))
@@ -425,7 +480,7 @@ class FairPolicy(Policy):
         self._virtual_now(now)
         if self._known:
             self._sort()
-            self._rank_leases((lease,))
+            (lease.key,), (lease.speed_bytes_s,) = self._ranks((lease,))
         # Nobody asks for the order before the line is known; thousands may run until then.
         self._running.add(lease)
         self._last.clear()
@@ -443,8 +498,8 @@ class FairPolicy(Policy):
 
     def changes(self, lease: Lease) -> None:
         """A connection counts at once; progress once capacity and speeds are looked at."""
-        self._running.connected(lease)
-        self._last.clear()
+        if self._running.connected(lease):
+            self._last.clear()
 
     def ends(self, lease: Lease, now: float, done: bool) -> None:
         """A lease is over: its virtual share runs on if it was finished."""
@@ -459,14 +514,15 @@ class FairPolicy(Policy):
     def observes(self, now: float) -> None:
         """Capacity and speeds are known anew, and with them slacks."""
         self._virtual_now(now)
+        self._last.clear()
+        if self._known and len(self._running) > _LEASES_AT_ONCE and not self._running.stale:
+            if self._look is None:
+                self._look = self._look_in_pieces()
+            return
+        self._look = None
         if self._known:
             speeds: dict[str, float] = {}
-            speed_of = self._capacity.speed
-            for lease in self._running.all():
-                if lease.mark < math.inf:
-                    # A plain server would serve all that a client fetches at once.
-                    client, speed = lease.client, speed_of(lease)
-                    speeds[client] = speeds[client] + speed if client in speeds else speed
+            self._together(self._running.all(), speeds)
             self._speeds = speeds
             self._virtual.set_speeds(speeds)
         self._running.stale = True

@@ -42,6 +42,7 @@ class Lease:
         "seen_bytes",
         "size_bytes",
         "slotless",
+        "speed_bytes_s",
         "started_bytes",
         "started_s",
         "stopped_s",
@@ -87,8 +88,9 @@ class Lease:
         #: had none before.
         self.idle_at = self.idle_from_s = math.inf
         self.idled_s = 0.0
-        #: Rank among the running (Fair): lower goes first.
-        self.key = 0.0
+        #: Rank among the running (Fair): lower goes first; and what its client was taken to take
+        #: when that was found.
+        self.key = self.speed_bytes_s = 0.0
         self.paused = False
         #: It only got its first bytes: its turn is still to come (`policies.openings`).
         self.opened = False

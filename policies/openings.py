@@ -41,6 +41,10 @@ class Openings:
     def __len__(self) -> int:
         return len(self._leases)
 
+    def leases(self) -> tuple[int, ...]:
+        """The numbers of those that have one."""
+        return tuple(self._leases)
+
     def wants(self, ticket: int, now: float) -> None:
         """The client of this ticket waits here, and counts bytes of the body."""
         if ticket not in self._known:

@@ -11,19 +11,27 @@ from collections.abc import Iterable
 
 from policies.capacity import Capacity
 from policies.leases import Lease, LeasePool
+from policies.running import Running
 
 #: A probe lasts this long, two looks at the progress of a live transfer; while its client's speed
 #: has still not been seen, up to the second of these, seconds.
 PROBE_S, _PROBE_MOST_S = 0.5, 2.0
+#: A line counts as filled by this part of its demand: two ways of adding up speeds differ by less.
+_ENOUGH = 1.0 - 1e-9
+#: The last that runs where all do.
+_ALL = (math.inf, math.inf)
 
 
 class Preemption:
     """The paused leases of one policy, and those that are being measured."""
 
-    __slots__ = ("_pool", "_probes", "count")
+    __slots__ = ("_last", "_order", "_pool", "_probes", "count")
 
     def __init__(self, pool: LeasePool) -> None:
         self._pool = pool
+        #: The order of the last decision, and on each line key and number of the last that ran.
+        self._order: list[Lease] | None = None
+        self._last: dict[str, tuple[float, float]] = {}
         #: Those that run whatever their rank: since when, the latest last.
         self._probes: dict[Lease, float] = {}
         #: How many are paused that have had a turn, or a place out of turn.
@@ -49,47 +57,107 @@ class Preemption:
         return len(self._probes)
 
     def choose(
-        self, order: Iterable[Lease], capacity: Capacity, now: float
+        self, running: Running, capacity: Capacity, now: float
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Which leases stop and which go on.
 
-        On each line they run in this order until their speeds meet its demand. A client whose speed
-        is not known is taken to have the typical one; none has more than its line.
+        On each line they run in their order until their speeds meet its demand.
         """
+        over = self._end_probes(now)
+        order = running.in_order()
+        moved, running.moved = running.moved, []
+        if order is self._order and running.summed:
+            return self._follow(running, (*over, *moved), capacity, now)
+        if order is self._order:
+            # Something has happened since they were put in order, and more will.
+            running.sum_up(left=False)
+        self._order = order
+        return self._walk(running, capacity, now)
+
+    def _end_probes(self, now: float) -> list[Lease]:
+        """Those whose probe has told what it can."""
+        over: list[Lease] = []
+        for lease, began_s in self._probes.items():
+            if now < began_s + PROBE_S:
+                break
+            if lease.cap_bytes_s < math.inf or now >= began_s + _PROBE_MOST_S:
+                over.append(lease)
+        for lease in over:
+            del self._probes[lease]
+        return over
+
+    def _walk(
+        self, running: Running, capacity: Capacity, now: float
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Decide on all of them."""
         probes = self._probes
-        if probes:
-            over = [lease for lease, began_s in probes.items() if _is_over(lease, began_s, now)]
-            for lease in over:
-                del probes[lease]
         pause: list[int] = []
         resume: list[int] = []
-        typical = capacity.typical_client_bytes_s
+        self._last = {}
         # Of each line: what it has room for beside those that go on.
         room: dict[str, float] = {}
-        line, left, most = None, 0.0, 0.0
-        for lease in order:
+        line, left = None, 0.0
+        for lease in running.in_order():
             if lease.line != line:
                 # Nearly always there is one line only.
                 if line is not None:
                     room[line] = left
                 line = lease.line
-                most = capacity.rate_of(line)
-                left = room[line] if line in room else capacity.demand_of(line)
-            if left > 0.0 or lease in probes:
+                left = room[line] if line in room else _ENOUGH * capacity.demand_of(line)
+            if left > 0.0:
                 if lease.connections:
-                    cap = lease.cap_bytes_s
-                    if cap == math.inf:
-                        cap = typical
-                    left -= cap if cap < most else most
+                    left -= lease.speed_bytes_s
+                    if left <= 0.0:
+                        self._last[line] = lease.key, lease.id
                 if lease.paused:
-                    self._pool.resume(lease)
-                    self.count -= not lease.opened
-                    resume.append(lease.id)
+                    resume.append(self._resume(lease))
+            elif lease in probes:
+                if lease.paused:
+                    resume.append(self._resume(lease))
             elif not lease.paused:
-                self._pool.pause(lease, now)
-                self.count += not lease.opened
-                pause.append(lease.id)
+                pause.append(self._pause(lease, now))
         return tuple(pause), tuple(resume)
+
+    def _follow(
+        self, running: Running, moved: Iterable[Lease], capacity: Capacity, now: float
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Decide on those for whom it may have changed; `moved` are some, the others lie between
+        the last that ran before and the last that runs now.
+        """
+        probes = self._probes
+        pause: list[int] = []
+        resume: list[int] = []
+        for line in running.lines():
+            before = self._last.get(line, _ALL)
+            last = running.last_before(_ENOUGH * capacity.demand_of(line), line)
+            self._last[line] = last
+            if last > before:
+                for lease in running.between(before, last, line):
+                    if lease.paused:
+                        resume.append(self._resume(lease))
+            elif last < before:
+                for lease in running.between(last, before, line):
+                    if not lease.paused and lease not in probes:
+                        pause.append(self._pause(lease, now))
+        for lease in moved:
+            if lease not in running:
+                continue
+            runs = (lease.key, lease.id) <= self._last.get(lease.line, _ALL) or lease in probes
+            if runs and lease.paused:
+                resume.append(self._resume(lease))
+            elif not runs and not lease.paused:
+                pause.append(self._pause(lease, now))
+        return tuple(pause), tuple(resume)
+
+    def _resume(self, lease: Lease) -> int:
+        self._pool.resume(lease)
+        self.count -= not lease.opened
+        return lease.id
+
+    def _pause(self, lease: Lease, now: float) -> int:
+        self._pool.pause(lease, now)
+        self.count += not lease.opened
+        return lease.id
 
     def next_s(self, now: float) -> float | None:
         """When the next probe is over at the soonest."""
@@ -100,10 +168,3 @@ class Preemption:
                 break
             soonest = began_s + PROBE_S
         return now + PROBE_S if soonest is None and self._probes else soonest
-
-
-def _is_over(lease: Lease, began_s: float, now: float) -> bool:
-    """Whether a probe has told what it can."""
-    if lease.cap_bytes_s == math.inf:
-        return now >= began_s + _PROBE_MOST_S
-    return now >= began_s + PROBE_S

@@ -12,6 +12,7 @@ from policies.capacity import Capacity
 from policies.contract import Job
 from policies.leases import Lease, LeasePool
 from policies.preemption import PROBE_S, Preemption
+from tests.in_order import in_order
 
 
 class Walked:
@@ -49,13 +50,13 @@ def test_a_probe_lasts_until_it_is_known_whether_the_server_held_its_client_back
     for look in range(1, unknown + 1):
         capacity.measured(lease, 2_000.0, None)
         assert lease.cap_bytes_s == math.inf
-        paused, _ = preemption.choose((busy, lease), capacity, 0.25 * look)
+        paused, _ = preemption.choose(in_order((busy, lease), capacity), capacity, 0.25 * look)
         assert not paused
     capacity.measured(lease, 2_000.0, held_back)
     # One that the server let have no more is known to be no slower; the other is as slow as seen.
     assert lease.cap_is_floor == held_back
     assert capacity.speed(lease) == (1e5 if held_back else 2_000.0)
-    assert preemption.choose((busy, lease), capacity, 2.0) == ((lease.id,), ())
+    assert preemption.choose(in_order((busy, lease), capacity), capacity, 2.0) == ((lease.id,), ())
 
 
 def test_a_client_that_is_seen_to_be_fast_needs_no_second_look() -> None:

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import math
 import random
-from itertools import accumulate
+from collections.abc import Iterable
+from itertools import accumulate, count
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import policies.running
-from policies.contract import Job, TicketState, Wait
-from policies.leases import Lease
+from policies.capacity import Capacity
+from policies.contract import AdmissionPolicy, Admit, Job, TicketState, Wait
+from policies.fair import FairPolicy
+from policies.leases import Lease, LeasePool
+from policies.preemption import PROBE_S, Preemption
 from policies.registry import make_policy
 from policies.running import Running
 from policies.settings import PolicySettings
@@ -21,7 +25,7 @@ LINES = ("", "b")
 def lease(number: int, key: int, left: int, speed: int) -> Lease:
     job = Job(f"c{number}", "/f", left, left, rate_bytes_s=speed, line=LINES[number % 2])
     one = Lease(number, job, 0.0, None, True)
-    one.key = float(key)
+    one.key, one.speed_bytes_s = float(key), float(speed)
     return one
 
 
@@ -45,7 +49,7 @@ def test_order_and_sums_are_those_of_a_sorted_list(
     many: int, monkeypatch: pytest.MonkeyPatch, steps: list[tuple[str, int, int, int]]
 ) -> None:
     monkeypatch.setattr(policies.running, "_MANY", many)
-    running = Running(lambda one: one.cap_bytes_s)
+    running = Running()
     running.reorder()
     model: list[Lease] = []
     for number, (step, key, left, speed) in enumerate(steps, 1):
@@ -62,9 +66,10 @@ def test_order_and_sums_are_those_of_a_sorted_list(
         elif step in ("reorder", "stale"):
             running.stale = True
         if running.stale and step != "stale":
+            keys = [float(key + one.id % 3) for one in model]
+            running.reorder(model, keys, [one.cap_bytes_s for one in model])
             for one in model:
-                one.key = float(key + one.id % 3)
-            running.reorder()
+                assert one.key == key + one.id % 3
         if running.stale:
             continue
         order = sorted(model, key=lambda one: (one.key, one.id))
@@ -84,6 +89,154 @@ def test_order_and_sums_are_those_of_a_sorted_list(
             first = next((at for at, total in enumerate(sums) if total >= 3 * speed), None)
             filled = math.inf if first is None else on[first].key
             assert running.filled_at(3 * speed, line) == filled
+
+
+#: What happens, to which of those that run, and how much of it.
+HAPPENS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["start", "open", "end", "connection", "line", "seen", "look", "demand", "time"]
+        ),
+        st.integers(0, 40),
+        st.integers(1, 9),
+    ),
+    max_size=60,
+)
+
+
+@pytest.mark.parametrize("many", [0, 6])
+@given(crowd=st.integers(0, 12), steps=HAPPENS)
+@settings(
+    max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+def test_who_runs_after_each_change_is_who_would_run_if_all_were_looked_at(
+    many: int, monkeypatch: pytest.MonkeyPatch, crowd: int, steps: list[tuple[str, int, int]]
+) -> None:
+    """The few for whom it may have changed are looked at; the whole order says the same."""
+    monkeypatch.setattr(policies.running, "_MANY", many)
+    pool, running, capacity = LeasePool(), Running(), Capacity()
+    preemption = Preemption(pool)
+    running.reorder()
+    now, rate, names = 0.0, 20.0, count()
+    probing: dict[Lease, float] = {}
+
+    def start(key: int, speed: int, *, probes: bool) -> None:
+        line = LINES[key % 2]
+        one = pool.open(Job(f"c{next(names)}", "/f", 9, 9, line=line), now, None, True)
+        one.key, one.speed_bytes_s = float(key), float(speed)
+        running.add(one)
+        if probes:
+            preemption.probe(one, now)
+            probing[one] = now
+        else:
+            one.opened = True
+
+    def decide() -> None:
+        capacity.observe(rate, link_busy=True, more_wanted=True, line_bytes_s=rate)
+        before = {one.id for one in pool.leases.values() if one.paused}
+        pause, resume = preemption.choose(running, capacity, now)
+        runs: set[int] = set()
+        left = dict.fromkeys(LINES, rate)
+        for one in running.in_order():
+            over = PROBE_S if one.cap_bytes_s < math.inf else 4.0 * PROBE_S
+            probes = one in probing and now < probing[one] + over
+            if left[one.line] > 0.0 or probes:
+                runs.add(one.id)
+                left[one.line] -= one.speed_bytes_s if one.connections else 0.0
+            if one in probing and not probes:
+                del probing[one]
+        paused = set(pool.leases) - runs
+        assert {one.id for one in pool.leases.values() if one.paused} == paused
+        assert set(pause) == paused - before
+        assert set(resume) == before - paused
+        assert pool.paused == len(paused)
+        assert preemption.count == sum(not pool.leases[one].opened for one in paused)
+
+    for number in range(crowd):
+        start(3 * number % 10, 3, probes=number % 3 > 0)
+    decide()
+    for what, which, much in steps:
+        leases = list(pool.leases.values())
+        one = leases[which % len(leases)] if leases else None
+        if what in ("start", "open"):
+            start(which, much, probes=what == "start")
+        elif what == "look":
+            some = leases[::2]
+            keys = [float(each.id * much % 11) for each in some]
+            running.reorder(some, keys, [float(much)] * len(some))
+        elif what == "demand":
+            rate = 8.0 * much
+        elif what == "time":
+            now += 0.25 * much
+        elif one is None:
+            continue
+        elif what == "end":
+            running.remove(one)
+            preemption.drop(one)
+            probing.pop(one, None)
+            pool.close(one)
+        elif what == "connection":
+            one.connections = much % 2
+            running.connected(one)
+        elif what == "line":
+            # A request of this download has come to that machine.
+            one.connections, one.line = one.connections + 1, LINES[much % 2]
+            running.connected(one)
+        else:
+            one.cap_bytes_s = 5.0
+        decide()
+
+
+def of_many(many: int) -> tuple[AdmissionPolicy, float]:
+    """Fair with so many downloads on a line that was just found, a third of them paused."""
+    line = 1e4 * many
+    settings = PolicySettings(slots=2 * many, slots_max=2 * many, reserve_small=0)
+    policy, now = make_policy("fair", settings, random.Random(1)), 1_000.0
+    for number in range(many):
+        size = 1_000_000 + 1_000 * number
+        assert isinstance(policy.offer(Job(f"c{number}", "/f", size, size), now), Admit)
+    now += 5.0
+    for lease in policy.leases():
+        policy.progress(lease.lease, now, lease.remaining_bytes - 1_000, 1.5e4)
+    policy.observe(line, True, now, line)
+    policy.advance(now)
+    return policy, now
+
+
+def test_a_look_at_thousands_is_done_in_pieces_and_comes_to_what_one_look_would(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy, now = of_many(3_000)
+    pieces: list[int] = []
+    ranks = FairPolicy._ranks
+
+    def counted(fair: FairPolicy, leases: Iterable[Lease]) -> tuple[list[float], list[float]]:
+        keys, speeds = ranks(fair, leases)
+        pieces.append(len(keys))
+        return keys, speeds
+
+    monkeypatch.setattr(FairPolicy, "_ranks", counted)
+    # What was before all others has hardly anything of it now: its turn has come.
+    last = policy.leases()[-1]
+    assert last.paused
+    policy.progress(last.lease, now, 10, 1.5e4)
+    policy.observe(3e7, True, now, 3e7)
+    resumed, wakes = set(), 0
+    while last.lease not in resumed:
+        advance = policy.advance(now)
+        resumed.update(advance.resume)
+        assert advance.wake_at is not None
+        now = max(now, advance.wake_at)
+        wakes += 1
+        assert wakes < 40
+        if wakes == 3:
+            # Somebody ends, and somebody comes, meanwhile.
+            policy.release(policy.leases()[0].lease, now, True)
+            policy.offer(Job("late", "/f", 5_000_000, 5_000_000), now)
+    assert max(pieces) <= 500
+    assert sum(pieces) >= 2_999
+    running = [one for one in policy.leases() if not one.paused]
+    assert sum(one.rate_bytes_s for one in running) >= 3e7 - 1.5e4
 
 
 def test_thousands_become_ready_and_run_out_a_few_at_a_time() -> None:

@@ -30,6 +30,7 @@ from policies.upkeep import (
     most_opened,
     most_paused,
 )
+from tests.in_order import in_order
 
 #: What the common speed limits are: bytes a second, the mean of so many seconds.
 LIMIT_BYTES_S, MEAN_S = 1_000.0, 5.0
@@ -294,7 +295,7 @@ def test_a_probe_lasts_until_the_speed_has_been_seen_but_not_for_ever() -> None:
     capacity.observe(1e3, link_busy=True, more_wanted=True, line_bytes_s=1e3)
 
     def paused(now: float) -> tuple[int, ...]:
-        return preemption.choose((busy, seen, unseen), capacity, now)[0]
+        return preemption.choose(in_order((busy, seen, unseen), capacity), capacity, now)[0]
 
     assert paused(0.9 * PROBE_S) == ()
     assert preemption.next_s(0.9 * PROBE_S) == PROBE_S
