@@ -137,6 +137,8 @@ CASES = [*SITE, *(row[1] for row in REFUSED), *(row[1] for row in ACCEPTED)]
 @pytest.fixture
 def benches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, Bench]:
     monkeypatch.setattr("secrets.token_hex", lambda size: "0" * size)
+    # As on a machine that gives it no time: a batch of events a turn.
+    monkeypatch.setattr("server.http.front._STAY_S", 0.0)
     return fill(Bench(tmp_path)), learn(Bench(tmp_path, known=False))
 
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import threading
+from pathlib import Path
+from typing import cast
 from urllib.parse import quote_from_bytes
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
 
+from server.files.openfile import OpenFile, key_of
+from server.files.transfer import Representation
+from server.http.clock import Threads
 from server.torrent.announce import (
     BadAnnounce,
     fields_of,
@@ -19,6 +28,7 @@ from server.torrent.announce import (
     read_scrape,
     scrape_answer,
 )
+from server.torrent.metainfo import CannotMake, MetainfoStore
 from server.torrent.swarm import Announce, Brake, Census, PeerEvent, Swarm
 
 HASH = bytes(range(20))
@@ -128,6 +138,39 @@ def test_the_brake_lets_a_crowd_through_and_stops_a_flood() -> None:
     assert sum(brake.lets("192.0.2.1", 0.0) for _ in range(200)) == 50
     assert sum(brake.lets("192.0.2.1", 1.0) for _ in range(200)) == 10
     assert brake.lets("192.0.2.2", 1.0)
+
+
+def test_a_stop_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose disk is dead does not even die by force, and a server stood at SIGTERM for ever."""
+    begun, over = threading.Event(), threading.Event()
+
+    def hung(making: object) -> bytes:
+        begun.set()
+        over.wait()
+        raise CannotMake
+
+    monkeypatch.setattr("server.torrent.metainfo._Making.run", hung)
+    path = tmp_path / "a.iso"
+    path.write_bytes(b"x" * 100)
+    key = key_of(path.stat())
+    rep = Representation(b"a.iso", "/a.iso", 100, 0.0, '"a"', key)
+    store = MetainfoStore(cast(Threads, MemoryReactorClock()), tmp_path)
+    wish = store.want(OpenFile(os.open(path, os.O_RDONLY), rep))
+    assert begun.wait(60)
+    stop = threading.Thread(target=store.stop)
+    stop.start()
+    stop.join(60)
+    stands = stop.is_alive()
+    threads = [one for one in threading.enumerate() if "torrents" in one.name]
+    over.set()
+    stop.join()
+    assert not stands
+    assert threads
+    assert all(one.daemon for one in threads), "nor does the process's end"
+    told: list[Failure] = []
+    wish.addErrback(told.append)
+    assert told
+    assert told[0].check(CannotMake)
 
 
 class Tracking(RuleBasedStateMachine):

@@ -24,6 +24,7 @@ from twisted.python.failure import Failure
 from twisted.python.threadpool import ThreadPool
 
 from protocol.disk.durable import write_whole
+from server.files.disk import disk_pool, let_go
 from server.files.openfile import OpenFile
 from server.files.transfer import FileKey
 from server.http.clock import Threads, Waiters, in_pool
@@ -153,7 +154,8 @@ class MetainfoStore:
             wish.waiters.fail(CannotMake())
         self._wishes.clear()
         if self._pool is not None:
-            self._pool.stop()
+            # A process that a dead disk holds outlives its end by force.
+            let_go(self._pool)
             self._pool = None
 
     def _next(self) -> None:
@@ -161,8 +163,7 @@ class MetainfoStore:
             wish = next(iter(self._wishes.values()))
             self._making = _Making(wish.file)
             if self._pool is None:
-                self._pool = ThreadPool(0, 1, "torrents")
-                self._pool.start()
+                self._pool = disk_pool(1, "torrents")
             work = in_pool(self._reactor, self._pool, self._making.run)
             made = work.addCallback(self._made, wish.file)
             made.addBoth(self._over, wish.file.rep.key)
