@@ -239,7 +239,10 @@ class HookedAdmission:
         lease = self.pool.open(job, now, None, True)
         lease.fresh = True
         lease.network = "" if job.known or not job.network else job.network[-1]
-        lease.believed_bytes = self._believed_bytes(job)
+        if len(self.state.delivered):
+            lease.believed_bytes = self._believed_bytes(job)
+        elif lease.believed_bytes < job.size_bytes:
+            lease.believed_bytes = job.size_bytes
         capacity = self.capacity
         capacity.remember(lease)
         self.pool.fresh[lease.id] = self.pool.without_ticket[lease.id] = lease
@@ -307,8 +310,6 @@ class HookedAdmission:
         A claim to want little is not held against what is sent, so it is not believed.
         """
         has = self.state.delivered.bytes(job.client, job.file)
-        if not has:
-            return max(job.remaining_bytes, job.size_bytes)
         return max(job.remaining_bytes, min(job.size_bytes - has, job.size_bytes))
 
     def _newcomer(self, job: Job, now: float) -> Decision:
@@ -677,11 +678,12 @@ class HookedAdmission:
         if done:
             self._tally.completed += 1
             self.state.reputation.used(lease.client)
-            self.state.delivered.note(lease.client, lease.file, 0)
+            if len(self.state.delivered):
+                self.state.delivered.note(lease.client, lease.file, 0)
         else:
             taken = lease.started_bytes - lease.remaining_bytes
             self.state.delivered.note(lease.client, lease.file, taken)
-        if was_used(lease):
+        if now > lease.started_s and was_used(lease):
             self.estimator.ended(lease, now, self._use.least_rate_bytes_s())
 
     def _may_come_back(self, row: int) -> bool:
@@ -1180,7 +1182,8 @@ class HookedAdmission:
 
     def anybody_waits(self) -> bool:
         """See `AdmissionPolicy.anybody_waits`."""
-        return len(self.queue) > 0
+        queue = self.queue
+        return queue.line.count > 0 or bool(queue.ready)
 
     def changes(self) -> list[TicketRow]:
         """See `AdmissionPolicy.changes`."""

@@ -26,7 +26,8 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, which would make each four times as dear; nobody changes one.
+@dataclass(slots=True, unsafe_hash=True)
 class Job:
     """One client's wish for one representation.
 

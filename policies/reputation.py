@@ -42,6 +42,10 @@ class Delivered:
     def __init__(self) -> None:
         self._bytes: OrderedDict[tuple[str, str], int] = OrderedDict()
 
+    def __len__(self) -> int:
+        """Downloads of which anything is known."""
+        return len(self._bytes)
+
     def bytes(self, client: str, file: str) -> int:
         """What this client has of this file."""
         return self._bytes.get((client, file), 0)

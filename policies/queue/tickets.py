@@ -597,6 +597,8 @@ class TicketQueue:
         if self._changed is None:
             self._changed = {}
             return [self.table.view(row) for row in self.table.rows.values()]
+        if not self._changed:
+            return []
         changed, self._changed = self._changed, {}
         rows = self.table.rows
         return [

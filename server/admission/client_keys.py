@@ -16,6 +16,7 @@ matter, which is told the prefixes that enclose the client.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import secrets
 import zlib
@@ -87,7 +88,9 @@ class Clients:
         headers = request.headers
         address = request.client_address
         block, network = block_of(address), prefixes_of(address)
-        visitor, cookie = self._visitor(request, keys, browser)
+        visitor, cookie = None, None
+        if browser or b"cookie" in headers:
+            visitor, cookie = self._visitor(request, keys, browser)
         since_s = visitor.issued_s if visitor is not None else None
         if ticket is not None:
             since_s = ticket.issued_s if since_s is None else min(since_s, ticket.issued_s)
@@ -98,7 +101,7 @@ class Clients:
         elif visitor is not None:
             name = "v" + visitor.ident.hex()
         else:
-            name = "t" + _digest(headers.get(b"user-agent") or b"")
+            name = _name_of_program(headers.get(b"user-agent", b"")[:256])
         return Client(client_key(block, self._within_bounds(block, name)), network, since_s, cookie)
 
     def greet(self, request: Request, keys: KeyRing) -> list[Header]:
@@ -201,6 +204,11 @@ def _from_query(query: bytes, name: str) -> str | None:
     except ValueError:
         return None
     return next((value for key, value in pairs if key == name), None)
+
+
+@functools.lru_cache(1024)
+def _name_of_program(agent: bytes) -> str:
+    return "t" + _digest(agent)
 
 
 def _digest(name: bytes) -> str:

@@ -7,7 +7,13 @@ from urllib.parse import unquote
 
 from policies.contract import Job
 from protocol.ticket import KeyRing, Ticket
-from server.admission.client_keys import client_key, find_pass, find_ticket
+from server.admission.client_keys import (
+    PASS_FIELD,
+    TICKET_FIELD,
+    client_key,
+    find_pass,
+    find_ticket,
+)
 from server.admission.passes import Grant, PassBook
 from server.http.proxies import block_of
 from server.http.request import Request
@@ -40,6 +46,10 @@ class Proof:
         return self.ticket.weight if self.ticket is not None else 1.0
 
 
+#: Of who shows nothing.
+NOTHING = Proof(None, None)
+
+
 def read_proof(
     request: Request,
     url_path: str,
@@ -52,6 +62,10 @@ def read_proof(
 
     Whether a pass has uses left is asked apart (`PassBook.check_use`), once the client is known.
     """
+    headers = request.headers
+    shows = TICKET_FIELD in headers or PASS_FIELD in headers or b"cookie" in headers
+    if not shows and not request.query:
+        return NOTHING
     ticket: Ticket | None = None
     grant: Grant | None = None
     token = find_ticket(request.headers, request.query)

@@ -69,8 +69,9 @@ class Evidence:
         noted_s = self._names.get(client.key)
         if noted_s is not None and now < -noted_s:
             return False
-        earnest_s = noted_s if noted_s is not None and noted_s >= 0.0 else None
-        since_s = min((s for s in (client.since_s, earnest_s) if s is not None), default=None)
+        since_s = client.since_s
+        if noted_s is not None and noted_s >= 0.0 and (since_s is None or noted_s < since_s):
+            since_s = noted_s
         if since_s is None:
             return False
         if self._rush_s is None or now - self._waited_s > RUSH_GAP_S:

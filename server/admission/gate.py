@@ -319,13 +319,19 @@ class Gate:
         now = parts.wall()
         if grant is not None and not isinstance(decision, Refuse):
             parts.passes.begin(grant, job.client, job.file, now)
-        if isinstance(decision, Wait) or (isinstance(decision, Admit) and not decision.joined):
+        if isinstance(decision, Admit):
+            if not decision.joined:
+                parts.arrived(ArrivalRecord(now, job.client, job.file, visit.rep.size_bytes))
+            if decision.joined or decision.ticket is not None:
+                self.leases.settle()
+            # Else nobody hears of it before the next tick.
+            self._start(visit, decision)
+            return
+        if isinstance(decision, Wait):
             parts.arrived(ArrivalRecord(now, job.client, job.file, visit.rep.size_bytes))
         # A client told to come back has taken nothing from anybody and given nothing up.
         self.leases.settle(hurry=job.present or not isinstance(decision, Wait))
-        if isinstance(decision, Admit):
-            self._start(visit, decision)
-        elif isinstance(decision, Wait):
+        if isinstance(decision, Wait):
             parts.evidence.waits(now)
             if job.present:
                 self._park(visit, visit.rule, decision, _waits_for(decision))
@@ -573,7 +579,7 @@ class Gate:
         priority_class = visit.job.priority_class
         visit.request.priority_class = priority_class
         headers: list[Header] = [
-            (b"Tidegate-Lease-Connections", b"%d" % self.settings.connections_per_lease)
+            (b"Tidegate-Lease-Connections", b"%d" % self.leases.settings.connections_per_lease)
         ]
         if admit.ticket is not None:
             # Signing costs as much as sending a small range: once a download is enough.

@@ -16,6 +16,7 @@ from server.admission.credentials import Proof, read_proof
 from server.admission.gateparts import AdmissionRequest, GateParts
 from server.admission.parked import ParkedRequests
 from server.admission.responses import Notice
+from server.admission.rules import NOTHING as NO_RULE
 from server.admission.rules import Verdict
 from server.files.transfer import BodyPlan, Representation, StartBody
 from server.http.answers import prefers_html
@@ -47,11 +48,12 @@ class Identifier:
         verdict = parts.rules.verdict(rep.url_path)
         if self._refuses_blocked(request):
             return None
-        if verdict.hidden(now):
-            request.not_found()
-            return None
-        if parts.prequeue.holds_back(verdict.hidden_until_s) and self.register(request, rep):
-            return None
+        if verdict is not NO_RULE:
+            if verdict.hidden(now):
+                request.not_found()
+                return None
+            if parts.prequeue.holds_back(verdict.hidden_until_s) and self.register(request, rep):
+                return None
         proof = self._prove(request, rep.url_path, verdict, now)
         if proof is None:
             return None
@@ -71,7 +73,7 @@ class Identifier:
         job = Job(
             client=client.key,
             file=rep.url_path,
-            size_bytes=self._counted_size(rep, verdict),
+            size_bytes=rep.size_bytes if verdict is NO_RULE else self._counted_size(rep, verdict),
             remaining_bytes=wanted_bytes(headers, rep, plan),
             weight=proof.weight,
             priority_class=proof.priority_class,

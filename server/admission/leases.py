@@ -222,31 +222,35 @@ class LeaseManager:
 
     def delivered(self, delivery: Delivery) -> None:
         """A body has ended: its lease is done, or idles for a while."""
-        download = delivery.download
-        self._parts.popularity.count(download.file, 0, delivery.delivered_bytes)
+        download, parts, now = delivery.download, self._parts, self.now()
+        parts.popularity.count(download.file, 0, delivery.delivered_bytes)
         if self.downloads.get(download.lease) is not download:
             return
         # Asking the kernel for each of its other connections would cost the more, the more it has.
         left = download.left_when_seen()
         wanted = download.wanted_bytes
-        self._parts.evidence.took(download.client, wanted - left, wanted, self._parts.wall())
+        parts.evidence.took(download.client, wanted - left, wanted, parts.wall())
         self._ended.add((download.client, download.file))
         if delivery.transfer is not None:
-            self._parts.line.ended(delivery.transfer, self.now())
+            parts.line.ended(delivery.transfer, now)
             # It knows us as well: no work for the garbage collector.
             delivery.transfer = None
         done = download.complete()
         if done:
             self._drop(download.lease)
-            self._parts.passes.end(download.client, download.file)
-        self._driver.end(download.lease, self.now(), left, done=done)
+            parts.passes.end(download.client, download.file)
+        self._driver.end(download.lease, now, left, done=done)
         if download.ending and not done:
             # It broke off in its last bytes: the ticket counts again.
             download.ending = False
             ticket = self._driver.ticket_of(download.lease)
             row = self.policy.ticket(ticket) if ticket is not None else None
             self._keep([row] if row is not None else [])
-        self.settle()
+        if self._somebody_waits():
+            self.settle()
+        else:
+            # Nothing follows from it that would not have time until the next tick.
+            self._record()
 
     def _drop(self, lease: int) -> LeasedDownload | None:
         download = self.downloads.pop(lease, None)
@@ -287,10 +291,12 @@ class LeaseManager:
     def _somebody_waits(self) -> bool:
         if self._paused or self._parked.anybody():
             return True
-        return self.policy.anybody_waits()
+        return self._driver.view.anybody_waits()
 
     def _record(self) -> None:
-        self._keep(self._driver.changes())
+        rows = self._driver.changes()
+        if rows:
+            self._keep(rows)
 
     def _keep(self, rows: Sequence[TicketRow]) -> None:
         if not rows:
