@@ -291,3 +291,16 @@ def test_thousands_that_are_due_at_once_are_asked_a_few_in_each_turn() -> None:
     # They were measured over a tick, so they are due over one, and take turns in another.
     first = next(number for number, found in enumerate(asks) if found)
     assert sum(asks[first : first + round(3 * TICK_S / 0.001)]) == count
+
+
+def test_nothing_is_signed_or_journalled_while_nobody_waits() -> None:
+    house = House()
+    first = house.ask("192.0.2.1")
+    assert "tidegate-ticket" not in first.start_fields
+    house.journal.hold = True
+    first.transfer.finish()
+    assert first.transfer.over, "its end waits for no disk"
+    house.wait(1)
+    assert house.journal.rows == {}
+    # The slot is free at once.
+    assert house.ask("192.0.2.2").started

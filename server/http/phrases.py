@@ -192,7 +192,11 @@ class Phrases:
 
     def number(self, value: int) -> str:
         """A whole number as this language groups it: 1,234 or 1.234."""
-        return _number(self.language, value)
+        if value < 1000:
+            return _number(self.language, value)
+        # Babel looks its pattern up for each number, which costs more than using it.
+        rest = value % 1000
+        return f"{_number(self.language, value - rest)[:-3]}{rest:03}"
 
     def date(self, unix_s: float) -> str:
         """A day as this language writes it: 22 Nov 2026."""
