@@ -137,6 +137,25 @@ def test_a_download_that_a_request_joins_is_looked_at_at_once() -> None:
     assert view.rate_bytes_s > 0
 
 
+def test_a_process_that_is_late_leaves_more_in_sockets() -> None:
+    """Beside busy programs a line stood idle between two turns, and clients cannot catch up."""
+    house, asked = crowd(1)
+    transfer, bounds = asked[0].transfer, [0]
+    transfer.limit_unsent = bounds.append  # type: ignore[method-assign]
+
+    def last_for(late_s: float, seconds: float) -> int:
+        for _ in range(round(seconds / (TICK_S + late_s))):
+            transfer.send(round(1e6 * (TICK_S + late_s)))
+            house.clock.advance(TICK_S + late_s)
+        return bounds[-1]
+
+    assert last_for(0.0, 10.0) == pytest.approx(250_000, rel=0.01)
+    assert last_for(0.1, 2.0) == pytest.approx(350_000, rel=0.05)
+    # However late it was.
+    assert last_for(1.0, 10.0) == pytest.approx(500_000, rel=0.05)
+    assert last_for(0.0, 10.0) == pytest.approx(250_000, rel=0.05)
+
+
 def test_a_paused_download_that_goes_on_is_looked_at_at_once() -> None:
     house, asked = crowd(1)
     house.wait(STILL_S + 1.0)

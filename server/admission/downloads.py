@@ -30,13 +30,17 @@ _SHUT = 0.9
 #: Those that are due within so long are looked at in the same round, seconds.
 _SPAN_S = 0.25
 #: What may lie unsent in the kernel, in seconds of the download's rate, and at least in bytes: a
-#: pause, or a trial of the line, is felt only when it has left.
-_UNSENT_S, _UNSENT_BYTES = 0.25, 32 * 1024
+#: pause, or a trial of the line, is felt only when it has left. As much more as this process was
+#: late lately, up to the last of these: a client that finds its socket empty cannot catch up.
+_UNSENT_S, _UNSENT_BYTES, MOST_LATE_S = 0.25, 32 * 1024, 0.25
 
 
-def unsent_most(rate_bytes_s: float) -> int:
-    """How much may lie unsent in the kernel of who takes so much a second, in bytes."""
-    return int(max(_UNSENT_BYTES, rate_bytes_s * _UNSENT_S))
+def unsent_most(rate_bytes_s: float, late_s: float = 0.0) -> int:
+    """How much may lie unsent in the kernel of who takes so much a second, in bytes.
+
+    The process has been late by `late_s` with what it does at a given time.
+    """
+    return int(max(_UNSENT_BYTES, rate_bytes_s * (_UNSENT_S + late_s)))
 
 
 def was_shut(shut_s: float, passed_s: float) -> bool:
@@ -352,11 +356,11 @@ class LeasedDownload:
             return True  # none came twice
         return self._left(coming) == 0
 
-    def measure(self, now: float) -> int:
+    def measure(self, now: float, late_s: float = 0.0) -> int:
         """Update the smoothed rate over the time it has run; not while paused.
 
         Returns what the client still wants. Each body is asked once, because asking the kernel is
-        most of the cost.
+        most of the cost. The process has been late by `late_s`, see `unsent_most`.
         """
         flying, seen, fresh = 0, self.ended_bytes, self.flowed_bytes
         for delivery in self.deliveries:
@@ -380,7 +384,7 @@ class LeasedDownload:
         else:
             self.rate_bytes_s += (rate - self.rate_bytes_s) * min(1.0, running_s / _SMOOTHING_S)
         self.reads_bytes_s = self.pace.look(now, seen, self._was_shut(running_s))
-        most_bytes = unsent_most(self.rate_bytes_s)
+        most_bytes = unsent_most(self.rate_bytes_s, late_s)
         for delivery in self.deliveries:
             if delivery.transfer is not None:
                 delivery.transfer.limit_unsent(most_bytes)

@@ -7,6 +7,7 @@ module nobody calls the policy; `LeaseManager.policy` is there to be looked at.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -18,7 +19,7 @@ from policies.contract import Admit, Decision, Job, PolicyView, TicketRow, Ticke
 from policies.driver import PolicyDriver
 from policies.registry import make_policy
 from policies.settings import PolicySettings
-from server.admission.downloads import Delivery, LeasedDownload, Rounds
+from server.admission.downloads import MOST_LATE_S, Delivery, LeasedDownload, Rounds
 from server.admission.gateparts import GateParts
 from server.http.clock import DelayedCall, cancel
 
@@ -29,6 +30,8 @@ _MOMENT_S, _CALM_S = 0.01, 0.1
 #: So many downloads are measured in one go (a quarter of a millisecond), so that requests are
 #: answered in between.
 _AT_ONCE = 25
+#: What remains at the next tick of how late this process was.
+_LESS_LATE = 0.9
 _log = Logger()
 _OVER = frozenset({TicketState.DONE, TicketState.EXPIRED, TicketState.WITHDRAWN})
 
@@ -98,6 +101,9 @@ class LeaseManager:
         self._soon_s = 0.0
         self._wake_call: DelayedCall | None = None
         self._tick_call: DelayedCall | None = None
+        self._due_s = math.inf
+        #: By how much measuring was late lately, seconds.
+        self._late_s = 0.0
         #: What is still to be measured before the next tick.
         self._to_measure: Iterator[int] = iter(())
         self._measure_call: DelayedCall | None = None
@@ -121,6 +127,7 @@ class LeaseManager:
         self._record()
         self._restore(rows)
         self._record()
+        self._due_s = self.now() + TICK_S
         self._tick_call = self._parts.reactor.callLater(TICK_S, self._tick)
         self.settle()
 
@@ -350,8 +357,10 @@ class LeaseManager:
             self._wake_call = self._parts.reactor.callLater(delay_s, self._pass_time)
 
     def _tick(self) -> None:
-        self._tick_call = self._parts.reactor.callLater(TICK_S, self._tick)
         now = self.now()
+        self._late_s = max(min(now - self._due_s, MOST_LATE_S), _LESS_LATE * self._late_s)
+        self._tick_call = self._parts.reactor.callLater(TICK_S, self._tick)
+        self._due_s = now + TICK_S
         line = self._parts.line
         rounds = self._rounds
         line.tick(now, rounds.awake, rounds.asleep_bytes)
@@ -371,12 +380,13 @@ class LeaseManager:
         This piece was due at `due_s`; one that comes late does not put off those after it.
         """
         now, rounds, line = self.now(), self._rounds, self._parts.line
+        late_s = self._late_s = max(min(now - due_s, MOST_LATE_S), self._late_s)
         leases = list(islice(self._to_measure, _AT_ONCE))
         for lease in leases:
             download = rounds.take(lease, now)
             if download is not None:
                 with _log.failuresHandled("A download could not be measured"):
-                    left = download.measure(now)
+                    left = download.measure(now, late_s)
                     rounds.measured(download)
                     rate, held_back = download.rate_bytes_s, line.held_back(download)
                     reads = download.reads_bytes_s
