@@ -438,16 +438,7 @@ class Site:
 
     def is_current(self, rep: Representation) -> bool:
         """Whether the file is still the one that was described."""
-        status = self.tree.status_of(rep.path)
-        if status is None:
-            return False
-        key = rep.key
-        return (
-            status.st_mtime_ns == key.mtime_ns
-            and status.st_size == key.size_bytes
-            and status.st_ino == key.inode
-            and status.st_ctime_ns == key.ctime_ns
-        )
+        return self.tree.has(rep.path, rep.key)
 
     def signatures_of(self, url_path: str) -> list[str]:
         """The endings of the signatures beside a file, as far as everybody may see them."""
@@ -495,7 +486,8 @@ class _FileAnswer:
 
     def current(self) -> bool:
         """See `Subject`."""
-        return self._site.is_current(self._rep) and self._is_said_so()
+        rep = self._rep
+        return self._site.tree.has(rep.path, rep.key) and self._is_said_so()
 
     def admit(self) -> bool:
         """See `Subject`."""

@@ -227,6 +227,19 @@ class Tree:
         except (OSError, ValueError):
             return None
 
+    def has(self, path: bytes, key: FileKey) -> bool:
+        """Whether the content with this key stands under the path now; looks as `status_of`."""
+        try:
+            status = os.stat(self._prefix + path)
+        except (OSError, ValueError):
+            return False
+        return (
+            status.st_mtime_ns == key.mtime_ns
+            and status.st_size == key.size_bytes
+            and status.st_ino == key.inode
+            and status.st_ctime_ns == key.ctime_ns
+        )
+
     def read_again(self, path: bytes, key: FileKey, start: int, stop: int) -> bytes | None:
         """Bytes of the file with this key, if that is what stands under the path now.
 
