@@ -95,13 +95,15 @@ class Sample(NamedTuple):
     """One running download at a tick.
 
     `acked_bytes` grows from its start and is what its peer has acknowledged; `stuck` says that its
-    sockets take no more just now (and that nothing else holds it back).
+    sockets take no more just now (and that nothing else holds it back), `shut` that its peer's
+    window is shut: its program is what limits it, and it tells nothing of the line.
     """
 
     lease: int
     acked_bytes: int
     remaining_bytes: int
     stuck: bool
+    shut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +252,8 @@ class Bottleneck:
         `held_back`: the cap keeps somebody who could send waiting. `samples` has every running
         download, those of the last `LineOrders.hold` too, but none that the policy paused.
         """
-        acked = {lease: acked_bytes for lease, acked_bytes, _, _ in samples}
+        acked = {sample.lease: sample.acked_bytes for sample in samples}
+        telling = [sample for sample in samples if not sample.shut]
         looks = self._looks
         if looks and now <= looks[-1].now:
             return self._orders()
@@ -262,23 +265,23 @@ class Bottleneck:
             self._held.popleft()
         self._reach_ceiling(now)
         self._natural = verdict = self._comings_and_goings(now)
-        if self._fell_together(now):
+        if self._fell_together(now, telling):
             pass
         elif verdict > 0:
             self._full(self._rates(_LONG_S)[0], now)
         elif self._trial is not None:
             self._judge(self._trial, now)
         elif self._probe is not None:
-            self._follow(self._probe, now, flying_bytes, samples)
+            self._follow(self._probe, now, flying_bytes, telling)
         else:
-            self._watch(now, flying_bytes, samples)
+            self._watch(now, flying_bytes, telling)
         if self._probe is not None:
             self._murky_until_s = max(self._murky_until_s, now + 0.5 * _MURKY_S)
         # What a full line has left in a socket tells nothing until it has been taken.
         since_s = math.inf if now < self._murky_until_s else now
         stuck = self._stuck if since_s == now and self._clear else {}
         self._stuck = {
-            lease: stuck.get(lease, since_s) for lease, _, _, is_stuck in samples if is_stuck
+            sample.lease: stuck.get(sample.lease, since_s) for sample in samples if sample.stuck
         }
         return self._orders()
 
@@ -347,8 +350,8 @@ class Bottleneck:
         }
         return (latest.acked_total - before.acked_total) / passed, rates
 
-    def _fell_together(self, now: float) -> bool:
-        """Whether everybody has slowed down at once, which lines of their own would not do.
+    def _fell_together(self, now: float, samples: Sequence[Sample]) -> bool:
+        """Whether all of these have slowed down at once, which lines of their own would not do.
 
         Quicker than a trial: what is held back of that arrives until its sockets are empty.
         """
@@ -363,9 +366,9 @@ class Bottleneck:
             self._falls = 0
             return False
         before = {
-            lease: (count - old.acked[lease]) / passed
-            for lease, count in middle.acked.items()
-            if lease in old.acked and lease in rates
+            lease: (middle.acked[lease] - old.acked[lease]) / passed
+            for lease in [sample.lease for sample in samples]
+            if lease in old.acked and lease in middle.acked and lease in rates
         }
         fell = sum(rates[lease] < _LESS * rate for lease, rate in before.items())
         less = sum(rates[lease] for lease in before) < _FALLEN * sum(before.values())

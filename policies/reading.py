@@ -22,6 +22,11 @@ class ReadingPace:
         self._since: tuple[float, int] | None = None
         self._newer: tuple[float, int] | None = None
 
+    @property
+    def shut(self) -> bool:
+        """Whether its window was shut at the last look: its program is what limits it."""
+        return self._since is not None
+
     def forget(self) -> None:
         """It was paused, which let its window open."""
         self._since = self._newer = None

@@ -290,3 +290,30 @@ def test_what_is_sent_beyond_the_line_stands_before_it(monkeypatch: pytest.Monke
             # Who is paused meanwhile takes along what its own socket has.
             assert stood - stands >= 0.99 * (line - cap) * (now - then) - 2
     assert drained >= 5
+
+
+def test_readers_whose_kernels_are_full_make_no_fallen_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A kernel takes 256 KiB for a slow reader as fast as the line brings it; then all stop."""
+    caps: list[float] = []
+
+    class Recorder(Bottleneck):
+        def observe(
+            self, now: float, acked: int, flying: int, held: bool, samples: Sequence[Sample]
+        ) -> LineOrders:
+            orders = super().observe(now, acked, flying, held, samples)
+            caps.append(orders.cap_bytes_s or math.inf)
+            return orders
+
+    monkeypatch.setattr("loadtest.sim.sight.Bottleneck", Recorder)
+    line, own = 2.4e6, 6e4
+    readers = [visitor(f"r{number}", 0.05 * number, own, int(25 * own)) for number in range(30)]
+    workload = replace(population(*readers), bandwidth_bytes_s=line)
+    scenario = Scenario("fair", tells_bandwidth=False, hold=True)
+    conditions = replace(
+        scenario.conditions(workload), reader_bytes=256 * 1024, attempt_s=0.0, accept_s=0.0
+    )
+    Engine(workload, scenario.make_policy(workload, 1), conditions, 1).run()
+    # What stood before the line drains at 60 % of it; a quarter of it was left to all before.
+    assert min(caps) >= 0.55 * line

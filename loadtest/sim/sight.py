@@ -129,7 +129,7 @@ class Sight:
                 left = ceil(remaining)
                 stuck = not busy or rate >= flow.cap_bytes_s
                 # What was acknowledged counts by how it grows: as what is left falls.
-                samples.append(Sample(lease, -left, left, stuck))
+                samples.append(Sample(lease, -left, left, stuck, self._paces[lease].shut))
             acked = int(link.delivered_bytes)
             self._cap(
                 self._bottleneck.observe(now, acked, int(self._standing_bytes), busy, samples)

@@ -188,7 +188,8 @@ class LineKeeper:
             stands += download.came_to_stand(now, arrived, flying)
             if download.deliveries and (download.held or not download.paused):
                 left = download.left_when_seen()
-                samples.append(Sample(download.lease, arrived, left, download.stuck))
+                shut = download.pace.shut
+                samples.append(Sample(download.lease, arrived, left, download.stuck, shut))
         link = self._link
         if stands:
             # Else many readers that take nothing would make a line look full that is not.
