@@ -8,6 +8,7 @@ reads (`policies.hooks.Policy.reads`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -55,6 +56,43 @@ RETIRED = frozenset(
         "min_run_s",
     }
 )
+
+
+_BOUNDS = {
+    "greater_than_equal": "must be at least {ge:,}",
+    "greater_than": "must be above {gt:,}",
+    "less_than_equal": "must be at most {le:,}",
+    "less_than": "must be below {lt:,}",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have at most {max_length} entries",
+    "literal_error": "must be {expected}",
+    "missing": "is missing",
+}
+_KINDS = {
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
+    "string": "must be text",
+}
+
+
+def fault_text(fault: Mapping[str, Any], form: str = "") -> str:
+    """One of pydantic's faults in words that follow a name, such as `must be at least 1`.
+
+    `form` says what a text looks like whose pattern would be shown otherwise.
+    """
+    kind = fault["type"]
+    if kind == "string_pattern_mismatch" and form:
+        return f"does not fit: {form.removesuffix('.')}"
+    if kind in _BOUNDS:
+        return _BOUNDS[kind].format(**fault.get("ctx", {})).removesuffix(".0")
+    what, _, wrong = kind.partition("_")
+    if wrong in ("parsing", "type", "from_float") and what in _KINDS:
+        return _KINDS[what]
+    # Messages of our own validators come prefixed; the reader does not care whose fault it is.
+    return str(fault["msg"]).removeprefix("Value error, ")
 
 
 def _about(unit: str) -> dict[str, Any]:

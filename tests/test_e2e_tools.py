@@ -113,7 +113,7 @@ def test_tools_download_by_tls_whatever_they_offer(tmp_path: Path) -> None:
     ("args", "fault"),
     [
         (("--listen", "300.1.1.1:x"), "is not HOST:PORT"),
-        (("--slots", "0"), "greater than or equal to 1"),
+        (("--slots", "0"), "at least 1"),
         (("--policy", "best"), "policy (flag --policy)"),
         (("--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.pem"), "cannot be read"),
         (("--config", "/nowhere.toml"), "cannot be read"),

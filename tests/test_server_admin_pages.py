@@ -249,6 +249,14 @@ def test_recorded_since_is_not_before_the_server_started() -> None:
     assert recorded_since(Series(t, {"waiting": (None,) * 24}), 85_000.0) is None
 
 
+def test_a_fault_is_told_in_words(browser: Browser) -> None:
+    bad = browser.post("/files/rule", {"path": "no-slash"})
+    page = bad.body.decode()
+    assert bad.status == 422
+    assert "Does not fit: A pattern with * and ?; it starts with a slash" in page
+    assert "x1f" not in page
+
+
 def test_static_files_are_kept_by_browsers_for_ever(browser: Browser) -> None:
     page = browser.text("/")
     for part in page.split('"'):
@@ -451,10 +459,10 @@ def test_where_the_file_is_overridden_every_place_says_so(site: Site, browser: B
 @pytest.mark.parametrize(
     ("changes", "field", "words"),
     [
-        ({"slots": "0"}, "slots", "greater than or equal to 1"),
-        ({"slots": "many"}, "slots", "a valid integer"),
+        ({"slots": "0"}, "slots", "Must be at least 1"),
+        ({"slots": "many"}, "slots", "Must be a whole number"),
         ({"ticket_ttl_s": "nan"}, "ticket_ttl_s", ""),
-        ({"slots": " "}, "slots", "a valid integer"),
+        ({"slots": " "}, "slots", "Must be a whole number"),
         ({"class_weights": "gold"}, "class_weights", "name = number"),
         ({"reserve_small": "99"}, "reserve_small", "leaves no slot"),
     ],

@@ -32,6 +32,7 @@ from loadtest.sim.tables import (
 from loadtest.trace import from_trace
 from loadtest.workloads import WORKLOADS
 from policies import registry
+from policies.settings import fault_text
 
 #: What `compare` compares unless told otherwise: what servers do today, and what ours do.
 COMPARED = ("http", "ps", "ticket", "fair")
@@ -278,7 +279,7 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        return f"{where}: {first['msg']}" if where else str(first["msg"])
+        return f"{where}: {fault_text(first)}" if where else fault_text(first)
     return str(error)
 
 

@@ -68,7 +68,11 @@ class NamePath(Shape):
 
 
 class UserIn(Shape):
-    name: str = Field(pattern=NAME, max_length=64)
+    name: str = Field(
+        pattern=NAME,
+        max_length=64,
+        description="Letters, digits and . _ @ -; it begins with a letter or a digit.",
+    )
     role: Literal["viewer", "operator"] = "viewer"
     password: str = Field(
         min_length=PASSWORD_MIN,

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from policies.settings import PolicySettings
+from policies.settings import PolicySettings, fault_text
 from protocol.errors import ProtocolError
 from protocol.units import parse_duration, parse_rate, parse_size
 from server.app.settings import ServerConfig, unit_of
@@ -274,7 +274,8 @@ def _sentence(fault: Any, origins: Mapping[str, str]) -> str:
         if meant is not None:
             text += f"; did you mean {meant}?"
     else:
-        text = fault["msg"].removeprefix("Value error, ")
+        field = field_of(name)
+        text = fault_text(fault, (field.description if field is not None else None) or "")
         text = text[:1].lower() + text[1:]
         given = fault["input"]
         if isinstance(given, str | int | float) and repr(given) not in text:

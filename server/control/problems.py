@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from policies.settings import fault_text
 from server.http.answers import phrase
 
 #: What a status means where nothing more exact is said.
@@ -67,10 +68,13 @@ def invalid(
     """What pydantic found, field by field, each with the bounds that hold for it."""
     properties = model.model_json_schema().get("properties", {})
     errors = []
-    for fault in error.errors(include_url=False, include_context=False, include_input=False):
+    for fault in error.errors(include_url=False, include_input=False):
         words = [str(part) for part in fault["loc"]]
-        # Messages of our own validators come prefixed; the reader does not care whose fault it is.
-        message = fault["msg"].removeprefix("Value error, ")
+        form = properties.get(words[0], {}).get("description", "") if words else ""
+        message = fault_text(fault, form)
+        if fault["type"] != "value_error":
+            # Sentences of our own begin with a field's name where they speak of several.
+            message = message[:1].upper() + message[1:]
         found: dict[str, Any] = {"field": ".".join(words), "message": message}
         if where:
             found["in"] = where
