@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from itertools import count
 from typing import Any
@@ -19,7 +20,7 @@ from bench.shared import markdown
 from policies.contract import ONE_LINE
 from server.admission.downloads import LeasedDownload
 from server.files.transfer import Transfer
-from tests.fakes import House
+from tests.fakes import Asked, House
 
 REQUESTS = 20
 LINE_BYTES_S = 12.5e6
@@ -34,13 +35,15 @@ PROGRAM: dict[str, Any] = {"agent": "tidegate/1"}
 class KnownLine:
     """A line that carries what it carries, and is full."""
 
-    line_bytes_s = LINE_BYTES_S
     lines = ONE_LINE
     busy = True
 
+    def __init__(self, line_bytes_s: float) -> None:
+        self.line_bytes_s = line_bytes_s
+
     def goodput_bytes_s(self) -> float:
         """All of it."""
-        return LINE_BYTES_S
+        return self.line_bytes_s
 
     def set_ceiling(self, bandwidth_bytes_s: float | None) -> None:
         """It is known already."""
@@ -70,11 +73,11 @@ def cookie_of(answer: dict[str, str]) -> dict[str, Any]:
 
 
 def crowd(
-    fields: dict[str, Any], running: int, waiting: int
+    fields: dict[str, Any], running: int, waiting: int, line_bytes_s: float = LINE_BYTES_S
 ) -> tuple[House, dict[str, tuple[str, dict[str, Any]]]]:
     """A house with so many downloads and tickets; by address the token, and what cookie came."""
-    house = House("fair", slots=50, slots_max=max(1, running), bandwidth_bytes_s=LINE_BYTES_S)
-    house.gate.parts.line = KnownLine()
+    house = House("fair", slots=50, slots_max=max(1, running), bandwidth_bytes_s=line_bytes_s)
+    house.gate.parts.line = KnownLine(line_bytes_s)
     house.wait(2)
     tokens: dict[str, tuple[str, dict[str, Any]]] = {}
     for number in count():
@@ -139,6 +142,20 @@ def starts(many: int) -> tuple[float, float]:
     )
 
 
+def lasting(many: int) -> tuple[float, float]:
+    """The same, each for half a second: the policy hears of them, and looks how far they are."""
+    house, _ = crowd(PROGRAM, 4000, 0, 100.0 * LINE_BYTES_S)
+    numbers = count(10_000)
+    under_way: deque[Asked] = deque()
+
+    def one() -> None:
+        under_way.append(house.ask(address(next(numbers)), **PROGRAM))
+        if len(under_way) > 25 * REQUESTS:
+            under_way.popleft().transfer.finish()
+
+    return turns(house, one, many)
+
+
 @click.command()
 @click.option("--turns", "many", default=100, show_default=True)
 def main(many: int) -> None:
@@ -149,6 +166,7 @@ def main(many: int) -> None:
         ("new ticket, JSON", newcomers(PROGRAM, many)),
         ("new ticket, page", newcomers(BROWSER, many)),
         ("start and end of a lease", starts(many)),
+        ("the same, each for half a second", lasting(many)),
     ]
     lines = [[name, f"{quick:.0f} µs", f"{median:.0f} µs"] for name, (quick, median) in rows]
     click.echo(markdown.table(["request", "a tenth below", "half below"], lines))
