@@ -80,7 +80,7 @@ _FRESH_S, _OLD_S = 0.5, 2.0
 #: So many tickets at most become ready in one go as time passes, so many run out, as do leases, and
 #: so many become ready as somebody asks; the others after as many seconds, so that requests are
 #: answered in between. A hundred thousand would take a second.
-_AT_ONCE, _FEW, _GO_ON_S = 200, 2, 0.02
+_AT_ONCE, _FEW, _GO_ON_S = 100, 2, 0.02
 #: A client sent away without a ticket is taken to want a slot for so many times its return.
 _ASKED_AGAIN = 1.5
 #: No wait longer than this many times `retry_max_s` is ever told.
