@@ -72,6 +72,7 @@ lock: $(VENV)/bin/python
 	$(BIN)/$(COMPILE) setup.cfg requirements/build.in -o requirements/run.txt
 	$(BIN)/$(COMPILE) --extra test --extra loadtest --extra postgres --extra peers \
 		setup.cfg requirements/build.in -o requirements/test.txt
+	$(BIN)/$(COMPILE) requirements/build.in requirements/wheel.in -o requirements/wheel.txt
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -145,9 +146,20 @@ dist: build/tools
 	build/tools/bin/cyclonedx-py requirements requirements/run.txt --output-reproducible \
 		--of JSON -o dist/sbom.cdx.json
 
+# A wheel with compiled policies for each of these Pythons (a C compiler, headers of Python).
+PYTHONS ?= $(PYTHON)
+.PHONY: wheels
+wheels:
+	set -e; for python in $(PYTHONS); do \
+		$$python -m venv --clear build/wheel; \
+		build/wheel/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/wheel.txt; \
+		build/wheel/bin/python -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w dist .; \
+	done
+
 # A Debian package with units, settings, manual page and completion: dist/tidegate_*.deb.
 .PHONY: deb
 deb: $(VENV)/.run
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/wheel.txt
 	$(BIN)/python tools/build-deb dist
 
 # Known holes in what we depend on; fails too where one of them could not be looked up.

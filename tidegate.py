@@ -113,11 +113,13 @@ def _show_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> N
     # Looking this up costs more than a small download, so only who asks for it pays.
     from importlib.metadata import PackageNotFoundError, version
 
+    from policies import running_as
+
     try:
         found = version("tidegate")
     except PackageNotFoundError:
         found = "0 (run from a checkout)"
-    click.echo(f"tidegate, version {found}")
+    click.echo(f"tidegate, version {found} ({running_as()})")
     ctx.exit()
 
 

@@ -32,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from policies import compiled
 from policies.contract import Admit, Advance, Job, TicketRow, TicketState, Wait
 from policies.registry import POLICIES, make_policy
 from policies.settings import PolicySettings
@@ -221,6 +222,7 @@ def main() -> None:
         figures = restart(options.tickets, options.policy)
     else:
         figures = run(options.tickets, options.running, options.policy)
+    figures = {"compiled": compiled(), **figures}
     if options.json:
         sys.stdout.write(json.dumps(figures) + "\n")
         return

@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from bench.shared import markdown
+from policies import running_as
 from policies.contract import ONE_LINE
 from server.admission.downloads import LeasedDownload
 from server.files.transfer import Transfer
@@ -169,6 +170,7 @@ def main(many: int) -> None:
         ("the same, each for half a second", lasting(many)),
     ]
     lines = [[name, f"{quick:.0f} µs", f"{median:.0f} µs"] for name, (quick, median) in rows]
+    click.echo(running_as())
     click.echo(markdown.table(["request", "a tenth below", "half below"], lines))
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from policies.capacity import Capacity
 from policies.contract import Forecast, Ranked
 from policies.estimate.estimator import Estimator
@@ -52,6 +54,7 @@ class AdmissionView(Protocol):
         ...
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Policy:
     """The hooks of a policy: who is next, and how much room there is.
 

@@ -208,7 +208,8 @@ class RankedList:
         if at == len(self._lasts):
             return self.total_bytes
         block = self._blocks[at]
-        return sum(self._bytes[:at]) + sum(block.sizes[: block.find(key, number)])
+        inside = block.find(key, number)
+        return sum(self._bytes[:at], 0.0) + sum(block.sizes[:inside], 0.0)
 
     def reaches(self, size_bytes: float) -> tuple[float, int] | None:
         """The entry with which the sizes up to it come to so much; None if all are less."""
