@@ -726,6 +726,13 @@ class HookedAdmission:
         """See `SlotUse.pauses`."""
         return self._use.pauses(now)
 
+    def bring_ahead(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """See `AdmissionView`."""
+        ahead = tuple(self.pool.background)
+        for lease in ahead:
+            self.pool.put_behind(self.pool.background[lease], background=False)
+        return (), ahead
+
     def observe(
         self,
         goodput_bytes_s: float,
@@ -769,6 +776,7 @@ class HookedAdmission:
         self._late = min(_MOST_LATE, queue.count_running_out(now, now + late_s))
         goes_on = self._fill_ready(now, _AT_ONCE)
         pause, resume = self.policy.preempt(now)
+        behind, ahead = self.policy.turned(now)
         for lease in self._untold.intersection(resume) if self._untold else ():
             self._untold.discard(lease)
             self._judge_told(queue.table.rows[self.pool.leases[lease].ticket or 0], now)
@@ -799,6 +807,8 @@ class HookedAdmission:
             self._idle_since_s = now
         known = [wake for wake in wakes if wake is not None]
         return Advance(
+            behind=behind,
+            ahead=ahead,
             pause=pause,
             resume=resume,
             idled_out=idled,

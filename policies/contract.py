@@ -177,12 +177,15 @@ class LeaseView:
 class Advance:
     """What the passing of time has decided; the caller must act on all of it, in this order.
 
-    `pause`/`resume`: leases whose senders must stop or go on. `idled_out`: leases that ended
+    `behind`/`ahead`: leases that get only what others leave of the line from now on, or their share
+    again. `pause`/`resume`: leases whose senders must stop or go on. `idled_out`: leases that ended
     because nobody used them. `expired`: tickets that left the queue unclaimed. `call`: tickets of
     clients that are present and may start now, best first: offer each again at once (or
     `withdraw` it if its client has left). `wake_at`: the latest time for the next call.
     """
 
+    behind: tuple[int, ...] = ()
+    ahead: tuple[int, ...] = ()
     pause: tuple[int, ...] = ()
     resume: tuple[int, ...] = ()
     idled_out: tuple[int, ...] = ()

@@ -36,6 +36,10 @@ _ROUNDS = 64
 class Hands(Protocol):
     """What the driver needs done. Nothing here may call `settle`."""
 
+    def put_behind(self, lease: int, now: float, *, background: bool) -> None:
+        """Let its senders have what others leave of the line, or a share like others again."""
+        ...
+
     def pause(self, lease: int, now: float) -> None:
         """Stop the senders of this lease; its connections stay."""
         ...
@@ -179,6 +183,10 @@ class PolicyDriver:
             self._changed = False
             self._call_started(now)
             advance = self._policy.advance(now)
+            for lease in advance.behind:
+                hands.put_behind(lease, now, background=True)
+            for lease in advance.ahead:
+                hands.put_behind(lease, now, background=False)
             for lease in advance.pause:
                 hands.pause(lease, now)
             for lease in advance.resume:

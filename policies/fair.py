@@ -1,9 +1,10 @@
 """Fair: shortest remaining first, guarded by virtual processor sharing; the link always full.
 
 The downloads with the fewest bytes left run, as many as it takes to fill the link with their own
-speeds; the others are paused, or wait in their request. So a finished page or archive leaves room
-at once for the next shortest, and a slow client costs no slot that a fast one could use: there are
-as many slots as the link has use for (up to `slots_max`).
+speeds, and a few with what these leave (`policies.preemption`); the others are paused, or wait in
+their request. So a finished page or archive leaves room at once for the next shortest, and a slow
+client costs no slot that a fast one could use: there are as many slots as the link has use for (up
+to `slots_max`).
 
 The guard: a download goes first once its slack is used up, the time until a plain web server would
 have it done (`policies.virtual_sharing`) less the time that it still needs. A client that such a
@@ -390,6 +391,10 @@ class FairPolicy(Policy):
                     self._openings.over(lease)
                     self._preemption.probe(lease, now)
         return pause, resume
+
+    def turned(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The last that fill the link, and some beyond, only take what is left of it."""
+        return self._preemption.turned() if self._known else self.admission.bring_ahead()
 
     def wake_s(self, now: float) -> float | None:
         """When a probe is over, somebody is due, or a slack must be looked at."""

@@ -53,6 +53,10 @@ class AdmissionView(Protocol):
         """What `Policy.preempt` answers by default: leases without a slot pause and go on."""
         ...
 
+    def bring_ahead(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """What `Policy.turned` answers by default: nothing runs in the background any more."""
+        ...
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Policy:
@@ -139,6 +143,14 @@ class Policy:
     def preempt(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Leases that pause and leases that go on; by default only leases without a slot pause."""
         return self.admission.pause_slotless(now)
+
+    def turned(self, now: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Leases that run in the background from now on, and in front again; after `preempt`.
+
+        In the background a download gets what others leave of the line. By default none does, and
+        what another policy left there comes to the front.
+        """
+        return self.admission.bring_ahead()
 
     def forecast(self, row: int, now: float) -> Forecast | None:
         """When this ticket starts, where the policy knows better than the slots' schedule."""

@@ -17,6 +17,7 @@ class Lease:
     """One admitted download. Only the pool changes the fields that are counted."""
 
     __slots__ = (
+        "background",
         "believed_bytes",
         "cap_bytes_s",
         "cap_is_floor",
@@ -79,6 +80,8 @@ class Lease:
         self.connections = 1
         self.weight = job.weight
         self.cap_bytes_s = job.rate_bytes_s
+        #: It only takes what others leave of its line.
+        self.background = False
         #: The client takes at least that: the link held it back.
         self.cap_is_floor = False
         #: The cap is what its program was seen to read.
@@ -138,6 +141,7 @@ class LeasePool:
         "_by_key",
         "_idle",
         "_next",
+        "background",
         "doubted",
         "fresh",
         "large_active",
@@ -156,6 +160,8 @@ class LeasePool:
         self._next = 1
         #: How many are of large jobs, and how many are paused.
         self.large_active = self.paused = 0
+        #: Those that only take what others leave.
+        self.background: dict[int, Lease] = {}
         #: Large leases without a slot.
         self.slotless: dict[int, Lease] = {}
         #: Large leases that began at once: those of which the policy has not been told yet, and
@@ -190,6 +196,14 @@ class LeasePool:
         """It goes on; only one that is paused."""
         lease.paused = False
         self.paused -= 1
+
+    def put_behind(self, lease: Lease, *, background: bool) -> None:
+        """It takes only what others leave from now on, or its share again."""
+        lease.background = background
+        if background:
+            self.background[lease.id] = lease
+        else:
+            self.background.pop(lease.id, None)
 
     def take_slot(self, lease: Lease) -> None:
         """The lease goes on without its slot."""
@@ -235,6 +249,7 @@ class LeasePool:
         del self._by_key[(lease.client, lease.file)]
         self.large_active -= lease.large
         self.paused -= lease.paused
+        self.background.pop(lease.id, None)
         if lease.slotless:
             self.give_slot(lease)
         if lease.ticket is None:

@@ -180,7 +180,7 @@ class SlotUse:
             taken = lease.seen_bytes - lease.remaining_bytes
             lease.seen_bytes = lease.remaining_bytes
             looked_at = lease.large and lease.connections and not lease.paused
-            if not looked_at or lease.started_s > self._looked_s:
+            if not looked_at or lease.background or lease.started_s > self._looked_s:
                 continue
             if not lease.slotless:
                 if waited_for and taken < least:

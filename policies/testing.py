@@ -70,6 +70,8 @@ class Laws(RuleBasedStateMachine):
         #: Leases of tickets that had waited, those that took a byte, and tickets given back.
         self.ticket_of: dict[int, int] = {}
         self.touched: set[int] = set()
+        #: What only takes what others leave.
+        self.behind: set[int] = set()
         self.given_back: set[int] = set()
 
     def offer(self, job: Job, ticket: int | None = None) -> None:
@@ -264,7 +266,7 @@ class Laws(RuleBasedStateMachine):
         assert set(before) <= set(self.queue)
         assert started <= set(self.queue)
         self.leases, self.connections, self.paused, self.ticket_of = {}, {}, {}, {}
-        self.touched, self.given_back = set(), set()
+        self.touched, self.given_back, self.behind = set(), set(), set()
         self.policy.changes()
         self.settle()
 
@@ -277,6 +279,7 @@ class Laws(RuleBasedStateMachine):
         self.paused.pop(lease, None)
         self.ticket_of.pop(lease, None)
         self.touched.discard(lease)
+        self.behind.discard(lease)
 
     def idled_out(self, lease: int) -> None:
         """A ticket comes back once, and only if its owner had waited and has not one byte."""
@@ -289,6 +292,12 @@ class Laws(RuleBasedStateMachine):
     def settle(self) -> float | None:
         for _ in range(50):
             advance = self.policy.advance(self.now)
+            for lease in advance.behind:
+                assert lease in self.leases
+                assert lease not in self.behind
+                self.behind.add(lease)
+            for lease in advance.ahead:
+                self.behind.remove(lease)
             for lease in advance.pause:
                 assert lease in self.leases
                 assert lease not in self.paused

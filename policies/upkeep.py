@@ -16,6 +16,9 @@ from __future__ import annotations
 
 import math
 
+#: A download in the background, see `policies.preemption`, gets such a part of the share of another
+#: while those want all: it is not silent either.
+BACKGROUND_PART = 1.0 / 8.0
 #: How often a paused download sends something, and how much; a burst.
 SIP_S, SIP_BYTES, BURST_BYTES = 4.0, 128, 5_500
 #: A burst is due after the first of these; after the second it must come if the line can bear it;

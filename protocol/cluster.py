@@ -358,9 +358,10 @@ class Pause(msgspec.Struct, frozen=True, array_like=True, tag="pause"):
 
 
 class Resume(msgspec.Struct, frozen=True, array_like=True, tag="resume"):
-    """Go on with it."""
+    """Go on with it; in the `background`, with what the others leave of the line, or in front."""
 
     number: int
+    background: bool = False
 
 
 class MayEnd(msgspec.Struct, frozen=True, array_like=True, tag="may_end"):

@@ -130,6 +130,9 @@ class FakeTransfer:
     def limit_unsent(self, most_bytes: int) -> None:
         pass
 
+    def share_changed(self) -> None:
+        pass
+
     def send(self, count: int) -> None:
         if self.blocked:
             self._listener.moves()

@@ -1,8 +1,9 @@
-"""When the next probe is over, however many are overdue."""
+"""Who runs, who gets what others leave, and when the next probe is over."""
 
 from __future__ import annotations
 
 import math
+from random import Random
 from typing import cast
 
 from hypothesis import given
@@ -12,6 +13,8 @@ from policies.capacity import Capacity
 from policies.contract import Job
 from policies.leases import Lease, LeasePool
 from policies.preemption import PROBE_S, Preemption
+from policies.registry import make_policy
+from policies.settings import PolicySettings
 from tests.in_order import in_order
 
 
@@ -44,19 +47,27 @@ def test_a_probe_lasts_until_it_is_known_whether_the_server_held_its_client_back
     """By its first look a slow one was taken for a typical one, and paused for too long."""
     capacity, preemption = Capacity(), Preemption(LeasePool())
     capacity.observe(1e5, link_busy=True, more_wanted=True, line_bytes_s=1e5, downloads=30)
-    busy = Lease(2, Job("busy", "/f", 10**6, 10**6, rate_bytes_s=1e6), 0.0, None, True)
+    busy, other = (
+        Lease(number, Job("busy", f"/{number}", 10**6, 10**6, rate_bytes_s=1e6), 0.0, None, True)
+        for number in (2, 3)
+    )
     lease = Lease(1, Job("slow", "/f", 10**6, 10**6), 0.0, None, True)
     preemption.probe(lease, 0.0)
     for look in range(1, unknown + 1):
         capacity.measured(lease, 2_000.0, None)
         assert lease.cap_bytes_s == math.inf
-        paused, _ = preemption.choose(in_order((busy, lease), capacity), capacity, 0.25 * look)
+        paused, _ = preemption.choose(
+            in_order((busy, other, lease), capacity), capacity, 0.25 * look
+        )
         assert not paused
     capacity.measured(lease, 2_000.0, held_back)
     # One that the server let have no more is known to be no slower; the other is as slow as seen.
     assert lease.cap_is_floor == held_back
     assert capacity.speed(lease) == (1e5 if held_back else 2_000.0)
-    assert preemption.choose(in_order((busy, lease), capacity), capacity, 2.0) == ((lease.id,), ())
+    assert preemption.choose(in_order((busy, other, lease), capacity), capacity, 2.0) == (
+        (lease.id,),
+        (),
+    )
 
 
 def test_a_client_that_is_seen_to_be_fast_needs_no_second_look() -> None:
@@ -65,3 +76,53 @@ def test_a_client_that_is_seen_to_be_fast_needs_no_second_look() -> None:
     lease = Lease(1, Job("fast", "/f", 10**9, 10**9), 0.0, None, True)
     capacity.measured(lease, 4e6, None)
     assert capacity.speed(lease) == 5e6
+
+
+@given(st.lists(st.floats(1_000.0, 80_000.0), min_size=1, max_size=40), st.data())
+def test_those_before_the_last_that_fills_the_line_never_have_less_than_they_take(
+    speeds: list[float], data: st.DataObject
+) -> None:
+    """The last, and some beyond, stand behind; one that is measured does not; the rest pauses."""
+    line = 100_000.0
+    capacity, pool = Capacity(), LeasePool()
+    capacity.observe(line, link_busy=True, more_wanted=True, line_bytes_s=line)
+    preemption = Preemption(pool)
+    leases = [
+        pool.open(Job("c", f"/{number}", 10**6, 10**6, rate_bytes_s=speed), 0.0, None, True)
+        for number, speed in enumerate(speeds)
+    ]
+    probed = data.draw(st.sets(st.sampled_from(leases), max_size=3))
+    for lease in probed:
+        preemption.probe(lease, 0.0)
+    preemption.choose(in_order(leases, capacity), capacity, 0.1)
+    behind, ahead = preemption.turned()
+    assert not ahead
+    assert set(behind) == pool.background.keys() == {one.id for one in leases if one.background}
+    before, fills = 0.0, (1.0 - 1e-9) * line
+    for lease in leases:
+        assert lease.paused == (before >= 1.2 * fills and lease not in probed)
+        in_front = before == 0.0 or before + lease.cap_bytes_s < fills or lease in probed
+        assert lease.background == (not lease.paused and not in_front)
+        before += lease.cap_bytes_s
+    # Alone, the last comes to the front.
+    last = leases[-1]
+    preemption.choose(in_order([last], capacity), capacity, 5.0)
+    behind, ahead = preemption.turned()
+    assert not last.background
+    assert not behind
+    assert preemption.turned() == ((), ())
+
+
+def test_another_policy_lets_nobody_stand_behind() -> None:
+    settings = PolicySettings(bandwidth_bytes_s=100_000.0, small_below_bytes=1)
+    fair = make_policy("fair", settings, Random(1))
+    fair.observe(100_000.0, True, 0.0, 100_000.0)
+    for number in range(4):
+        job = Job(f"c{number}", "/f", 10**6, 10**6, rate_bytes_s=80_000.0)
+        fair.offer(job, 0.0)
+    assert fair.advance(0.1).behind == ()
+    behind = fair.advance(1.0).behind
+    assert behind
+    ticket = make_policy("ticket", settings, Random(1), previous=fair)
+    assert ticket.advance(1.1).ahead == behind
+    assert ticket.advance(1.2).ahead == ()

@@ -136,19 +136,28 @@ def test_who_runs_after_each_change_is_who_would_run_if_all_were_looked_at(
         before = {one.id for one in pool.leases.values() if one.paused}
         pause, resume = preemption.choose(running, capacity, now)
         runs: set[int] = set()
-        left = dict.fromkeys(LINES, rate)
+        behind: set[int] = set()
+        left = dict.fromkeys(LINES, 1.2 * rate)
+        first = set(LINES)
         for one in running.in_order():
             over = PROBE_S if one.cap_bytes_s < math.inf else 4.0 * PROBE_S
             probes = one in probing and now < probing[one] + over
-            if left[one.line] > 0.0 or probes:
+            if left[one.line] > 1e-6 or probes:
                 runs.add(one.id)
                 left[one.line] -= one.speed_bytes_s if one.connections else 0.0
+                last = one.connections and left[one.line] <= 0.2 * rate + 1e-6
+                if last and one.line not in first and not probes:
+                    behind.add(one.id)
+                if one.connections:
+                    first.discard(one.line)
             if one in probing and not probes:
                 del probing[one]
         paused = set(pool.leases) - runs
         assert {one.id for one in pool.leases.values() if one.paused} == paused
         assert set(pause) == paused - before
         assert set(resume) == before - paused
+        assert pool.background.keys() == behind
+        assert behind == {one.id for one in pool.leases.values() if one.background}
         assert pool.paused == len(paused)
         assert preemption.count == sum(not pool.leases[one].opened for one in paused)
 

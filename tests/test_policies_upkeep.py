@@ -290,12 +290,13 @@ def test_a_probe_lasts_until_the_speed_has_been_seen_but_not_for_ever() -> None:
     preemption.probe(seen, 0.0)
     preemption.probe(unseen, 0.0)
     seen.cap_bytes_s = 5.0
-    busy, capacity = pool.open(Job("c", "f", 9, 9), 0.0, None, True), Capacity()
-    busy.cap_bytes_s = 1e3
+    busy, other = (pool.open(Job(name, "f", 9, 9), 0.0, None, True) for name in ("c", "d"))
+    capacity = Capacity()
+    busy.cap_bytes_s = other.cap_bytes_s = 1e3
     capacity.observe(1e3, link_busy=True, more_wanted=True, line_bytes_s=1e3)
 
     def paused(now: float) -> tuple[int, ...]:
-        return preemption.choose(in_order((busy, seen, unseen), capacity), capacity, now)[0]
+        return preemption.choose(in_order((busy, other, seen, unseen), capacity), capacity, now)[0]
 
     assert paused(0.9 * PROBE_S) == ()
     assert preemption.next_s(0.9 * PROBE_S) == PROBE_S

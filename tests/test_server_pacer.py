@@ -88,6 +88,56 @@ def test_rates_are_max_min_fair_under_the_cap(rates: list[float], cap: float) ->
         assert taker.sent == pytest.approx(fair[index] * 8, rel=0.12, abs=40_000)
 
 
+@given(
+    st.lists(st.sampled_from([20_000.0, 100_000.0, 10_000_000.0]), min_size=1, max_size=4),
+    st.integers(1, 3),
+    st.sampled_from([50_000.0, 400_000.0, 3_000_000.0]),
+)
+@settings(max_examples=25)
+def test_the_background_has_what_is_left_and_is_never_silent(
+    rates: list[float], behind: int, cap: float
+) -> None:
+    clock = Clock()
+    pacer = Pacer(clock, cap)
+    front = [Taker(pacer, clock, rate) for rate in rates]
+    back = [Taker(pacer, clock, 10_000_000.0) for _ in range(behind)]
+    for taker in back:
+        taker.share.background = True
+    for taker in (*back, *front):
+        pacer.ready(taker)
+    run(clock, [*front, *back], 8)
+    assert sum(taker.sent for taker in (*front, *back)) == pytest.approx(8 * cap, rel=0.1)
+    wanted = sum(min(rate, cap) for rate in rates)
+    if wanted < 0.8 * cap:
+        for taker in front:
+            assert taker.sent == pytest.approx(8 * taker.rate_bytes_s, rel=0.12, abs=40_000)
+    else:
+        # Where those in front want all, each in the background has an eighth of a share.
+        assert sum(taker.sent for taker in front) >= 0.65 * 8 * min(wanted, cap) - 40_000
+    assert all(taker.sent > 0 for taker in back)
+
+
+def test_a_share_comes_to_the_front_with_its_next_turn_and_goes_on_when_the_cap_is_lifted() -> None:
+    clock = Clock()
+    pacer = Pacer(clock, 400_000.0)
+    first, second = Taker(pacer, clock, 1e9), Taker(pacer, clock, 1e9)
+    second.share.background = True
+    for taker in (first, second):
+        pacer.ready(taker)
+    run(clock, [first, second], 4)
+    assert 0 < second.sent < 0.2 * first.sent
+    second.share.background = False
+    before = first.sent, second.sent
+    run(clock, [first, second], 4)
+    assert second.sent - before[1] == pytest.approx(first.sent - before[0], rel=0.15)
+    second.share.background = True
+    run(clock, [first, second], 0.5)
+    pacer.set_bandwidth(None)
+    assert first.lifted
+    assert second.lifted
+    assert not pacer.link_busy
+
+
 def test_bytes_that_left_without_asking_are_paid_for_later() -> None:
     clock = Clock()
     pacer = Pacer(clock, 100_000)

@@ -33,7 +33,7 @@ from loadtest.workloads import File, Workload
 from policies.contract import AdmissionPolicy, Admit, Job, Refuse, Wait
 from policies.driver import PolicyDriver
 from policies.max_min import Flow, SharedLink
-from policies.upkeep import kept_alive_bytes_s
+from policies.upkeep import BACKGROUND_PART, kept_alive_bytes_s
 
 #: As live: who waits inside its request without a ticket is looked for so often, seconds.
 _LOOK_S = 2.0
@@ -66,6 +66,8 @@ class Engine:
         self._wake_at: float | None = None
         self._leases: dict[int, list[SimClient]] = {}
         self._paused: set[int] = set()
+        #: Those that get what others leave of the line.
+        self._background: set[int] = set()
         #: Clients that wait inside their request, by ticket; those of one key share one.
         self._held: dict[int, list[SimClient]] = {}
         self._held_downloads: set[tuple[str, str]] = set()
@@ -367,6 +369,7 @@ class Engine:
         if self._chronicle is not None:
             self._chronicle.carried(self.now, client.number, True)
         self._read(client)
+        self._weigh(client)
         self._link.change(client.flow, 0.0, self._takes(client))
         if client.lease is not None:
             self._sight.begins(client.lease, client.flow, self.now)
@@ -427,6 +430,7 @@ class Engine:
         if not sharers:
             del self._leases[lease]
             self._paused.discard(lease)
+            self._background.discard(lease)
             self._sight.ends(lease)
         client.lease = None
 
@@ -480,6 +484,18 @@ class Engine:
 
     # --- the driver's hands ------------------------------------------------------------------
 
+    def put_behind(self, lease: int, now: float, *, background: bool) -> None:
+        """Their transfers have a small weight, or that of others again."""
+        (self._background.add if background else self._background.discard)(lease)
+        if lease not in self._paused:
+            for client in self._leases.get(lease, ()):
+                self._weigh(client)
+
+    def _weigh(self, client: SimClient) -> None:
+        weight = BACKGROUND_PART if client.lease in self._background else 1.0
+        if client.flow is not None and client.flow.weight != weight:
+            self._link.weigh(client.flow, weight)
+
     def pause(self, lease: int, now: float) -> None:
         """Stop the transfers of this lease."""
         self._paused.add(lease)
@@ -504,6 +520,8 @@ class Engine:
         still = lease is not None and (lease in self._paused or lease in self._tried)
         if client.flow is flow and still and flow.running:
             # Kept from giving up, as `policies.upkeep` says.
+            # Before all others, not in the background.
+            self._link.weigh(flow, 1.0)
             slow = kept_alive_bytes_s(self._link.capacity_bytes_s, len(self._paused))
             self._link.change(flow, 0.0, min(slow, client.visitor.rate_bytes_s))
             if self._chronicle is not None:
@@ -525,6 +543,7 @@ class Engine:
     def idled_out(self, lease: int, now: float) -> None:
         """A lease nobody used is over; nobody here has a connection on it."""
         self._paused.discard(lease)
+        self._background.discard(lease)
 
     def expired(self, ticket: int, now: float) -> None:
         """A ticket is over; all that wait with it ask anew."""

@@ -21,6 +21,7 @@ from policies.driver import PolicyDriver
 from policies.max_min import Flow, SharedLink
 from policies.registry import make_policy
 from policies.settings import PolicySettings
+from policies.upkeep import BACKGROUND_PART
 
 TICK_S = 0.25
 #: A client that lost its node asks another one after so long, seconds; without an answer again
@@ -138,6 +139,7 @@ class Fleet:
         self._parked: dict[int, _Client] = {}
         self._waiting: set[tuple[str, str]] = set()
         self._paused: set[int] = set()
+        self._background: set[int] = set()
         self._rates: dict[int, tuple[float, float]] = {}
         self._delivered = [0.0] * plan.nodes
         self.result = FleetResult()
@@ -325,6 +327,7 @@ class Fleet:
     def _ended(self, lease: int, left: int) -> None:
         self._running.pop(lease, None)
         self._paused.discard(lease)
+        self._background.discard(lease)
         self._driver.end(lease, self._now, left, done=not left)
 
     # -- failures -----------------------------------------------------------------------------
@@ -369,6 +372,11 @@ class Fleet:
 
     # -- the driver's hands ---------------------------------------------------------------------
 
+    def put_behind(self, lease: int, now: float, *, background: bool) -> None:
+        """See `Hands`."""
+        (self._background.add if background else self._background.discard)(lease)
+        self._at(now + self._plan.delay_s, partial(self._follow, lease))
+
     def pause(self, lease: int, now: float) -> None:
         """See `Hands`."""
         self._paused.add(lease)
@@ -383,6 +391,8 @@ class Fleet:
         client = self._running.get(lease)
         if client is None or client.lease != lease or client.flow is None:
             return
+        weight = BACKGROUND_PART if lease in self._background else 1.0
+        self._lines[client.node].weigh(client.flow, weight)
         if lease in self._paused:
             self._lines[client.node].stop(client.flow)
         elif client.node in self._up:
@@ -391,6 +401,7 @@ class Fleet:
     def idled_out(self, lease: int, now: float) -> None:
         """See `Hands`."""
         self._paused.discard(lease)
+        self._background.discard(lease)
         self._running.pop(lease, None)
 
     def expired(self, ticket: int, now: float) -> None:

@@ -404,6 +404,13 @@ class LeasedDownload:
             return False
         return was_shut(min([delivery.shut() for delivery in self.deliveries]), passed_s)
 
+    def put_behind(self, *, background: bool) -> None:
+        """Take only what others leave of the line from now on, or its share again."""
+        self.share.background = background
+        for delivery in self.deliveries:
+            if delivery.transfer is not None:
+                delivery.transfer.share_changed()
+
     def pause(self) -> None:
         """Stop all transfers, and those to come."""
         self.paused = True

@@ -421,6 +421,12 @@ class LeaseManager:
 
     # -- the driver's hands (see `policies.driver.Hands`) --------------------------------------
 
+    def put_behind(self, lease: int, now: float, *, background: bool) -> None:
+        """What its transfers get of the line changes."""
+        download = self.downloads.get(lease)
+        if download is not None:
+            download.put_behind(background=background)
+
     def pause(self, lease: int, now: float) -> None:
         """Stop the transfers of this lease."""
         download = self.downloads.get(lease)

@@ -300,7 +300,7 @@ class RemoteTransfer:
         """See `Transfer`."""
         if not self._over and self.paused:
             self.paused = False
-            self._node.send(Resume(self._number))
+            self._node.send(Resume(self._number, self._in_background))
 
     def abort(self, reason: str) -> None:
         """See `Transfer`."""
@@ -324,6 +324,16 @@ class RemoteTransfer:
 
     def limit_unsent(self, most_bytes: int) -> None:
         """See `Transfer`: a node keeps its sockets by itself."""
+
+    def share_changed(self) -> None:
+        """See `Transfer`; a paused one hears it when it goes on."""
+        if not self._over and not self.paused:
+            self._node.send(Resume(self._number, self._in_background))
+
+    @property
+    def _in_background(self) -> bool:
+        share = self._listener.share
+        return share is not None and share.background
 
     def moved(
         self, sent_bytes: int, delivered_bytes: int, blocked: bool, *, shut: bool = False

@@ -737,6 +737,8 @@ class RemoteAdmission:
             asked.paused = False
             if isinstance(message, Start):
                 self._remember_ticket(asked, message)
+            elif asked.share is not None:
+                asked.share.background = message.background
             transfer.resume()
         elif isinstance(message, MayEnd):
             asked.let_end()

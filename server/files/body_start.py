@@ -28,6 +28,9 @@ class WholeTransfer:
     def pause(self) -> None:
         """Over already."""
 
+    def share_changed(self) -> None:
+        """Over already."""
+
     def resume(self) -> None:
         """Over already."""
 

@@ -7,6 +7,9 @@ sender whose peer takes no more leaves its share until its socket is writable ag
 keep what they can take and the others share the rest: max-min fairness, at a cost set by the
 bandwidth and not by the number of clients.
 
+Shares in the *background* stand in a ring of their own. It has its turns when nobody else can send,
+and else so few that none of them gets more than a small part of another's share.
+
 Senders that were told to pause get a trickle before all others, because clients give up when their
 socket stays silent (`policies.upkeep`).
 """
@@ -18,7 +21,7 @@ import math
 from collections import deque
 from typing import Any, Protocol
 
-from policies.upkeep import BURST_BYTES, SIP_S, UpkeepBudget
+from policies.upkeep import BACKGROUND_PART, BURST_BYTES, SIP_S, UpkeepBudget
 from server.http.clock import Clock, cancel
 
 TICK_S = 0.01
@@ -115,11 +118,13 @@ class Alone:
 class Share:
     """One download's part of what leaves: its connections take turns in it."""
 
-    __slots__ = ("__weakref__", "counts_body", "in_ring", "senders")
+    __slots__ = ("__weakref__", "background", "counts_body", "in_ring", "senders")
 
     def __init__(self, *, counts_body: bool = False) -> None:
         #: Whether its program is known to count bytes of the body, see `policies.upkeep`.
         self.counts_body = counts_body
+        #: Whether it only gets what others leave; one in front has its next turn yet.
+        self.background = False
         self.senders: deque[Paced] = deque()
         self.in_ring = False
 
@@ -156,6 +161,9 @@ class Pacer:
         self._others_sent = self._others.sent_bytes()
         self._bandwidth_bytes_s = bandwidth_bytes_s
         self._ring: deque[Share] = deque()
+        self._behind: deque[Share] = deque()
+        #: What of a turn the background has come to have by turns of others.
+        self._behind_due = 0.0
         self._budget = 0.0
         #: What of it was given back, see `give_back`.
         self._given = 0.0
@@ -191,7 +199,8 @@ class Pacer:
         self._bandwidth_bytes_s = bandwidth_bytes_s
         if bandwidth_bytes_s is None:
             self._short, self._given = False, 0.0
-            ring, self._ring = self._ring, deque()
+            ring, self._ring = self._ring + self._behind, deque()
+            self._behind.clear()
             for share in ring:
                 share.in_ring = False
                 senders, share.senders = share.senders, deque()
@@ -233,7 +242,12 @@ class Pacer:
         self._budget += given
 
     def _tell(self) -> None:
-        self._others.tell(self.sent_bytes_total, len(self._ring))
+        self._others.tell(self.sent_bytes_total, self._waiting)
+
+    @property
+    def _waiting(self) -> int:
+        """Shares that wait for a turn; all of the background as one, if nobody else does."""
+        return len(self._ring) or min(1, len(self._behind))
 
     def ready(self, paced: Paced) -> None:
         """A sender can send: it stands in the ring from now on. Never call twice in a row."""
@@ -241,10 +255,28 @@ class Pacer:
         share.senders.append(paced)
         if not share.in_ring:
             share.in_ring = True
-            self._ring.append(share)
+            self._enter(share)
         if self._tick_call is None:
             self._earn()
             self._tick_call = self._reactor.callLater(TICK_S, self._tick)
+
+    def _enter(self, share: Share) -> None:
+        (self._behind if share.background else self._ring).append(share)
+
+    def _bring_ahead(self) -> None:
+        """Shares that are not in the background any more wait for none of its rare turns."""
+        behind = self._behind
+        for _ in range(len(behind)):
+            self._enter(behind.popleft())
+
+    def _next(self) -> Share:
+        """Whose turn it is."""
+        ring, behind = self._ring, self._behind
+        if behind and (not ring or self._behind_due >= 1.0):
+            self._behind_due = max(0.0, self._behind_due - 1.0)
+            return behind.popleft()
+        self._behind_due += BACKGROUND_PART * len(behind) / len(ring)
+        return ring.popleft()
 
     def paused(self, paced: Paced) -> None:
         """A sender was paused: it trickles until its `trickle` says that it is not any more.
@@ -285,7 +317,7 @@ class Pacer:
             sent = self._others.sent_bytes()
             self._budget = min(most, self._budget + earned - (sent - self._others_sent))
             self._others_sent = sent
-            waiting, own = self._others.waiting(), len(self._ring)
+            waiting, own = self._others.waiting(), self._waiting
             part = own / (own + waiting) if waiting else 1.0
             # What lies unspent for longer than its owners' next turn is anybody's.
             free = self._budget - (rate * _CLAIM_S if waiting else 0.0)
@@ -296,32 +328,33 @@ class Pacer:
         """Short turns keep the round short: of a slow link, and of a long ring."""
         most = max(_QUANTUM_BYTES, rate_bytes_s * _QUANTUM_S)
         least = min(_PACKET_BYTES, rate_bytes_s * _BURST_S)
-        return int(max(1.0, least, min(most, rate_bytes_s * _ROUND_S / len(self._ring))))
+        return int(max(1.0, least, min(most, rate_bytes_s * _ROUND_S / max(1, len(self._ring)))))
 
     def _tick(self) -> None:
         self._earn()
         self._tick_call = None
-        ring = self._ring
+        self._bring_ahead()
+        ring, behind = self._ring, self._behind
         rate = self._bandwidth_bytes_s
-        if ring and rate is not None:
+        if (ring or behind) and rate is not None:
             # No turn is larger than what the budget can hold.
             quantum = min(self._quantum_bytes(rate), int(max(1.0, rate * _BURST_S)))
             if self._due < self._budget:
                 # However small this process's part is, it must be enough for a turn some day.
                 quantum = min(quantum, max(_PACKET_BYTES, int(self._due)))
-            while ring and self._due >= quantum:
-                share = ring.popleft()
+            while (ring or behind) and self._due >= quantum:
+                share = self._next()
                 sent = share.push(quantum)
                 self._budget -= sent
                 self._due -= sent
                 self.sent_bytes_total += sent
                 if share.senders:
-                    ring.append(share)
+                    self._enter(share)
                 else:
                     share.in_ring = False
-        self._short = bool(ring)
+        self._short = bool(ring or behind)
         self._tell()
-        if ring:
+        if self._short:
             self._tick_call = self._reactor.callLater(TICK_S, self._tick)
 
     def _wake_for_trickle(self) -> None:

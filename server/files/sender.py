@@ -230,6 +230,9 @@ class BodySender:
         if not 0.5 * self._unsent_bytes <= most_bytes <= 2.0 * self._unsent_bytes:
             self._bound_unsent(most_bytes)
 
+    def share_changed(self) -> None:
+        """See `Transfer`: the pacer has the share itself."""
+
     def _bound_unsent(self, most_bytes: int) -> None:
         sock = self._request.connection.socket
         if sock is not None and min(most_bytes, self._unsent_bytes) < _UNSENT_BYTES:

@@ -108,6 +108,10 @@ class Transfer(Protocol):
         """Let no more lie unsent in the kernel. Harmless when over."""
         ...
 
+    def share_changed(self) -> None:
+        """The share that it was started with runs in the background now, or in front again."""
+        ...
+
 
 class TransferListener(Protocol):
     """Hears of the end of a transfer that it started.
