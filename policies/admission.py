@@ -150,6 +150,10 @@ class HookedAdmission:
         """Whether the link, not the slots, says how many run: known at last, and asked for."""
         return self.policy.link_bound and self.capacity.known
 
+    def _keeps_word(self, small: bool) -> bool:
+        """Whether such a ticket starts about when it was told, as its policy sees to it."""
+        return self.policy.keeps_word and self.capacity.known and not small
+
     def close(self, closed: bool) -> None:
         """See `AdmissionPolicy.close`."""
         self.state.closed = closed
@@ -492,8 +496,9 @@ class HookedAdmission:
         idle_since = now if self._idle_since_s is None else self._idle_since_s
         needed = waited - (now - idle_since)
         small = self._room.is_small(row)
+        kept = self._keeps_word(small)
         self.estimator.started(
-            table.raw[row], table.away[row], stated, waited, needed, now, small=small
+            table.raw[row], table.away[row], stated, waited, needed, now, small=small, kept=kept
         )
 
     def _refuse(self, reason: Reason, retry_after_s: float | None = None) -> Refuse:
@@ -842,7 +847,11 @@ class HookedAdmission:
     @property
     def ready_target(self) -> int:
         """How long the ready list should be: so that enough tickets are likely to be claimed."""
-        base = self.settings.ready_list or self.policy.ready_slots()
+        # Nobody who is away can be told to come sooner than the least time that is told: those
+        # whose turn comes before then are ready, or a slot would have to go to anybody who asks.
+        soon_s = self.settings.retry_min_s
+        ready = self.policy.ready_slots() + self.estimator.turns_within(soon_s)
+        base = self.settings.ready_list or ready
         expected = math.ceil(base / (1.0 - self.estimator.no_show_fraction))
         # One that is late already keeps no place from the next: a ghost holds nobody up.
         return max(expected, base + self._late) + self._extra_ready
@@ -986,7 +995,8 @@ class HookedAdmission:
 
     def _state(self, wait_s: float, away_s: float = 0.0, *, small: bool = False) -> Estimate:
         longest_s = LONGEST * self.settings.retry_max_s
-        stated = self.estimator.state(wait_s, away_s, small=small)
+        kept = self._keeps_word(small)
+        stated = self.estimator.state(wait_s, away_s, small=small, kept=kept)
         # The bound is never below what is expected.
         if stated.p90_s <= longest_s:
             return stated
@@ -1007,7 +1017,8 @@ class HookedAdmission:
             table.raw[row], table.away[row] = max(told.wait_s, 0.25), away
             table.expected[row], table.bound[row] = stated.expected_s, stated.p90_s
         elif 0.0 <= table.bound[row] < now - table.issued_s[row]:
-            self.estimator.broken(table.away[row], table.expected[row], now, small=small)
+            said_s, kept = table.expected[row], self._keeps_word(small)
+            self.estimator.broken(table.away[row], said_s, now, small=small, kept=kept)
             table.bound[row] = -1.0
         if not table.present[row]:
             retry += advice.penalty_s(table.early[row])

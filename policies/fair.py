@@ -71,6 +71,7 @@ class FairPolicy(Policy):
     reads = ("reserve_small", "small_below_bytes", *TICKETS, *LINK)
     link_bound = True
     prefers_present = True
+    keeps_word = True
 
     def __init__(self, admission: AdmissionView) -> None:
         super().__init__(admission)

@@ -210,7 +210,8 @@ class PolicySettings(BaseModel):
         ge=1,
         le=1_000_000,
         description="Tickets that may start as soon as a slot is free; empty: as many as there "
-        "are slots for large downloads. Grown by 1 / (1 - no-shows).",
+        "are slots for large downloads, and those whose turn comes within `retry_min_s`. Grown by "
+        "1 / (1 - no-shows).",
         json_schema_extra=_about("tickets"),
     )
     ready_grow_s: float = Field(

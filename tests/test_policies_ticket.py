@@ -117,7 +117,7 @@ def test_a_ghost_that_is_late_holds_nobody_up() -> None:
 
 
 def test_the_ready_list_grows_by_the_no_shows_and_scales_with_the_slots() -> None:
-    policy = make(slots=30, come_back_s=1.0, ticket_ttl_s=1.0)
+    policy = make(slots=30, retry_min_s=0.1, come_back_s=1.0, ticket_ttl_s=1.0)
     assert policy.snapshot(0.0).ready_target == 30
     for client in range(30):
         admit(policy, job(f"r{client}"), 0.0)
@@ -127,6 +127,16 @@ def test_the_ready_list_grows_by_the_no_shows_and_scales_with_the_slots() -> Non
     seen = policy.snapshot(10.0)
     assert 0.5 < seen.no_show_fraction < 0.9
     assert seen.ready_target == 30 / (1 - seen.no_show_fraction) // 1 + 1
+
+
+def test_those_whose_turn_comes_sooner_than_they_can_be_told_to_come_are_ready() -> None:
+    """Downloads of 0.2 s: by the time that one is back 15 turns have come."""
+    policy = make(slots=1, retry_min_s=3.0, retry_jitter=0.0)
+    admit(policy, job("runs", size=100_000), 0.0)
+    for client in range(40):
+        wait(policy, job(f"c{client}", size=100_000), 0.0)
+    policy.advance(1.0)
+    assert 10 <= policy.snapshot(1.0).ready_target <= 20
 
 
 def test_rapid_polling_starts_nothing_early_is_counted_and_moves_the_return() -> None:

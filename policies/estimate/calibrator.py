@@ -1,20 +1,22 @@
-"""What came of what was said: the ratio of actual to expected times, among recent ones.
+"""What came of what was said: how far expectations are off, and how far told times.
 
-Two things are told of it. The *centre* is the middle of the shortest interval that holds half of
-the ratios: no other single guess has a smaller median error (least median of squares, Rousseeuw
-1984), also where most clients start at one moment and the others much later. The *bound* is the
-quantile that a wanted part stays below, widened or narrowed by how often it has really held
+The *calibrator* corrects an expectation by the ratio of actual to expected times: the middle of the
+shortest interval that holds half of the recent ratios. No other single guess has a smaller median
+error (least median of squares, Rousseeuw 1984), also where most clients start at one moment and the
+others much later.
+
+*Bounds* tell what a wanted part of the waits stays below: a quantile of how much longer than told
+such waits were (split conformal prediction), widened or narrowed by how often that has really held
 (adaptive conformal inference, Gibbs and Candes 2021), so that it is right in the long run whatever
-the day does.
+the day does. While few have been seen it leans on what such waits are like elsewhere. What is told
+of long waits is judged only as long after, and all that start within a minute miss by about the
+same; so one counts in each part of a wait, and a hundred of them span several.
 
-What is told of long waits is judged only as long after, and all that start within a minute miss by
-about the same: their ratios lie close together, wherever these have drifted meanwhile. So the bound
-also stays as far away as what was told was missed over several times such a wait, either way.
-
-Ratios are kept for each order of magnitude of the expectation, as short and long waits err
-differently, and for all together. An order that has seen little leans on what all have seen, the
-less the further it is from those that have seen something: short waits that took three times as
-long say little of long ones that nobody has waited for yet. Memory is bounded.
+Both keep what they learn for each order of magnitude of the expectation, as short and long waits
+err differently. The calibrator also keeps ratios for all orders together: an order that has seen
+little leans on what all have seen, the less the further it is from those that have seen something,
+as short waits that took three times as long say little of long ones that nobody has waited for yet.
+Memory is bounded.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left, insort
-from collections.abc import Callable
 from operator import sub
 
 #: Edges between the orders, seconds.
@@ -32,20 +33,33 @@ _OWN, _ALL = 100, 300
 #: Of what was missed, and of bounds that held, one counts in each such part of a wait: a hundred
 #: are then four waits.
 _APART = 4.0 / _OWN
-#: An order that has seen as many as this counts as much as all together do.
+#: An order that has seen as many as this counts as much as all together do, or as the first guess.
 _LEAN = 20.0
 #: An order that has seen fewer says nothing of those beside it.
 _SAYS = 5
+#: The part of the waits that is to end within the bound that is called that of 90 %: as told times
+#: drift while nobody knows yet, it aims a little above.
+_PART = 0.92
+#: So many standard deviations above the mean that part ends (of a normal distribution).
+_DEVIATIONS = 1.4
 #: How much one broken bound widens those to come (logarithm); they stay between these widths.
-_STEP, _NARROW, _WIDE = 0.1, 0.5, 4.0
-#: No bound is nearer to the centre than the first (logarithm), nor, while little has been seen of
-#: that order beyond the first edge, than the second; and none is further from it than the third
-#: unless a tenth was.
-_FLOOR, _FIRST_FLOOR, _FURTHEST = 0.03, 0.3, math.log(4.0)
+_STEP, _NARROW, _WIDE = 0.15, 0.5, 4.0
+#: No bound is nearer to what is told than the first (logarithm), and none is further from it than
+#: the second unless a tenth was.
+_FLOOR, _FURTHEST = 0.02, math.log(4.0)
+#: Shorter times are not told apart, seconds.
+_SHORTEST_S = 0.01
 #: Before anything was seen: the expectation is right, within a quarter either way.
 CLOSE = (-0.25, -0.12, 0.0, 0.0, 0.12, 0.25)
 #: The same for a time that is hardly ever beaten but sometimes missed.
 PUNCTUAL = (0.02, 0.03, 0.04, 0.05, 0.15, 0.4)
+#: How much longer than told (logarithm, by order) nearly all waits are before anything was seen:
+#: of clients that wait here, and of those that come back when they were told to; the same where
+#: the policy keeps its word, as `told_times.due_s` spreads it.
+HERE = (0.35, 0.3, 0.3, 0.25, 0.2)
+AWAY = (0.6, 0.45, 0.35, 0.35, 0.3)
+KEPT_HERE = (0.085,) * 5
+KEPT_AWAY = (0.35, 0.4, 0.2, 0.06, 0.03)
 #: No expectation is corrected by more than this (logarithm).
 _MOST = 3.0
 
@@ -99,27 +113,19 @@ class _Window:
 
 
 class Calibrator:
-    """Learns ratios of actual to expected times; tells what they are likely to be."""
+    """Learns ratios of actual to expected times; tells what they most likely are."""
 
-    __slots__ = ("_all", "_held_s", "_missed", "_missed_s", "_own", "_part", "_told", "_width")
+    __slots__ = ("_all", "_own", "_told")
 
-    def __init__(self, first: tuple[float, ...] = CLOSE, part: float = 0.9) -> None:
+    def __init__(self, first: tuple[float, ...] = CLOSE) -> None:
         self._all = _Window(_ALL, first)
         self._own = [_Window(_OWN) for _ in range(len(_EDGES) + 1)]
-        #: By how much what was told was missed either way, and when that and whether bounds held
-        #: is looked at again.
-        self._missed = [_Window(_OWN) for _ in self._own]
-        self._missed_s = [-math.inf] * len(self._own)
-        self._held_s = list(self._missed_s)
-        self._part = part
-        self._width = 1.0
-        #: Centre and bound by order, until something is learnt: they are asked for far more often.
-        self._told: dict[int, tuple[float, float]] = {}
+        #: Centres by order, until something is learnt: they are asked for far more often.
+        self._told: dict[int, float] = {}
 
     def learn(self, expected_s: float, actual_s: float) -> None:
         """What was expected to take `expected_s` took `actual_s`."""
-        ratio = math.log(max(actual_s, 0.05) / max(expected_s, 0.25))
-        ratio = min(_MOST, max(-_MOST, ratio))
+        ratio = _ratio(actual_s, expected_s, 0.05, 0.25)
         order = bisect_left(_EDGES, expected_s)
         if order:
             # What falsifies the shortest is a second or two, whatever was expected: that times ten
@@ -128,51 +134,17 @@ class Calibrator:
         self._own[order].add(ratio)
         self._told.clear()
 
-    def missed(self, told_s: float, actual_s: float, now: float) -> None:
-        """A wait told to be `told_s` was `actual_s`."""
-        order = bisect_left(_EDGES, told_s)
-        if not _counts(self._missed_s, order, told_s, now):
-            return
-        ratio = math.log(max(actual_s, 0.05) / max(told_s, 0.25))
-        self._missed[order].add(min(_MOST, abs(ratio)))
-        self._told.clear()
-
-    def held(self, held: bool, told_s: float, now: float) -> None:
-        """The bound of a wait told to be `told_s` held, or did not."""
-        if not _counts(self._held_s, bisect_left(_EDGES, told_s), told_s, now):
-            return
-        width = self._width * math.exp(_STEP * (self._part - held))
-        self._width = min(_WIDE, max(_NARROW, width))
-        self._told.clear()
-
     def centre(self, expected_s: float) -> float:
         """The ratio that such expectations most likely come near to."""
-        return self.tell(expected_s)[0]
-
-    def tell(self, expected_s: float) -> tuple[float, float]:
-        """The same, and the ratio that the wanted part of such expectations stays below."""
         order = bisect_left(_EDGES, expected_s)
         told = self._told.get(order)
         if told is None:
-            centre = self._mixed(order, _Window.centre, 1.0 / (1.0 + self._distance(order)))
-            bound = self._mixed(order, lambda window: window.quantile(self._part))
-            seen = self._own[order].seen
-            first = _FIRST_FLOOR * _LEAN / (_LEAN + seen) if order else 0.0
-            floor = max(_FLOOR, first)
-            wide = max(bound - centre, self._drift(order))
-            spread = min(wide * self._width, max(_FURTHEST, bound - centre))
-            spread = max(floor, spread)
-            told = self._told[order] = math.exp(centre), math.exp(centre + spread)
+            ratio = self._all.centre() / (1.0 + self._distance(order))
+            own = self._own[order]
+            if own.seen:
+                ratio += own.seen / (own.seen + _LEAN) * (own.centre() - ratio)
+            told = self._told[order] = math.exp(ratio)
         return told
-
-    def _drift(self, order: int) -> float:
-        """What the wanted part of such waits stays within, whatever drifts (logarithm)."""
-        missed = self._missed[order]
-        if not missed.seen:
-            return 0.0
-        # What was too long by a tenth a while ago may be too short by as much now.
-        both_ways = 2.0 * self._part - 1.0
-        return missed.seen / (missed.seen + _LEAN) * missed.quantile(both_ways)
 
     def _distance(self, order: int) -> int:
         """How many orders away the nearest is that speaks for all; the shortest waits never do."""
@@ -180,12 +152,58 @@ class Calibrator:
         known = (other for other in others if self._own[other].seen >= _SAYS)
         return min((abs(other - order) for other in known), default=0)
 
-    def _mixed(self, order: int, tell: Callable[[_Window], float], near: float = 1.0) -> float:
-        own = self._own[order]
-        ratio = near * tell(self._all)
-        if own.seen:
-            ratio += own.seen / (own.seen + _LEAN) * (tell(own) - ratio)
-        return ratio
+
+class WaitBounds:
+    """Learns how much longer than told waits are; tells what nine in ten stay below."""
+
+    __slots__ = ("_first", "_held_s", "_learnt", "_learnt_s", "_seen", "_width")
+
+    def __init__(self, first: tuple[float, ...] = HERE) -> None:
+        self._first = first
+        self._seen = [_Window(_OWN) for _ in first]
+        #: When what came of such a wait, and whether its bound held, is looked at again.
+        self._learnt_s = [-math.inf] * len(first)
+        self._held_s = list(self._learnt_s)
+        self._width = 1.0
+        #: What was learnt by order and how far it counts, as it is asked for far more often.
+        self._learnt: dict[int, tuple[float, float]] = {}
+
+    def learn(self, told_s: float, waited_s: float, now: float) -> None:
+        """A wait told to be `told_s` was `waited_s`."""
+        order = bisect_left(_EDGES, told_s)
+        if _counts(self._learnt_s, order, told_s, now):
+            self._seen[order].add(_ratio(waited_s, told_s, _SHORTEST_S, _SHORTEST_S))
+            self._learnt.clear()
+
+    def held(self, held: bool, told_s: float, now: float) -> None:
+        """The bound of a wait told to be `told_s` held, or did not."""
+        if _counts(self._held_s, bisect_left(_EDGES, told_s), told_s, now):
+            width = self._width * math.exp(_STEP * (_PART - held))
+            self._width = min(_WIDE, max(_NARROW, width))
+
+    def beyond(self, told_s: float, unsure: float = 0.0) -> float:
+        """The ratio of the bound to what is told.
+
+        While little was seen it is at least that of a wait that is known to `unsure`: the standard
+        deviation of what it may be, as a part of it.
+        """
+        order = bisect_left(_EDGES, told_s)
+        learnt = self._learnt.get(order)
+        if learnt is None:
+            seen = self._seen[order]
+            quantile = seen.quantile(_PART) if seen.seen else 0.0
+            learnt = self._learnt[order] = seen.seen / (seen.seen + _LEAN), quantile
+        weight, quantile = learnt
+        spread = max(self._first[order], math.log1p(_DEVIATIONS * unsure))
+        spread += weight * (quantile - spread)
+        spread = min(spread * self._width, max(_FURTHEST, spread))
+        return math.exp(max(_FLOOR, spread))
+
+
+def _ratio(actual_s: float, said_s: float, least_actual_s: float, least_said_s: float) -> float:
+    """As a logarithm, bounded."""
+    ratio = math.log(max(actual_s, least_actual_s) / max(said_s, least_said_s))
+    return min(_MOST, max(-_MOST, ratio))
 
 
 def _counts(next_s: list[float], order: int, told_s: float, now: float) -> bool:

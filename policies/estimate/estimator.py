@@ -10,7 +10,8 @@ The estimate is made in three steps:
    far as newcomers come lately (`no_shows`), all by the measured rate at which those who wait
    leave, announced or not.
 3. *Calibrate.* What waits turned out to be, as a ratio to their base, among recent clients: the
-   median corrects the expectation, the 90 % quantile makes the bound (`calibrator`). For a client
+   middle corrects the expectation, and what told times are missed by makes the bound
+   (`calibrator`). For a client
    that waits inside its request the base is step 2. One that waits elsewhere mostly starts when it
    comes back as told: its base is that promised return. The promise itself is made from when slots
    were there, for else those told to come late would prove their estimate right.
@@ -21,11 +22,20 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import islice
 
 from policies.contract import BRIEF_BYTES, Estimate
-from policies.estimate.calibrator import PUNCTUAL, Calibrator
+from policies.estimate.calibrator import (
+    AWAY,
+    HERE,
+    KEPT_AWAY,
+    KEPT_HERE,
+    PUNCTUAL,
+    Calibrator,
+    WaitBounds,
+)
 from policies.estimate.no_shows import NoShows
 from policies.estimate.paces import Paces
 from policies.leases import Lease
@@ -55,12 +65,20 @@ _FIRST_WAITED_S = 300.0
 class _Ratios:
     """What came of told times."""
 
-    __slots__ = ("away", "here", "slot")
+    __slots__ = ("_by_kind", "slot")
 
     def __init__(self) -> None:
-        #: Starts of those at the door, starts of those away (to their promised return), and slots
-        #: that were there.
-        self.here, self.away, self.slot = Calibrator(), Calibrator(PUNCTUAL), Calibrator()
+        #: What starts were beside what was expected, and beside what was told.
+        self._by_kind = (
+            ((Calibrator(), WaitBounds(HERE)), (Calibrator(PUNCTUAL), WaitBounds(AWAY))),
+            ((Calibrator(), WaitBounds(KEPT_HERE)), (Calibrator(PUNCTUAL), WaitBounds(KEPT_AWAY))),
+        )
+        #: Slots that were there for those who are away.
+        self.slot = Calibrator()
+
+    def of(self, away: bool, kept: bool) -> tuple[Calibrator, WaitBounds]:
+        """Of those at the door, or away (to their promised return); `kept`: by their policy."""
+        return self._by_kind[kept][away]
 
 
 class Estimator:
@@ -82,6 +100,9 @@ class Estimator:
         self._waited_s = _FIRST_WAITED_S
         self._turns = array("d")
         self._step_s = 0.0
+        #: How unlike the downloads before are in time, as so many of one length are as sure; and
+        #: how uneven in pace.
+        self._unlike, self._uneven = 1.0, 0.0
         #: How long those who wait will hold a slot, in the mean, when the queue was laid out last.
         self.held_by_next_s = 0.0
         self._laid_s = -math.inf
@@ -134,38 +155,43 @@ class Estimator:
         now: float,
         *,
         small: bool = False,
+        kept: bool = False,
     ) -> None:
         """A waiting ticket starts: what was said at first against what came.
 
         `raw_s` is its scheduled wait; `away_s` its first promised return, 0 if it waited at the
         door; `needed_s` is how long it had to wait for a slot, whether or not it was there then.
-        A bound below 0 was broken and told by `broken` before.
+        A bound below 0 was broken and told by `broken` before. `kept`: the policy keeps its word.
         """
         if raw_s <= 0.0:
             return
         ratios = self._small if small else self._large
+        calibrator, bounds = ratios.of(away_s > 0.0, kept)
         if stated.p90_s >= 0.0:
-            self._judge(ratios, away_s, waited_s <= stated.p90_s, stated.expected_s, now)
-        (ratios.away if away_s > 0.0 else ratios.here).missed(stated.expected_s, waited_s, now)
+            self._judge(bounds, waited_s <= stated.p90_s, stated.expected_s, now)
+        bounds.learn(stated.expected_s, waited_s, now)
         if waited_s > 10.0:
             self._errors.add(abs(waited_s - stated.expected_s) / waited_s)
         if away_s > 0.0:
             # Those who looked sooner and found a slot are known before all that find none: that
             # would shorten what is told to the others.
-            ratios.away.learn(away_s, max(waited_s, away_s))
+            calibrator.learn(away_s, max(waited_s, away_s))
             if waited_s >= away_s:
                 ratios.slot.learn(raw_s, needed_s)
         else:
-            ratios.here.learn(raw_s, waited_s)
+            calibrator.learn(raw_s, waited_s)
 
-    def broken(self, away_s: float, told_s: float, now: float, *, small: bool = False) -> None:
+    def broken(
+        self, away_s: float, told_s: float, now: float, *, small: bool = False, kept: bool = False
+    ) -> None:
         """A ticket still waits beyond its stated bound: sooner known than when it starts."""
-        self._judge(self._small if small else self._large, away_s, False, told_s, now)
+        ratios = self._small if small else self._large
+        self._judge(ratios.of(away_s > 0.0, kept)[1], False, told_s, now)
 
-    def _judge(self, ratios: _Ratios, away_s: float, held: bool, told_s: float, now: float) -> None:
+    def _judge(self, bounds: WaitBounds, held: bool, told_s: float, now: float) -> None:
         self._promised += 1
         self._within += held
-        (ratios.away if away_s > 0.0 else ratios.here).held(held, told_s, now)
+        bounds.held(held, told_s, now)
 
     def claimed(self, came: bool) -> None:
         """The owner of a ready ticket that did not wait at the door came, or never did."""
@@ -270,16 +296,21 @@ class Estimator:
         carries = sum(lease.remaining_bytes for lease in leases) - 0.5 * slots * first_mean
         carries = min(0.0, carries)
         turns = array("d")
-        likely = 0.0
+        likely = work_s = squares = 0.0
         for size, there in first:
             turn = max(frees[0], carries / near_bytes_s)
             turns.append(turn)
             likely += there
             comes = there * math.exp(-leaving * turn)
-            heapq.heapreplace(frees, turn + (overhead + size * pace) * comes)
+            takes_s = (overhead + size * pace) * comes
+            work_s += takes_s
+            squares += takes_s * takes_s
+            heapq.heapreplace(frees, turn + takes_s)
             carries += size * comes
         turns.append(max(frees[0], carries / near_bytes_s))
         self._turns = turns
+        self._unlike = len(first) * squares / (work_s * work_s) if work_s > 0.0 else 1.0
+        self._uneven = self._paces.unevenness
         mean = first_mean if mean_bytes is None else mean_bytes
         comes = self.stays(turns[-1]) * (likely / (len(turns) - 1) if likely else 1.0)
         self.held_by_next_s = overhead + mean * pace
@@ -313,12 +344,34 @@ class Estimator:
             wait = turns[-1] + (index - len(turns) + 1) * self._step_s
         return max(0.0, wait - (now - self._laid_s))
 
-    def state(self, raw_s: float, away_s: float = 0.0, *, small: bool = False) -> Estimate:
+    def turns_within(self, seconds: float) -> int:
+        """How many turns come so soon, as they were laid out; no more than are laid out."""
+        return bisect_left(self._turns, seconds)
+
+    def state(
+        self, raw_s: float, away_s: float = 0.0, *, small: bool = False, kept: bool = False
+    ) -> Estimate:
         """The calibrated estimate for a scheduled wait, or for a promised return."""
         base = max(away_s or raw_s, 0.25)
         ratios = self._small if small else self._large
-        centre, bound = (ratios.away if away_s > 0.0 else ratios.here).tell(base)
-        return Estimate(base * centre, base * bound)
+        calibrator, bounds = ratios.of(away_s > 0.0, kept)
+        told_s = base * calibrator.centre(base)
+        unsure = 0.0 if small or kept else self._unsure(raw_s)
+        return Estimate(told_s, told_s * bounds.beyond(told_s, unsure))
+
+    def _unsure(self, raw_s: float) -> float:
+        """How far a schedule may be off, as a part of the wait, whatever came of others.
+
+        The sizes of those before are known, their paces are not: the fewer they are and the more
+        unlike, the less they make up for each other. And the mean pace is known of so many.
+        """
+        if not self._turns:
+            return 0.0
+        before = bisect_left(self._turns, raw_s)
+        if before == len(self._turns) and self._step_s > 0.0:
+            before += int((raw_s - self._turns[-1]) / self._step_s)
+        of_those = self._unlike / max(1, before)
+        return math.sqrt(self._uneven * (of_those + 1.0 / max(1, len(self._paces))))
 
     def slot_s(self, raw_s: float, *, small: bool = False) -> float:
         """When a slot is likely to be there for a client that waits elsewhere."""

@@ -17,6 +17,8 @@ from collections.abc import Iterable
 _LEAST = 100
 #: So many must tell of a change of the line.
 _TOLD_BY = 4
+#: How uneven they are taken to be at first, as of so many.
+_UNEVEN, _GUESSED = 0.25, 4
 
 
 class Paces:
@@ -61,3 +63,16 @@ class Paces:
     def mean(self) -> float:
         """The mean; of at least one."""
         return math.fsum(self._paces.values()) / len(self._paces)
+
+    @property
+    def unevenness(self) -> float:
+        """Their variance as a part of their mean squared; a guess while few were seen."""
+        seen = len(self._paces)
+        if not seen:
+            return _UNEVEN
+        mean = self.mean
+        squares = math.fsum(pace * pace for pace in self._paces.values()) / (mean * mean) - seen
+        return (max(0.0, squares) + _GUESSED * _UNEVEN) / (seen + _GUESSED)
+
+    def __len__(self) -> int:
+        return len(self._paces)
