@@ -14,6 +14,7 @@ Debian packages: iproute2.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -41,6 +42,7 @@ from loadtest.workloads import MB, File, Visitor, Workload
 _STEPS_S = 20.0, 40.0, 65.0, 80.0
 _PART = 0.3
 _ADMIN = "127.0.0.1:9180"
+_METRICS = f"http://{_ADMIN}/metrics"
 _QUEUE = "burst 32k latency 60ms"
 _CAP = re.compile(r"^tidegate_capacity_bytes_per_second(?:{[^}]*})? (\S+)$", re.MULTILINE)
 #: A program that sends as much as it can, and one that takes it: they have the port 9100.
@@ -61,10 +63,15 @@ class LineReading:
 
 def sample(seconds: float) -> Iterator[LineReading]:
     """Four times a second, in the server's namespace."""
+    # Its admin page may come after its files.
+    for _ in range(100):
+        with contextlib.suppress(OSError), urllib.request.urlopen(_METRICS, timeout=5):
+            break
+        time.sleep(0.1)
     began = time.monotonic()
     while (at_s := time.monotonic() - began) < seconds:
         bucket = json.loads(run("tc", "-s", "-j", "qdisc", "show", "dev", "eth0"))[0]
-        with urllib.request.urlopen(f"http://{_ADMIN}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(_METRICS, timeout=5) as answer:
             found = _CAP.search(answer.read().decode())
         cap = float(found[1]) if found else math.inf
         yield LineReading(at_s, int(bucket["bytes"]), cap if cap > 0.0 else math.inf)
