@@ -1,0 +1,44 @@
+"""No large download starves: the longest session of a long run is about that of a plain server."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from loadtest.sim.metrics import session_times
+from loadtest.sim.scenario import Scenario
+from loadtest.workloads import MB, File, Visitor, Workload
+
+_LINE_BYTES_S, _SPAN_S = 2.5 * MB, 1_800.0
+
+
+def _beside_a_huge_one(seed: int, load: float) -> Workload:
+    """Half an hour of small downloads that nearly fill the line, or more, and one of 400 MB."""
+    rng = random.Random(f"longest/{seed}")
+    visitors, now, mean = [Visitor("huge", 60.0, MB, (File("huge", 400_000_000),))], 0.0, 4.0 * MB
+    while (now := now + rng.expovariate(load * _LINE_BYTES_S / mean)) < _SPAN_S:
+        size = max(1_000, int(rng.expovariate(1.0 / mean)))
+        rate = math.exp(rng.uniform(math.log(0.2 * MB), math.log(2.0 * MB)))
+        number = len(visitors)
+        visitors.append(Visitor(f"c{number}", now, rate, (File(f"f{number}", size),)))
+    visitors.sort(key=lambda one: one.arrival_s)
+    return Workload("longest", seed, tuple(visitors), _LINE_BYTES_S)
+
+
+@pytest.mark.parametrize(("seed", "load"), [(0, 0.9), (1, 0.9), (0, 1.1)])
+def test_one_huge_download_is_not_put_off_for_ever_by_shorter_ones(seed: int, load: float) -> None:
+    workload = _beside_a_huge_one(seed, load)
+    count = len(workload.visitors)
+    plain, fair = (
+        session_times(Scenario(name, reserve_small=6).simulate(workload, seed), count)
+        for name in ("ps", "fair")
+    )
+    huge = next(at for at, one in enumerate(workload.visitors) if one.key == "huge")
+    assert plain[huge] == plain.max()
+    # 1.01 to 1.07 as a rule; 1.19 in the second, whose virtual share grows when a rush ends.
+    assert fair.max() <= 1.25 * plain.max()
+    assert fair[huge] <= 1.25 * plain[huge]
+    # While all others gain.
+    assert fair.mean() <= 0.8 * plain.mean()
