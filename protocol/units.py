@@ -8,6 +8,7 @@ seconds.
 
 from __future__ import annotations
 
+import math
 import re
 
 from protocol.errors import ProtocolError
@@ -113,6 +114,18 @@ def split_duration(duration_s: float) -> tuple[tuple[str, int], ...]:
     if hours < 48:
         return (("h", hours), ("min", minutes)) if minutes else (("h", hours),)
     return (("d", round(hours / 24)),)
+
+
+def bound_of(duration_s: float) -> int:
+    """A duration in seconds, rounded up to what `split_duration` writes: a bound is no shorter.
+
+    What is promised within 14 min 29 s is not within the 14 min that are the nearest.
+    """
+    for step_s, below_s in ((1, 90), (60, 48 * 3600)):
+        bound_s = math.ceil(max(0.0, duration_s) / step_s) * step_s
+        if bound_s < below_s:
+            return bound_s
+    return math.ceil(duration_s / 86_400) * 86_400
 
 
 def format_duration(duration_s: float) -> str:

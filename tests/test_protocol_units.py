@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from protocol.units import (
     BadUnit,
+    bound_of,
     format_duration,
     format_rate,
     format_size,
     parse_duration,
     parse_rate,
     parse_size,
+    split_duration,
 )
 
 
@@ -118,3 +120,12 @@ def test_durations_are_written_for_people(duration_s: float, text: str) -> None:
 def test_rates_are_written_in_bits() -> None:
     assert format_rate(12_500_000) == "100 Mbit/s"
     assert format_rate(1_000_000) == "8.0 Mbit/s"
+
+
+@given(st.floats(0.0, 1e7))
+def test_a_bound_as_it_is_written_is_no_shorter_and_hardly_longer(duration_s: float) -> None:
+    seconds = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
+    written = split_duration(bound_of(duration_s))
+    told_s = sum(count * seconds[unit] for unit, count in written)
+    assert told_s == bound_of(duration_s)
+    assert duration_s <= told_s < duration_s + (60 if duration_s < 172_800 - 60 else 86_400)

@@ -16,7 +16,7 @@ from policies.contract import Wait
 from protocol import problems
 from protocol.headers import format_link
 from protocol.manifest import Source
-from protocol.units import format_duration
+from protocol.units import bound_of, format_duration
 from server.admission.client_keys import TICKET_FIELD, visitor_cookie
 from server.admission.own_pages import OwnPages
 from server.files.pages import SECURITY_HEADERS, Pages, Pattern, blank, escaped
@@ -181,7 +181,7 @@ class RetryResponder:
         }
         if estimate is not None:
             values["expected"] = _escaped(phrases.time(estimate.expected_s))
-            values["latest"] = _escaped(phrases.time(estimate.p90_s))
+            values["latest"] = _escaped(phrases.time(bound_of(estimate.p90_s)))
         if token is not None:
             values["token"] = escaped(token)
             values["waited_s"] = b"%d" % round(notice.waited_s)
@@ -278,7 +278,7 @@ class RetryResponder:
                 "title": _title(notice, phrases),
                 "lead": phrases(_lead_key(notice), file=name, size=size),
                 "expected": phrases.time(estimate.expected_s) if estimate else None,
-                "latest": phrases.time(estimate.p90_s) if estimate else None,
+                "latest": phrases.time(bound_of(estimate.p90_s)) if estimate else None,
                 "waited": phrases.time(notice.waited_s),
                 "next_visit": phrases.time(notice.retry_after_s),
                 "state": _state(notice),
@@ -452,6 +452,11 @@ def sentence(notice: Notice) -> str:
     )
 
 
+def tenths_up(bound_s: float) -> float:
+    """A bound as documents tell it: no shorter than it is."""
+    return math.ceil(bound_s * 10) / 10
+
+
 def document_of(notice: Notice) -> bytes:
     """The problem document of a waiting answer (PROTOCOL.md, "Waiting")."""
     wait = notice.wait
@@ -461,7 +466,7 @@ def document_of(notice: Notice) -> bytes:
             "detail": sentence(notice),
             "place": wait.place,
             "expected": round(estimate.expected_s, 1),
-            "p90": round(estimate.p90_s, 1),
+            "p90": tenths_up(estimate.p90_s),
             "again": notice.retry_after_s,
             "ticket": notice.token,
             "status": notice.status,
@@ -470,7 +475,7 @@ def document_of(notice: Notice) -> bytes:
     members = {
         "place": wait.place,
         "expected_wait_s": round(wait.estimate.expected_s, 1) if wait.estimate else None,
-        "p90_wait_s": round(wait.estimate.p90_s, 1) if wait.estimate else None,
+        "p90_wait_s": tenths_up(wait.estimate.p90_s) if wait.estimate else None,
         "retry_after_s": notice.retry_after_s,
         "ticket": notice.token,
         "queue_status": notice.status,

@@ -22,7 +22,7 @@ from protocol.errors import BadToken
 from protocol.ticket import KeyRing
 from server.admission.client_keys import find_ticket
 from server.admission.gate import Gate
-from server.admission.responses import STATUS_PREFIX
+from server.admission.responses import STATUS_PREFIX, tenths_up
 from server.http.answers import Header
 from server.http.proxies import block_of
 from server.http.request import Request
@@ -86,7 +86,7 @@ class WaitStatus:
             estimate = self._gate.estimate(number)
             if estimate is not None:
                 found["expected_wait_s"] = round(estimate.expected_s, 1)
-                found["p90_wait_s"] = round(estimate.p90_s, 1)
+                found["p90_wait_s"] = tenths_up(estimate.p90_s)
         return found
 
 

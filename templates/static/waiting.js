@@ -27,6 +27,14 @@
     if (hours >= 48) return unit("day", Math.round(hours / 24));
     return minutes % 60 ? `${unit("hour", hours)} ${unit("minute", minutes % 60)}` : unit("hour", hours);
   };
+  // As protocol.units.bound_of: a bound is rounded up.
+  const bound = (seconds) => {
+    for (const [step, below] of [[1, 90], [60, 48 * 3600]]) {
+      const up = Math.ceil(Math.max(0, seconds) / step) * step;
+      if (up < below) return up;
+    }
+    return Math.ceil(seconds / 86400) * 86400;
+  };
   const show = (name, text) => {
     const node = at(name);
     if (node && node.textContent !== text) node.textContent = text;
@@ -117,7 +125,7 @@
       show("title", near ? next : fill(words.title_place, { place }));
     }
     if (status.p90_wait_s !== undefined) {
-      show("latest", fill(words.latest, { time: time(status.p90_wait_s) }));
+      show("latest", fill(words.latest, { time: time(bound(status.p90_wait_s)) }));
     }
     // A ready ticket may knock at once when a slot is free; any other visit before its time is early.
     if (status.free && visit - now > 2) start();
