@@ -50,7 +50,7 @@ class Paces:
                     paces[lease] *= change
 
     def end(self, lease: int, pace: float) -> None:
-        """A download is over, and took so many seconds for a byte."""
+        """A download is over, and took so many seconds for a byte: 0 if no more than its start."""
         if lease not in self._paces and lease > self._forgotten:
             self._paces[lease] = pace
 
@@ -68,9 +68,10 @@ class Paces:
     def unevenness(self) -> float:
         """Their variance as a part of their mean squared; a guess while few were seen."""
         seen = len(self._paces)
-        if not seen:
+        mean = self.mean if seen else 0.0
+        if mean <= 0.0:
+            # Nobody, or only such as took no longer than a start does.
             return _UNEVEN
-        mean = self.mean
         squares = math.fsum(pace * pace for pace in self._paces.values()) / (mean * mean) - seen
         return (max(0.0, squares) + _GUESSED * _UNEVEN) / (seen + _GUESSED)
 
