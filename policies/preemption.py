@@ -130,9 +130,9 @@ class Preemption:
             if left > 0.0:
                 if lease.connections:
                     left -= lease.speed_bytes_s
-                    if first is _ALL:
+                    if first == _ALL:
                         first = lease.key, lease.id
-                    if filler is _ALL and left <= beyond < math.inf:
+                    if filler == _ALL and left <= beyond < math.inf:
                         filler = lease.key, lease.id
                     if left <= 0.0:
                         self._last[line] = lease.key, lease.id

@@ -134,6 +134,8 @@ class Tree:
     NotADirectoryError or another OSError when the root cannot be opened.
     """
 
+    _root_fd = -1
+
     def __init__(
         self,
         root: str | bytes,
@@ -188,6 +190,10 @@ class Tree:
         if self._root_fd >= 0:
             os.close(self._root_fd)
             self._root_fd = -1
+
+    def __del__(self) -> None:
+        if self._root_fd >= 0:
+            os.close(self._root_fd)
 
     def _follow_root(self) -> None:
         """Serve what stands under the root's name now: a mirror switches whole trees there.
