@@ -14,18 +14,7 @@ from policies.admission import HookedAdmission
 from policies.contract import Job, LineSeen
 from policies.registry import make_policy
 from policies.settings import PolicySettings
-
-SETTINGS: dict[str, Any] = {
-    "slots": 3,
-    "reserve_small": 1,
-    "slots_max": 5,
-    "connections_per_lease": 2,
-    "lease_idle_s": 5.0,
-    "ticket_ttl_s": 20.0,
-    "tickets_per_client": 3,
-    "retry_max_s": 40.0,
-    "bandwidth_bytes_s": 1_000_000.0,
-}
+from policies.testing import SETTINGS
 
 
 class PolicyTwin:
